@@ -61,6 +61,9 @@ class Messages:
         """No other rank writes to these records."""
         return agent
 
+    def take(self) -> None:
+        """Rows are in their slots when they have been received."""
+
     def ship(self) -> None:
         """Send the rows in the outboxes whose rows before have arrived."""
         for edge in self._edges:

@@ -101,8 +101,11 @@ class Carrier(Protocol):
     def guard(self, agent: Records) -> Records:
         """The records of a local agent, as all others are to use them."""
 
+    def take(self) -> None:
+        """Move what has come to the slots.  Never waits for another rank."""
+
     def ship(self) -> None:
-        """Move on what is under way: rows from outboxes, and what has come, to slots.  Never waits for another rank."""
+        """Move on what is under way, rows from outboxes and values that were asked for."""
 
     def fetch(self, place: int, k: int, deliver: Callable[[np.ndarray, float], None]) -> None:
         """Begin to read the value of the k-th in-neighbour of a local agent; `ship` hands it, with its `p`, to `deliver`."""

@@ -58,6 +58,44 @@ class Message(NamedTuple):
     row: np.ndarray = NO_ROW
 
 
+class Section:
+    """What one thread at a time does, under a lock; it notes whether an exception has ended that."""
+
+    def __init__(self) -> None:
+        self.lock, self._begun = threading.RLock(), False
+
+    def begin(self, wait: bool = False) -> bool:
+        """Begin; False if an exception has ended it before `end`, if this thread is in it, or, unless `wait`, if another one is."""
+        if not self.lock.acquire(blocking=wait):
+            return False
+        if self._begun:
+            self.lock.release()
+            return False
+        self._begun = True
+        return True
+
+    def end(self) -> None:
+        """End what `begin` has begun."""
+        self._begun = False
+        self.lock.release()
+
+    def release(self) -> None:
+        """An exception has ended it in this thread, which ends."""
+        with contextlib.suppress(RuntimeError):  # it was not in one
+            self.lock.release()
+
+    @property
+    def broken(self) -> bool:
+        """Whether an exception (Ctrl-C, an error in the helper) has ended it."""
+        if not self._begun or not self.lock.acquire(
+            blocking=False
+        ):  # another thread is about to end it
+            return False
+        broken = self._begun
+        self.lock.release()
+        return broken
+
+
 class WindowMessenger:
     """Messages of all windows of a network.
 
@@ -69,14 +107,18 @@ class WindowMessenger:
 
     Attributes
     ----------
+    handling, taking : Section
+        The thread that handles messages and sends rows, the main one or the helper's, is in the first; in the second, which never
+        waits for another rank, the one that takes rows that others have written here.
     lock : threading.RLock
-        Held by the thread that handles messages: the main one, or the helper's.
+        That of `handling`.
     helper : Helper
         A thread that looks after messages while the rank computes, as long as it is given something to call.
     """
 
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
-        self.comm, self._begun, self.lock = comm, False, threading.RLock()
+        self.comm, self.handling, self.taking = comm, Section(), Section()
+        self.lock = self.handling.lock
         self._engine = engine
         self._unit = MPI.BYTE.Create_contiguous(_UNIT).Commit()
         self._receivers: dict[int, Callable[[int, Message], None]] = {}
@@ -117,43 +159,18 @@ class WindowMessenger:
             self._peers.add(rank)
             self._sending.append((send([data, len(data) // _UNIT, self._unit], rank), data))
 
-    def begin(self, wait: bool = False) -> bool:
-        """Begin to handle messages; False if an exception has ended that before `end`, or if another thread does so.
-
-        With `wait` it waits for the other thread.
-        """
-        if not self.lock.acquire(blocking=wait):
-            return False
-        if self._begun:
-            self.lock.release()
-            return False
-        self._begun = True
-        return True
-
     @property
     def broken(self) -> bool:
-        """Whether an exception (Ctrl-C, an error in the helper) has ended a handling of messages: some may be lost."""
-        if not self._begun or not self.lock.acquire(
-            blocking=False
-        ):  # another thread is about to end it
-            return False
-        broken = self._begun
-        self.lock.release()
-        return broken
-
-    def end(self) -> None:
-        """End what `begin` has begun."""
-        self._begun = False
-        self.lock.release()
+        """Whether an exception has ended a handling of messages or rows: some may be lost."""
+        return self.handling.broken or self.taking.broken
 
     def _fail(self) -> None:
-        """An exception has ended a handling of messages in this thread, which ends."""
-        with contextlib.suppress(RuntimeError):  # it was not in one
-            self.lock.release()
+        self.handling.release()
+        self.taking.release()
 
     def poll(self) -> None:
         """Hand out what has arrived."""
-        if not self.begin():
+        if not self.handling.begin():
             return
         if self._sending:
             self._sending = [item for item in self._sending if not item[0].Test()]
@@ -174,7 +191,7 @@ class WindowMessenger:
             else:
                 self._hand_out(rank, data)
         self._receiving = left
-        self.end()
+        self.handling.end()
 
     def _hand_out(self, rank: int, data: np.ndarray) -> None:
         message = Message._make(

@@ -283,12 +283,15 @@ class OneSided:
         self._agent: Records = GuardedRecords(agent, self._words, self.memory.sync)
         return self._agent
 
-    def ship(self) -> None:
-        """Take what has come, and move on what is under way."""
+    def take(self) -> None:
+        """Empty the mailboxes into their slots."""
         self.memory.sync()
         for inbox in self._inboxes:
             if inbox.state[0]:
                 self._take(inbox)
+
+    def ship(self) -> None:
+        """Move on what is under way."""
         for post in self._outgoing:
             if post.task is None and self._agent.unread(post.edge.k):
                 post.edge.under_way = True  # before the outbox is empty

@@ -216,23 +216,33 @@ class Slots:
 
     # Messages
 
-    def send_outboxes(self, wait: bool = False) -> None:
-        """Move on the rows in the outboxes, and answer who waits for the mutex; unless another thread does so, or after it."""
-        if self._messenger is None or self.carrier is None or not self._messenger.begin(wait):
+    def send_outboxes(self) -> None:
+        """Move on the rows in the outboxes, and answer who waits for the mutex, unless another thread does so."""
+        if self._messenger is None or self.carrier is None or not self._messenger.handling.begin():
             return
-        self.carrier.ship()
+        if self.take():  # before values that were asked for later
+            self.carrier.ship()
         self.mutex.serve()
-        self._messenger.end()
+        self._messenger.handling.end()
 
-    def poll(self, wait: bool = False) -> None:
-        """Look after messages, unless another thread does so; any thread may call this.
+    def take(self, wait: bool = False) -> bool:
+        """Move all rows that senders have published to the slots; False if another thread does so (unless `wait`), or none can."""
+        if (
+            self._messenger is None
+            or self.carrier is None
+            or not self._messenger.taking.begin(wait)
+        ):
+            return False
+        self.carrier.take()
+        self._messenger.taking.end()
+        return True
 
-        With `wait`, all rows that senders have published are in the slots afterwards: also those that another thread has taken.
-        """
+    def poll(self) -> None:
+        """Look after messages, unless another thread does so; any thread may call this."""
         if self.carrier is not None and self._messenger is not None:
             if not self.carrier.unaided:
                 self._messenger.poll()
-            self.send_outboxes(wait and self._memory is not None)
+            self.send_outboxes()
 
     def _receive(self, rank: int, message: Message) -> None:
         kind = message.kind

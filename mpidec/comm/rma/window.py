@@ -431,7 +431,8 @@ class Window:
     def _receive(self) -> None:
         """Before slots are read: what has been sent is there, whatever the helper does at this moment."""
         if not self._quiet:
-            self._slots.poll(wait=True)
+            self._slots.poll()
+            self._slots.take(wait=True)
             self._open()  # the helper may have failed
 
     def _open(self) -> None:

@@ -1172,7 +1172,8 @@ def test_an_error_in_the_helper_is_told():
     threading.excepthook = reports.append
 
     def poll():
-        post.begin()
+        post.handling.begin()
+        post.taking.begin()
         raise RuntimeError("a slot is locked")
 
     try:
@@ -1180,7 +1181,8 @@ def test_an_error_in_the_helper_is_told():
         post.helper._thread.join()
     finally:
         threading.excepthook = before
-    assert post.broken and len(reports) == 1 and not post.begin()
+    assert post.broken and len(reports) == 1
+    assert not post.handling.begin() and not post.taking.begin(wait=True)
     post.helper.remove(poll)
     post.comm.Free()
 
@@ -1220,16 +1222,36 @@ def test_started_calls_that_are_waited_for_in_any_order(net):
 
 
 class Held:
-    """The lock of a messenger that another thread has whenever this one tries to take it, and that it lets go, possibly because of
+    """The lock of a section that another thread has whenever this one tries to take it, and that it lets go, possibly because of
     an exception, when this one waits."""
 
-    def __init__(self, messenger, fails=False):
-        self._messenger, self._lock, self._fails = messenger, messenger.lock, fails
+    def __init__(self, section, fails=False):
+        self._section, self._lock, self._fails = section, section.lock, fails
         self.release = self._lock.release
 
     def acquire(self, blocking=True):
-        self._messenger._begun |= blocking and self._fails
-        return (blocking or self._messenger._begun) and self._lock.acquire()
+        self._section._begun |= blocking and self._fails
+        return (blocking or self._section._begun) and self._lock.acquire()
+
+
+@contextlib.contextmanager
+def held_by_a_thread(lock):
+    """As the helper's, while a rank that has to help it does not answer."""
+    begun, end = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            begun.set()
+            end.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
 
 
 READS = {
@@ -1250,15 +1272,18 @@ def test_all_that_was_sent_is_read_while_a_helper_is_at_work(comm, sent, read, m
         mpidec.Network(comm=comm, windows="rma") as net,
         net.window(np.zeros(3), T.exponential(net.n), progress=False) as win,
     ):
-        win.accumulate(np.full(3, 2.0))
-        net.barrier() if sent == "barrier" else (win.flush(), comm.Barrier())
         with monkeypatch.context() as patch:
-            patch.setattr(win._messenger, "lock", Held(win._messenger))
+            patch.setattr(win._slots.carrier, "take", lambda: None)  # rows stay in the mailboxes
+            win.accumulate(np.full(3, 2.0))
+            net.barrier() if sent == "barrier" else (win.flush(), comm.Barrier())
+        post = win._messenger
+        with held_by_a_thread(post.handling.lock), monkeypatch.context() as patch:
+            patch.setattr(post.taking, "lock", Held(post.taking))
             assert not np.any(READS[read](win))
-            patch.setattr(win._messenger, "lock", Held(win._messenger, fails=True))
+            patch.setattr(post.taking, "lock", Held(post.taking, fails=True))
             with pytest.raises(RuntimeError, match="rows may be lost"):
                 READS[read](win)
-        win._messenger._begun = False
+        post.taking._begun = False
         comm.Barrier()
 
 
@@ -1301,7 +1326,7 @@ def test_a_row_is_published_after_a_flush_also_when_one_flush_has_failed(comm, m
             patch.setattr(memory, "swap", publish)
             with pytest.raises(MemoryError):
                 win.put(np.full(3, 2.0))
-            win._messenger.end()
+            win._messenger.handling.end()
             win.flush()
         assert calls == ["flush", "flush", *["publish"] * (net.n - 1)]
         net.barrier()
