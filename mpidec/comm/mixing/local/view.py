@@ -756,7 +756,7 @@ class LocalView(NetworkOperators):
         self.start_barrier().wait()
 
     def start_barrier(self) -> Pending:
-        """Begin `barrier`."""
+        """Begin to wait for all ranks; unlike `barrier`, not for what they have sent through windows: `flush` these before."""
 
         def prepare(operation: Operation) -> Steps:
             operation.join_tree()
