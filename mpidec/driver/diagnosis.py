@@ -14,7 +14,7 @@ from ..problems.oracles import is_random, is_reduced, is_smooth
 from ..protocols import Reductions
 from ..solvers.base import Bias, Solver, is_sample, name_of
 from .metrics import Metrics
-from .verdict import UNMOVED, limit_of, resting_since, unbounded
+from .verdict import STILL, UNMOVED, falling, limit_of, resting_since, unbounded
 
 if TYPE_CHECKING:
     from ..problems import Oracle
@@ -25,9 +25,8 @@ _COLUMNS = 30.0  # ratio of column norms that slows a run down
 _ROUNDING = 64.0  # units of roundoff, of the largest gradient and of the rows, that are rounding
 _ACCURATE = {"float32": 1e-4, "float64": 1e-10}  # relative error below which its limit is rounding
 _WRONG = 0.01  # of the largest gradient of the run, at an x_star that is no minimizer
-_FALLS = 0.01  # least fall in a quarter of the run, if there is chance in it
 _STILL = 1e-9  # relative change of an objective that rests
-_STEADY = 0.8  # factor of the rate from a quarter of the run to the next one
+_STEADY = 1.25  # largest factor between the rates of two quarters of a run
 _SLOW = 10  # factor of the steps taken up to which those missing are told
 _LARGE = 500  # agents up to which the spectral gap is computed for a message
 _ERRORS = ("error", "error_rms", "error_max")
@@ -93,12 +92,8 @@ class Diagnosis:
     @cached_property
     def falls(self) -> bool:
         """Whether it has fallen in the last quarter of the run."""
-        values, quarter = self.values, max(len(self.values) // 4, 1)
-        if self.since is not None or len(values) < 2:
-            return False
-        before, after = np.median(values[-2 * quarter : -quarter]), np.median(values[-quarter:])
         calm = self.name == "objective" and not is_random(self.oracle)
-        return bool(after < before - (_STILL if calm else _FALLS) * abs(before))
+        return self.since is None and falling(self.values, _STILL if calm else STILL)
 
     @property
     def level(self) -> float:
@@ -235,8 +230,8 @@ class Diagnosis:
         if any(self.moved(name) for name in shown):
             return ""
         told = " and ".join(f"{name} {self.metrics[name][-1]:.3g}" for name in shown)
-        if falling := unbounded(self.metrics):
-            return falling
+        if fallen := unbounded(self.metrics):
+            return fallen
         if self.limits:
             return f"{told} as at the start; {self.limits}"
         larger = (
@@ -343,18 +338,18 @@ class Diagnosis:
         """How many steps are missing at the rate of the last half of the run."""
         values, steps, last, limit = self.values, self.metrics["step"], self.last, self.limit
         end, middle = len(values) - 1, (len(values) - 1) // 2
-        quarter = max(3 * end // 4, min(middle + 1, end - 1))
-        if not values[middle] >= values[quarter] > last > limit > 0:
+        quarter = (middle + end) // 2
+        if not values[middle] > last > limit > 0 or values[quarter] <= 0:
             return f"it still falls: {advice}"
-        before, rate = (
-            math.log(values[i] / values[j]) / max(steps[j] - steps[i], 1)
-            for i, j in ((middle, quarter), (quarter, end))
+        whole, first = (
+            math.log(values[middle] / values[j]) / max(steps[j] - steps[middle], 1)
+            for j in (end, quarter)
         )
-        more = math.log(last / limit) / rate
-        if more > _SLOW * steps[-1]:
+        more = math.log(last / limit) / whole
+        steady = quarter == middle or whole / _STEADY < first < whole * _STEADY
+        if not steady or more > _SLOW * steps[-1]:
             return f"it has fallen from {values[middle]:.3g} to {last:.3g} in the last half of the run: {advice}"
-        few = "about" if quarter == middle or rate > _STEADY * before else "more than"
-        return f"it still falls, and needs {few} {_rounded(more)} more steps at this rate: {advice}"
+        return f"it still falls, and needs about {_rounded(more)} more steps at this rate: {advice}"
 
     def _of_averaging(self) -> str:
         """The cause of a target missed by averaging, which has no step size and no minimizer."""

@@ -45,8 +45,8 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         return ""
     values, steps = np.asarray(metrics[name], float), np.asarray(metrics["step"])
     first, last = values[0], values[-1]
-    if name == "gradient_norm" and (falling := unbounded(metrics)):
-        return falling
+    if name == "gradient_norm" and (fallen := unbounded(metrics)):
+        return fallen
     if not last:
         zero = steps[np.flatnonzero(np.append(1.0, values))[-1]] if values.any() else steps[0]
         apart = metrics["consensus"][-1] if name == "gradient_norm" else 0.0
@@ -62,9 +62,20 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         )
     if last > 2 * first and last > TINY * values.max():
         return f"{name} has grown from {first:.2g} to {last:.2g}"
-    quarter = np.searchsorted(steps, steps[-1] - PART * (steps[-1] - steps[0]))
-    before, after = np.median(values[quarter // 2 : quarter]), np.median(values[quarter:])
-    return f"{name} still falls" if after < (1 - STILL) * before else ""
+    return f"{name} still falls" if falling(values) else ""
+
+
+def falling(values: np.ndarray, least: float = STILL) -> bool:
+    """Whether the values of the last quarter are lower than all of the quarter before, in the median, and by so large a part.
+
+    Examples
+    --------
+    >>> falling(0.9 ** np.arange(20)), falling(np.array([4.0, 2.0, 1.0, 1.2, 0.9, 1.1, 1.0, 0.9]))
+    (True, False)
+    """
+    quarter = max(len(values) // 4, 1)
+    before, after = values[-2 * quarter : -quarter], float(np.median(values[-quarter:]))
+    return len(before) > 0 and after < float(before.min() - least * abs(before.min()))
 
 
 def unbounded(metrics: Mapping[str, np.ndarray]) -> str:
