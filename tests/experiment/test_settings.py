@@ -259,7 +259,7 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
             ["--solver", "gradient_traking"],
             ["--solver", "gradient_traking", "did you mean gradient_tracking"],
         ),
-        (["--solver", "GradientTracking"], ["gradient_tracking"]),
+        (["--solver", "GradientTrackin"], ["gradient_tracking"]),
         (["--topology", "expo"], ["--topology", "exponential"]),
         (["--problem", "logistics"], ["--problem", "logistic"]),
         (["--data", "brest_cancer"], ["--data", "breast_cancer"]),

@@ -119,7 +119,7 @@ def flags(draw: random.Random) -> Case:
                 [
                     misspelt(draw, ["gradient_tracking", "dgd", "extra", "exact_diffusion"]),
                     "",
-                    "DGD",
+                    "DDGD",
                 ],
             ),
             lambda: bad(

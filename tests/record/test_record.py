@@ -1042,3 +1042,15 @@ def test_a_run_that_fails_on_a_disk_that_filled_up_keeps_its_steps(tmp_path, mon
         file.fail(f"OSError: {error}")
     run = read(path)
     assert (run.outcome, run.steps, run.metrics["step"].tolist()) == ("failed", 2, [0, 1, 2])
+
+
+def test_an_object_with_many_names_is_opened_once(tmp_path, monkeypatch):
+    path, opened = tmp_path / "links.h5", []
+    with RunFile(str(path), n=1, row_shape=(1,), metrics=["error"], meta={}) as file:
+        file.append(0, {"error": 1.0}, np.zeros((1, 1)))
+    with h5py.File(path, "a") as file:
+        for i in range(100):
+            file[f"more/{i}"] = file["metrics/error"]
+    plain = h5py.h5o.open
+    monkeypatch.setattr(h5py.h5o, "open", lambda *place: opened.append(place) or plain(*place))
+    assert read(path).metrics["error"].tolist() == [1.0] and len(opened) < 50

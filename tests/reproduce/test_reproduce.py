@@ -90,7 +90,7 @@ def test_command(short, monkeypatch, tmp_path, capsys):
     assert out.startswith("relaysgd-table2: test accuracy") and error.startswith(label)
     assert (tmp_path / "table.csv").read_text().count("\n") == 4
     for arguments, message in [
-        (["table2"], "unknown experiment 'table2', expected one of relaysgd-table2"),
+        (["table2"], "unknown experiment 'table2': did you mean"),
         (["ceca-table2", "--seeds", "0"], "seeds is 0, expected"),
         (["ceca-table2", "--fast"], "--fast"),
         (["ceca-table2", "--out", str(tmp_path / "none" / "x.csv")], "there is no folder"),

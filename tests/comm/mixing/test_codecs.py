@@ -229,7 +229,7 @@ def test_packing_is_lossless(bits):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: codec("topk"), "codec 'topk' is unknown: did you mean top_k"),
+        (lambda: codec("toop_k"), "codec 'toop_k' is unknown: did you mean top_k"),
         (lambda: codec("zip"), "expected one of identity, float16"),
         (lambda: codec("top_k", fration=0.1), "did you mean fraction"),
         (lambda: codec("float16", k=1), "has no parameter 'k'"),
