@@ -23,6 +23,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -82,9 +83,23 @@ def pytest_addoption(parser):
     )
 
 
+def accept_missing_modules() -> None:
+    """Without compiled modules the results are the same: no warning of it here and in programs that tests start."""
+    from mpidec.comm.runtime.launch import warn_if_not_compiled
+    from mpidec.diagnostics import host
+
+    if host.uncompiled():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warn_if_not_compiled(False)
+        first = [str(each.message).partition(":")[0] for each in caught]
+        os.environ.setdefault("PYTHONWARNINGS", ",".join(f"ignore:{text}" for text in first))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     gc.disable()  # until the tests are collected: what is imported stays
+    accept_missing_modules()
     config.option.with_mpi = True  # pytest-mpi: tests marked mpi are decided by their min_size
     if PARALLEL:
         config.pluginmanager.register(Collective(config), "collective")

@@ -56,6 +56,7 @@ def test_the_reader_of_a_help_text_may_leave():
 
 
 def test_commands_are_run(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")  # of mpidec plot
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["mpidec"])
     assert console.main(["run", *SMALL, "--agents=4"]) == 0 and (tmp_path / "run.h5").exists()

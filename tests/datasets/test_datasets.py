@@ -40,6 +40,7 @@ A4, Y4 = np.arange(8.0).reshape(4, 2), np.array([0.0, 1, 1, 0])
 
 
 def test_built_in_sets():
+    pytest.importorskip("sklearn")
     cancer, digits, diabetes = load("breast_cancer"), load("digits"), load("diabetes")
     assert cancer.A.shape == (569, 30)
     assert set(cancer.y) == {-1, 1}
@@ -59,6 +60,7 @@ def test_built_in_sets():
 
 
 def test_the_real_file_is_the_built_in_set():
+    pytest.importorskip("sklearn")
     raw = load(ROOT / "data" / "breast_cancer.csv")
     assert raw.kind == "classification"
     assert raw.A[0, 3] == 1001.0
@@ -553,6 +555,7 @@ def test_stack_is_the_same_on_every_rank():
 
 @pytest.mark.parametrize("name", ["least_squares", "logistic", "softmax", "huber"])
 def test_every_problem_builds_on_its_default_data(name):
+    pytest.importorskip("sklearn")
     data = load(default_dataset(name))
     parts = partition(data.y, 5, data.partition)
     whole = build(name, data, parts, 0, 5, l2=0.1)
@@ -564,6 +567,7 @@ def test_every_problem_builds_on_its_default_data(name):
 
 
 def test_default_experiment_has_a_solution_to_rounding():
+    pytest.importorskip("sklearn")
     data = load("breast_cancer")
     problem = build("logistic", data, partition(data.y, 16, "sorted"), 0, 16, l2=1.0)
     G = problem.grad(np.tile(problem.solution(), (16, 1)))
@@ -604,7 +608,9 @@ FOUR = Dataset(A4, np.array([1.0, 2.0, 1.0, 2.0]), "four", "classification")
             "data line: .* 4 distinct values in 4 samples: .*regression.*least_squares",
         ),
         (
-            lambda: build("softmax", load("digits"), [[0]], 0, 1, classes=5),
+            lambda: build(
+                "softmax", pytest.importorskip("sklearn") and load("digits"), [[0]], 0, 1, classes=5
+            ),
             "classes = 5, expected at least 10",
         ),
         (lambda: default_dataset("lasso"), "unknown problem 'lasso'"),

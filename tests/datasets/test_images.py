@@ -63,6 +63,7 @@ def cifar10(tmp_path):
 
 
 def test_digits_are_built_in():
+    pytest.importorskip("sklearn")
     data = images("digits")
     assert (data.train_x.shape, data.test_x.shape) == ((1437, 1, 8, 8), (360, 1, 8, 8))
     assert data.train_x.dtype == np.float32 and data.train_y.dtype == data.test_y.dtype == np.int64
@@ -200,6 +201,7 @@ def test_wrong_use(call, said):
 
 
 def test_splits():
+    pytest.importorskip("sklearn")
     data = images("digits")
     for alpha, most in ((None, 10), (100.0, 10), (0.01, 4)):
         parts = split(data, 16, alpha, seed=1)

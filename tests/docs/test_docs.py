@@ -44,7 +44,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 @pytest.mark.parametrize("name", ["mpidec", *MODULES])
 def test_doctests(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if name.startswith(("mpidec.optim", "mpidec.nn", "mpidec.problems.neural")):
+    if name.startswith(("mpidec.bluefog", "mpidec.nn", "mpidec.optim", "mpidec.problems.neural")):
         pytest.importorskip("torch")
     failed, _ = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
     assert not failed, f"{failed} examples of {name} failed"

@@ -255,6 +255,7 @@ def test_solution_has_no_gradient(loss, l2, masked, dense, monkeypatch):
 
 
 def test_solutions_are_those_of_sklearn_and_scipy():
+    pytest.importorskip("sklearn")
     from sklearn.linear_model import LogisticRegression as SkLogistic, Ridge
 
     l2, n = 0.2, 6

@@ -155,6 +155,7 @@ def test_pilots_choose_the_same_on_any_number_of_ranks(schedule, steps):
 
 def test_trial_runs_allow_larger_steps_where_there_is_a_term():
     """Agents with labels of one kind: the linear model is unstable until the face is reached, the functions are not."""
+    pytest.importorskip("sklearn")
     n, steps = 9, 800
     whole = P.load_problem("breast_cancer", n=n, l1=2.0, partition="sorted")
 
