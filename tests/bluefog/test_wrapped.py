@@ -157,6 +157,24 @@ def test_groups_that_are_added(size, kind):
     bf.barrier()
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("kind", ["atc", "awc", "put", "get"])
+def test_communications_are_as_rare_as_asked_for(size, kind, accumulate, monkeypatch):
+    """One in three passes, with a step for each of them or for all three."""
+    model, losses, begun = model_of([1.0, 2.0]), [], []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = KINDS[kind](optimizer, model, num_steps_per_communication=3)
+    begin = optimizer._begin
+    monkeypatch.setattr(optimizer, "_begin", lambda: (begun.append(len(losses) // 3), begin()))
+    for passes in range(1, 10):
+        losses.append(loss_of(model))
+        losses[-1].backward()
+        if not accumulate or passes % 3 == 0:
+            optimizer.step()
+    assert begun == ([1, 2, 3] if kind == "atc" else [0, 1, 2])  # before this pass is counted
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["atc", "awc"])
 def test_compiled_models(size, kind):

@@ -3,11 +3,13 @@
 import contextlib
 import copy
 import gc
+import itertools
 import json
 import math
 import re
 import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -1653,3 +1655,20 @@ def test_models_that_others_share_between_ranks_are_refused_by_name(net, kind):
     if kind == "DTensor":
         with pytest.raises(TypeError, match=kind):
             optim.broadcast_optimizer_state(optimizer, net)
+
+
+@pytest.mark.serial
+def test_parts_of_buckets_leave_out_no_column():
+    """Parts of several graphs are of equal size, to one column, one after the other; none is empty."""
+    divided = mpidec.optim.methods.divided
+    for d, mixers in itertools.product([1, 2, 3, 7, 12], [1, 2, 3, 5]):
+        buckets, names = [SimpleNamespace(d=d), SimpleNamespace(d=d + 1)], [*range(mixers)]
+        parts = divided(buckets, names)
+        for bucket in buckets:
+            own = [(columns, mixer) for whose, columns, mixer in parts if whose is bucket]
+            sizes = [columns.stop - columns.start for columns, _ in own]
+            assert [k for columns, _ in own for k in range(bucket.d)[columns]] == [*range(bucket.d)]
+            assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+            assert len(own) == min(mixers, bucket.d) and len({mixer for _, mixer in own}) == len(
+                own
+            )
