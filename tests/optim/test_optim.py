@@ -1672,3 +1672,25 @@ def test_parts_of_buckets_leave_out_no_column():
             assert len(own) == min(mixers, bucket.d) and len({mixer for _, mixer in own}) == len(
                 own
             )
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("stacked", [False, True])
+def test_gradients_fill_the_rows_of_a_bucket(stacked):
+    """Whatever the memory held before: the gaps between parameters, and those without a gradient, are zeros."""
+    m, shapes = (2 if stacked else 1), [(3,), (2, 5), (17,), (1,)]
+    named = [
+        (f"p{k}", nn.Parameter(torch.randn(m, *shape) if stacked else torch.randn(shape)))
+        for k, shape in enumerate(shapes)
+    ]
+    bucket = mpidec.optim.rows.Bucket(named, dict, m, stacked, lambda d, like: torch.empty(m, d))
+    for k, (_, p) in enumerate(named):
+        p.grad = torch.randn_like(p) if k != 2 else None
+    rows = torch.full((m, bucket.d), torch.nan)
+    bucket.gradients(rows)
+    for (_, p), part in zip(named, bucket.parts(rows)):
+        expected = torch.zeros_like(p) if p.grad is None else p.grad
+        assert torch.equal(part, expected.view(part.shape))
+        part.zero_()
+    assert bucket.d > 31 and not rows.any()
+    assert bucket.used().tolist() == [1, 1, 0, 1]

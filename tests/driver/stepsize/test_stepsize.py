@@ -4,6 +4,7 @@ import math
 import sys
 import warnings
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from programs import stepsizes
 
 import mpidec
 from mpidec import problems as P, record, solvers as S, topology as T
-from mpidec.driver.stepsize import Choice, choice, guard
+from mpidec.driver.stepsize import Choice, choice, guard, race
 from mpidec.experiment import command as run
 from mpidec.solvers.base import at_step, with_step_size
 from mpidec.solvers.step_schedules import SCHEDULES, parsed
@@ -857,3 +858,26 @@ def test_ranks_wait_without_a_limit_while_rank_0_searches(comm, monkeypatch):
         mpidec.solve(problem, S.EXTRA(), T.ring(net.n), steps=2, net=net)
     end = order.index("meet")
     assert order[end + 1] == "agree" and order[:end].count("_raced") == (comm.rank == 0)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_step_size_whose_errors_explode_on_the_way_is_not_the_most_accurate(drops):
+    """Also where it has come back by the last step, and whether or not it can be left out of the trial."""
+
+    class Stack:
+        sizes, E = np.array([0.3, 0.2, 0.1]), np.ones((1, 1, 3))
+
+        def run(self, k):
+            errors = {0.3: 0.0 if k > 32 else 1e100, 0.2: 0.9**k, 0.1: 0.99**k}
+            self.E = np.array([[[errors[size] for size in self.sizes]]])
+
+        def keep(self, kept):
+            if drops:
+                self.sizes, self.E = self.sizes[kept], self.E[..., kept]
+            return drops
+
+    model = SimpleNamespace(n=1, size=1.0, distance=1.0, curvature=1.0, mean=np.eye(1))
+    found = race.most_accurate(Stack(), model, 64, noisy=False, decreasing=False)
+    assert np.isinf(found.predicted[0]) and found.size == 0.2
+    np.testing.assert_allclose(found.predicted[1:], [0.9**64, 0.99**64], rtol=1e-9)
