@@ -81,7 +81,7 @@ class Solver(Described):
         declare it; the default is False.
     adaptive : bool
         Whether a step divides by sizes of earlier gradients, or of their changes, so that bias and noise are not proportional to
-        the step size.
+        the step size; "auto" then gives no prediction.
     keeps_mean : bool
         Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent with the mean of the gradients.
     exact : bool
@@ -94,6 +94,8 @@ class Solver(Described):
         error feedback.
     asynchronous : bool
         Whether the solver consists of events on single agents (`mpidec.solvers.asynchronous`) instead of common steps.
+    uncompressed : str
+        Of a solver for compressed communication: the method that it is without a codec.
     least_delta : float
         Contraction parameter of a codec below which the solver may diverge; 0 if it tolerates any codec with error feedback.
     limits : dict
@@ -122,6 +124,7 @@ class Solver(Described):
     edgewise: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     least_delta: ClassVar[float] = 0.0
+    uncompressed: ClassVar[str] = ""
     limits: ClassVar[Mapping[str, tuple[str, ...] | Mapping[str, float]]] = {}
     step_size: Any
 

@@ -25,6 +25,7 @@ SHARED = (
     "edgewise",
     "least_delta",
     "keeps_mean",
+    "adaptive",
 )
 
 
@@ -209,6 +210,7 @@ class Adam(_Update):
         super().__post_init__()
         object.__setattr__(self, "exact", False)
         object.__setattr__(self, "keeps_mean", False)
+        object.__setattr__(self, "adaptive", True)
 
     def bias_on(self, topology: Graph) -> Bias:
         return Bias.OTHER

@@ -68,6 +68,11 @@ STEEPEST = 4  # agents whose directions of largest curvature the first steps of 
 SPARE = 0.85  # part of the best step size with variance reduction, of whose gradients few draws are known
 CLEARLY = 0.95  # part of the steps that other weights than metropolis, or larger steps, must save
 LONGEST_TRIAL = 512  # steps
+LONGEST_REDUCED = 2048  # steps of a trial run with reduced variance, whose gradients are cheap
+SMALLEST = (
+    8  # trial runs with variance reduction, each with a step size smaller by a factor of sqrt(2)
+)
+AS_SAID = 1.25  # part of the predicted steps that a trial run may need
 TINY = 1e-300  # distance from the minimizer for those that reach it
 NEARBY = 0.1  # part of the first distance and of the agents' differences with which there is a second race where there is a term
 LATE = 0.25  # part of a run in which errors with losses or channel noise are compared
@@ -154,9 +159,11 @@ class Choice:
             )
             if np.isfinite(self.expected) and self.expected > self.steps:
                 what += f", more than the {self.steps} of the run"
-        else:
+        elif np.isfinite(self.expected):
             what = f"error {self.expected:.2g} expected after {self.steps} steps"
             what += f", as {self.limit}" if self.limit else ""
+        else:
+            what = "no prediction"
         return (
             f"{self.step_size:.4g} (auto: {what}; search: {self.gradients} gradients, {self.seconds:.2g} s)"
             + (f"; weights {self.weights}" if self.weights else "")
@@ -320,8 +327,8 @@ class Modelled:
         seed: int,
         tol: float,
     ):
-        self._problem, self._solver = problem, solver
-        self._reductions = net
+        self._problem, self._oracle, self._solver = problem, oracle, solver
+        self._reductions, self._seed = net, seed
         self._X0 = X0.astype(np.float64, copy=False)  # the search computes in float64
         single = X0.dtype == np.float32
         self._steps, self._tol = steps, TOLERANCE if single else min(tol, TOLERANCE)
@@ -516,6 +523,8 @@ class Search(Modelled):
             choice = self._fastest(gradients)
             if choice is not None and self._varying:
                 choice = self._tried_out(choice)
+            elif choice is not None and self._exact and self.reduced:
+                choice = self._verified(choice)
             elif choice is not None and self._term is not None and not self._implicit:
                 choice = self._larger(choice)
             why = self._without(choice)
@@ -630,18 +639,22 @@ class Search(Modelled):
         futile = False
         if compressed(self._mixer) and self._exact and model.r == self._X0.shape[1]:
             size, futile = self._with_codec(base, model, size)
+        tried, unknown = ranking.sizes, ""
+        if self._solver.adaptive:
+            # the race ranks step sizes: where gradients are large, steps are others than in it
+            tried, unknown = tried[:0], f"{name_of(self._solver)} scales its steps by its gradients"
         return Choice(
             size,
             "steps" if self._exact else "error",
-            ranking.sizes,
-            ranking.predicted,
+            tried,
+            ranking.predicted[: len(tried)],
             self._steps,
             self._tol,
             model.curvature,
             gradients,
             0.0,
-            self._floor if self._exact else "",
-            ranking.early,
+            unknown or (self._floor if self._exact else ""),
+            ranking.early[: len(tried)],
             limit=self._mixer.disturbance if self._moved else "",
             futile=futile,
         )
@@ -738,23 +751,47 @@ class Search(Modelled):
             sizes = sizes_around(choice.step_size, most)
             errors = self._trial_errors(sizes, length)
         best = most_robust(errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
-        others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9, atol=0).any(axis=1)
-        tried, predicted = (
-            np.append(choice.tried[others], sizes),
-            np.append(choice.predicted[others], errors),
-        )
-        early, order = (
-            np.append(choice.early[others], np.zeros(len(sizes), bool)),
-            np.argsort(-tried),
-        )
-        return replace(
-            choice,
-            step_size=float(sizes[best]),
-            tried=tried[order],
-            predicted=predicted[order],
-            early=early[order],
-            gradients=choice.gradients + length * (1 + len(sizes) * (len(sizes) > 1)),
-        )
+        choice = _with_trials(choice, sizes, errors, length * (1 + len(sizes) * (len(sizes) > 1)))
+        return replace(choice, step_size=float(sizes[best]))
+
+    def _verified(self, choice: Choice) -> Choice:
+        """The choice, or a smaller step size, with the steps that trial runs with the oracle of the run predict; collective.
+
+        What its gradients remember is older than in the model, and few samples may have most of the curvature.
+        """
+        length = int(min(choice.expected, self._steps, 2 * LONGEST_REDUCED) / 2)
+        if length < 2 * FEWEST:
+            return choice
+        sizes, needed = [choice.step_size], [self._needed(choice.step_size, length)]
+        if needed[0] > AS_SAID * choice.expected:
+            while len(sizes) < SMALLEST and not (
+                needed[-1] < np.inf and needed[-1] > min(needed, default=np.inf)
+            ):
+                sizes.append(sizes[-1] / np.sqrt(2))
+                needed.append(self._needed(sizes[-1], length))
+        size = sizes[int(np.argmin(needed))]
+        known = _with_trials(choice, np.array(sizes), np.array(needed), length * len(sizes))
+        if size == choice.step_size:
+            return known
+        note = f"{choice.step_size:.4g} in the linear model, {size:.4g} in trial runs"
+        return replace(known, step_size=float(size), note=note)
+
+    def _needed(self, size: float, length: int) -> float:
+        """The steps to the tolerance, from the rate of a trial run in all but its first quarter; inf if it makes no progress.
+
+        Collective.
+        """
+        with closing(self._trial(size, length)) as trial:
+            marks = {
+                k: max(self._distance(E), TINY)
+                for k, E in enumerate(trial, 1)
+                if k in (length // 4, length)
+            }
+        first, last = marks[length // 4], marks[length]
+        if not last < first:
+            return np.inf
+        rate = np.log(first / last) / (length - length // 4)
+        return float(max(length + np.log(last / self._goal) / rate, 1.0))
 
     def _larger(self, choice: Choice) -> Choice:
         """The choice, or a larger step size that is the best of a race near the minimizer, if trial runs bear it; collective.
@@ -794,11 +831,6 @@ class Search(Modelled):
 
         Collective.  The rates between a quarter, a half and three quarters of `most` tell.
         """
-        goal = (
-            self._tol
-            * np.sqrt(self._net.n)
-            * (float(np.linalg.norm(cast("np.ndarray", self.point))) or 1.0)
-        )
         quarter = int(min(most, self._steps / 2, LONGEST_TRIAL) / 4)
         before, needed = 0.0, np.inf
         with closing(self._trial(size, 3 * quarter)) as trial:
@@ -807,11 +839,17 @@ class Search(Modelled):
                     continue
                 distance = max(self._distance(E), TINY)
                 rate = np.log(before / distance) / quarter if k > quarter else np.inf
-                needed = k + np.log(distance / goal) / rate if rate > 0 else np.inf
+                needed = k + np.log(distance / self._goal) / rate if rate > 0 else np.inf
                 if needed > CLEARLY * most:
                     return np.inf, k
                 before = distance
         return float(max(needed, 1.0)), 3 * quarter
+
+    @property
+    def _goal(self) -> float:
+        """The distance of all agents' rows from the estimated minimizer at the tolerance."""
+        size = float(np.linalg.norm(cast("np.ndarray", self.point))) or 1.0
+        return float(self._tol * np.sqrt(self._net.n) * size)
 
     def _distance(self, E: np.ndarray) -> float:
         """The distance of all agents' rows from the estimated minimizer, from that of the local ones; collective."""
@@ -833,18 +871,25 @@ class Search(Modelled):
         return self._on_root(continued)
 
     def _trial(self, size: float, length: int) -> Generator[np.ndarray]:
-        """The rows minus the estimated minimizer, step by step, of a trial run with this step size; collective."""
-        functions = None
+        """The rows minus the estimated minimizer, step by step, of a trial run with this step size; collective.
+
+        With gradients of reduced variance, they are those that the run begins with.
+        """
+        net, functions = self._net, None
+        gradient: Callable[[np.ndarray, int], np.ndarray] = lambda X, k: self._grad(X)
+        if self.reduced:
+            drawn = cast("Oracle", self._oracle).start(range(net.lo, net.hi), self._seed)
+            gradient = lambda X, k: together(net, lambda: drawn(X, k), X)
         if self._solver.uses == "functions":
             functions = LocalFunctions(
                 self._problem,
                 self._term,
-                lambda X, k: self._grad(X),
+                gradient,
                 lambda evaluate, shape, dtype: evaluate(),
             )
         with closing(self._net.mixer(self.topology)) as base:
             W, solver = self._alike(base), with_size(self._solver, size)
-            for X in trial_run(solver, W, self._grad, self._X0, length, functions):
+            for X in trial_run(solver, W, gradient, self._X0, length, functions):
                 yield X - self.point
 
     def _checked(
@@ -911,6 +956,20 @@ class Search(Modelled):
         if self._model is not None and largest < 0:
             largest = float(np.abs(np.nan_to_num(self._model.H[0])).sum(axis=(1, 2)).max())
         return float(self._net.collectives.gather_all(np.array(largest), "the smoothness").max())
+
+
+def _with_trials(choice: Choice, sizes: np.ndarray, found: np.ndarray, gradients: int) -> Choice:
+    """The choice with what trial runs with these step sizes have found, and their gradients."""
+    others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9, atol=0).any(axis=1)
+    tried, early = np.append(choice.tried[others], sizes), np.zeros(len(sizes), bool)
+    order = np.argsort(-tried)
+    return replace(
+        choice,
+        tried=tried[order],
+        predicted=np.append(choice.predicted[others], found)[order],
+        early=np.append(choice.early[others], early)[order],
+        gradients=choice.gradients + gradients,
+    )
 
 
 def _typical(H: np.ndarray) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from ...comm.mixing.operator import Operator, StepOperator
 from ...solvers.base import Solver, at_step, state, with_step_size
 from ..functions import LocalFunctions
-from .linear import Gradient, LinearModel, flat
+from .linear import LinearModel, flat
 
 MORE = 1.05  # the race is run with 5 % larger step sizes than those returned
 SHORTEST, ENOUGH, LONGEST = 32, 512, 4096  # steps
@@ -405,16 +405,16 @@ def trial_length(steps: int) -> int:
 def trial_run(
     solver: Solver,
     W: Operator[StepOperator],
-    grad: Gradient,
+    grad: Callable[[np.ndarray, int], np.ndarray],
     X: np.ndarray,
     steps: int,
     functions: LocalFunctions | None = None,
 ) -> Iterator[np.ndarray]:
-    """The iterates of `steps` steps from `X`, with the gradients, or with the functions that the solver asks for."""
+    """The iterates of `steps` steps from `X`, with the gradients `grad(X, k)`, or with the functions that the solver asks for."""
     s = at_step(solver, 0).init(X, W.at(0))
     for k in range(steps):
         now = at_step(solver, k)
-        G: Any = functions.at(k) if functions else grad(now.point(s))  # as the solver uses it
+        G: Any = functions.at(k) if functions else grad(now.point(s), k)  # as the solver uses it
         s = now.step(s, G, W.at(k))
         yield np.asarray(s.X)
 

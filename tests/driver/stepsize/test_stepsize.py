@@ -524,6 +524,32 @@ def test_random_gradients_get_smaller_steps_for_longer_runs(oracle):
         )
 
 
+@pytest.mark.serial
+def test_the_step_size_with_variance_reduction_is_verified_by_trial_runs():
+    """Few samples have most of the curvature, which the draws of the model may miss."""
+    rng = np.random.default_rng(1)
+    A = rng.standard_normal((160, 4))
+    A[::10] *= 6
+    y = np.sign(A @ np.ones(4) + rng.standard_normal(160))
+    whole = P.load_problem((A, y), 4, problem="logistic", partition="sorted", l2_total=1.0)
+    x_star, whole.x_star = whole.solution(), None
+    oracle, steps = P.SAGA(whole, 1), 2000
+    found = mpidec.tune(oracle, S.ExactDiffusion(), T.ring(4), steps=steps)
+    assert found.note.endswith("in trial runs") and 1000 < found.expected < 2000
+    for factor, least, most in ((1, 0, 1e-6), (2, 1e-3, np.inf)):
+        solver = S.ExactDiffusion(factor * found.step_size)
+        X = mpidec.solve(oracle, solver, T.ring(4), steps=steps, every=steps).X
+        assert least <= np.linalg.norm(X - x_star) / (2 * np.linalg.norm(x_star)) < most
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("solver", [S.FedOpt(), S.Adam(S.DGD())], ids=label)
+def test_there_is_no_prediction_where_steps_are_scaled_by_gradients(solver):
+    choice = mpidec.tune(P.load_problem("breast_cancer", n=4), solver, "complete", steps=100)
+    assert choice.expected == np.inf and not len(choice.predicted)
+    assert "no prediction" in choice.line() and "scales its steps by its gradients" in str(choice)
+
+
 def test_a_class_derived_from_full_gradients_has_their_step_size():
     class Counted(P.Full):
         pass
