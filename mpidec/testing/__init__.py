@@ -1,13 +1,19 @@
-"""Tests of components: the properties that every solver and every graph must have, for those of users, too."""
+"""Tests of components: the properties that every solver, graph, problem and codec must have, for those of users, too."""
 
 from ..exceptions import ContractError as ContractError
+from .codecs import CodecContract as CodecContract, check_codec as check_codec
 from .contract import SolverContract as SolverContract, check_solver as check_solver
 from .graphs import TopologyContract as TopologyContract, check_topology as check_topology
+from .problems import ProblemContract as ProblemContract, check_problem as check_problem
 
 __all__ = [
+    "CodecContract",
     "ContractError",
+    "ProblemContract",
     "SolverContract",
     "TopologyContract",
+    "check_codec",
+    "check_problem",
     "check_solver",
     "check_topology",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 
@@ -31,6 +31,20 @@ def require(truth: object, what: object, name: str, found: str, look: str) -> No
     """Raise a `ContractError` with the measurement `found`, and where to `look`, unless `truth`."""
     if not truth:
         raise ContractError(f"{what!r} fails '{name}': {found}; {look}")
+
+
+def check_all(what: object, checks: Mapping[str, Callable[[], None]]) -> None:
+    """Raise a `ContractError` with a line for each check that fails."""
+    lacking = []
+    for name, check in checks.items():
+        try:
+            check()
+        except ContractError as error:
+            lacking.append(str(error))
+        except Exception as error:
+            lacking.append(f"{what!r} fails '{name}': {type(error).__name__}: {error}")
+    if lacking:
+        raise ContractError("\n".join(lacking))
 
 
 def made(solver: Solver | type[Solver]) -> Solver:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from ..exceptions import ContractError
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver
 from . import acceptance, arrays, asynchronous, convergence, invariants
-from .case import FEW, made, searches
+from .case import FEW, check_all, made, searches
 
 
 class Property(NamedTuple):
@@ -116,16 +115,7 @@ def check_solver(solver: Solver | type[Solver]) -> None:
     >>> import mpidec
     >>> mpidec.testing.check_solver(mpidec.solvers.ExactDiffusion)
     """
-    lacking = []
-    for name, check in properties(solver).items():
-        try:
-            check()
-        except ContractError as error:
-            lacking.append(str(error))
-        except Exception as error:
-            lacking.append(f"{made(solver)!r} fails '{name}': {type(error).__name__}: {error}")
-    if lacking:
-        raise ContractError("\n".join(lacking))
+    check_all(made(solver), properties(solver))
 
 
 class SolverContract:
