@@ -19,7 +19,8 @@ from ..driver.loop import evaluator
 from ..driver.solve import Progress, Result, solve
 from ..driver.stepsize import Choice, requested_rule
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
-from ..problems.loading import Prepared, prepare, scattered
+from ..plugins import is_plugin, short
+from ..problems.loading import Prepared, prepare, scattered, usual_partition
 from ..problems.variance_reduction import REDUCTIONS
 from ..record import Record
 from ..solvers.base import Solver
@@ -252,6 +253,7 @@ def build(experiment: Experiment, net: Network) -> Job:
                 for agent in range(net.n)
             ]
         )
+    note = "; ".join(filter(None, (note, idle_codec(experiment))))
     return Job(
         experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes, label
     )
@@ -275,6 +277,37 @@ def accepted(experiment: Experiment) -> bool:
     except ValueError:
         return False
     return not solver.unstable(topology)
+
+
+def idle_codec(experiment: Experiment) -> str:
+    """Which other method the solver of an experiment is, as there is no codec; empty if it is none, or if there is one."""
+    name, method = experiment.solver.name, catalogue.SOLVERS[experiment.solver.name].uncompressed
+    if not method or experiment.mixing.codec is not None:
+        return ""
+    return (
+        f"{short(name)} without a codec is {method}: add --set mixing.codec=top_k, or another one"
+    )
+
+
+def seeded(experiment: Experiment, other: Experiment) -> bool:
+    """Whether an experiment may differ from the same one with another seed: False only where nothing random is in it."""
+    problem, mixing = experiment.problem, experiment.mixing
+    solver = catalogue.SOLVERS[experiment.solver.name]
+    if replace(other, run=experiment.run) != experiment or is_plugin(problem.name):
+        return True
+    if solver.asynchronous or solver.uses == "nothing":
+        return True
+    drawn = (problem.batch_size, problem.noise, mixing.noise, mixing.loss)
+    if any(value is not None for value in drawn):
+        return True
+    if mixing.codec is not None and "seed" in parameters(catalogue.CODECS.find(mixing.codec)):
+        return True
+    if problem.data is None:
+        return False
+    n, how = experiment.run.agents, problem.partition
+    return (
+        how or usual_partition(problem.data, n, problem.label, dict(problem.options))
+    ) != "sorted"
 
 
 def _topology(experiment: Experiment) -> Topology | Schedule:

@@ -365,6 +365,15 @@ def _check_names(params: dict[str, Any], spec: ProblemSpec, of_data: tuple[str, 
         check.known_name(param, names, f"parameter of problem {spec.name}")
 
 
+def usual_partition(data: str, n: int, label: str | int | None, options: dict[str, Any]) -> str:
+    """Return the partition of a data set or file, made with the `options` that it takes, where none is asked for."""
+    make = maker(data)
+    of_data = () if make is None else tuple(inspect.signature(make).parameters)
+    made_with = {"n": n, **options}
+    known = {name: made_with[name] for name in of_data if name in made_with}
+    return _data(data, label, False, known)[0].partition
+
+
 def _data(
     data: Any, label: str | int | None, standardize: bool, options: dict[str, Any]
 ) -> tuple[Dataset, str]:

@@ -51,6 +51,7 @@ class CHOCO(Solver):
 
     keeps_rows: ClassVar = True
     exact: ClassVar = False
+    uncompressed: ClassVar = "DGD (atc)"
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -104,6 +105,7 @@ class BEER(Solver):
     """
 
     keeps_rows: ClassVar = True
+    uncompressed: ClassVar = "gradient tracking (diging)"
     step_size: StepSize = "auto"
 
     class State(NamedTuple):  # X^k, V^{k-1} + gamma (W - I) Z^{k-1}, the gradient at X^{k-1}
@@ -157,6 +159,7 @@ class MoTEF(Solver):
     """
 
     keeps_rows: ClassVar = True
+    uncompressed: ClassVar = "gradient tracking with a moving average of the gradients"
     step_size: StepSize = "auto"
     momentum: float = 0.2
     limits: ClassVar = {"momentum": {"above": 0.0, "most": 1.0}}
@@ -221,6 +224,7 @@ class LEAD(Solver):
     """
 
     keeps_rows: ClassVar = True
+    uncompressed: ClassVar = "exact diffusion"
     step_size: StepSize = "auto"
     dual: float | None = None
     limits: ClassVar = {"dual": {"above": 0.0, "most": 1.0}}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from .. import registry as catalogue
 from ..driver.asynchronous.result import cannot_resume
 from ..experiment import settings as config
-from ..experiment.build import accepted
+from ..experiment.build import accepted, seeded
 from ..experiment.schema import abbreviate, check_name
 from ..experiment.settings import ConfigError, Experiment, Setting
 from ..plot.labels import CHOSEN, MISSING, flat, worded
@@ -113,7 +113,7 @@ def check_table(key: str, origin: str) -> None:
 def cases(
     settings: Sequence[Setting], variations: Sequence[Variation], seeds: int | None, folder: str
 ) -> list[Case]:
-    """Return the cases of a sweep, the seeds of one combination side by side.
+    """Return the cases of a sweep, the seeds of one combination side by side; one seed where nothing is random.
 
     The number of agents does not depend on the number of ranks.
 
@@ -131,13 +131,20 @@ def cases(
             for variation, value in zip(variations, combination)
         ]
         first = config.load([*settings, *chosen])
-        for seed in range(first.run.seed, first.run.seed + (seeds or 1)):
-            seeded = [
-                *settings,
-                *chosen,
-                *([] if seeds is None else [Setting("run.seed", seed, "--seeds", text=False)]),
-            ]
-            experiment = config.load(seeded)
+        drawn = [
+            config.load(
+                [
+                    *settings,
+                    *chosen,
+                    *([] if seeds is None else [Setting("run.seed", seed, "--seeds", text=False)]),
+                ]
+            )
+            for seed in range(first.run.seed, first.run.seed + (seeds or 1))
+        ]
+        if len(drawn) > 1 and not seeded(*drawn[:2]):
+            del drawn[1:]
+        for experiment in drawn:
+            seed = experiment.run.seed
             varied = {variation.key: _value(experiment, variation.key) for variation in variations}
             name = _file_name({**varied, **({} if seeds is None else {"run.seed": seed})})
             found.append(

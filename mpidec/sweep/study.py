@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -183,6 +184,16 @@ def plan(
         f"all solvers run on the {graph.value} graph, which all of them accept (--topology takes another one)"
         for graph in common
     )
+    notes += tuple(
+        dict.fromkeys(filter(None, (build.idle_codec(case.experiment) for case in every)))
+    )
+    counts = Counter(tuple(map(str, case.varied.values())) for case in every)
+    if seeds is not None and 1 in counts.values() and seeds > 1:
+        what = "these experiments" if set(counts.values()) == {1} else "some of these experiments"
+        notes += (
+            f"the seeds make no difference where nothing is random, as in {what}, which are run once "
+            "(problem.partition=iid, problem.batch_size, a random graph or random data would be random)",
+        )
     return Plan(every, [status(case) for case in every], target, ranks_per_run, notes)
 
 

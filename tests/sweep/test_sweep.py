@@ -571,7 +571,7 @@ def test_settings_that_follow_from_varied_ones_are_said(tmp_path):
 
 
 @pytest.mark.serial
-def test_seeds_without_effect_are_said(tmp_path):
+def test_seeds_without_effect_are_said_and_run_once(tmp_path):
     settings = {
         "run.agents": 4,
         "run.steps": 5,
@@ -579,14 +579,29 @@ def test_seeds_without_effect_are_said(tmp_path):
         "solver.step_size": 0.01,
     }
     result = sweep(settings, vary={"solver.name": ["extra"]}, seeds=2, out=str(tmp_path / "sorted"))
-    assert "the seeds make no difference" in result.notes[-1]
+    assert "the seeds make no difference" in result.notes[-1] and result.rows[0].runs == 1
+    for random in (
+        {"problem.partition": "iid"},
+        {"problem.batch_size": 2},
+        {"topology.name": "erdos_renyi"},
+        {"mixing.codec": "rand_k", "solver.name": "lead"},
+        {"mixing.loss": 0.1, "solver.name": "dgd"},
+    ):
+        given = [
+            config.Setting(key, value, key, False) for key, value in (settings | random).items()
+        ]
+        assert len(cases(given, [], 2, str(tmp_path))) == 2, random
+
+
+@pytest.mark.serial
+def test_a_solver_for_codecs_without_one_is_said(tmp_path):
+    vary = {"solver.name": ["lead", "exact_diffusion"]}
+    result = sweep(SMALL, vary=vary, out=str(tmp_path / "found"))
+    assert "lead without a codec is exact diffusion" in result.notes[-1]
     result = sweep(
-        {**settings, "problem.partition": "iid"},
-        vary={"solver.name": ["extra"]},
-        seeds=2,
-        out=str(tmp_path / "iid"),
+        SMALL | {"mixing.codec": "top_k"}, vary={"solver.name": ["lead"]}, out=str(tmp_path / "two")
     )
-    assert not result.notes
+    assert not any("without a codec" in note for note in result.notes)
 
 
 @pytest.mark.serial
