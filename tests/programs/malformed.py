@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpidec.plugins import canonical
+
 SEED, COUNT = 20250, 220
 SMALL = [
     "--problem=least_squares",
@@ -95,7 +97,7 @@ def misspelt(draw: random.Random, names: list[str]) -> str:
         name = list(draw.choice(names))
         place = draw.randrange(len(name))
         name[place : place + 1] = draw.choice([[], [name[place]] * 3, ["q"], list("-X")])
-        if "".join(name) not in names and name:
+        if name and canonical("".join(name), names) is None:
             return "".join(name)
 
 

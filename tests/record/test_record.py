@@ -1052,5 +1052,7 @@ def test_an_object_with_many_names_is_opened_once(tmp_path, monkeypatch):
         for i in range(100):
             file[f"more/{i}"] = file["metrics/error"]
     plain = h5py.h5o.open
-    monkeypatch.setattr(h5py.h5o, "open", lambda *place: opened.append(place) or plain(*place))
+    monkeypatch.setattr(
+        h5py.h5o, "open", lambda *place, **how: opened.append(place) or plain(*place, **how)
+    )
     assert read(path).metrics["error"].tolist() == [1.0] and len(opened) < 50
