@@ -48,10 +48,10 @@ def table(
 
     Examples
     --------
-    >>> table("table")
+    >>> table("mnist")
     Traceback (most recent call last):
         ...
-    ValueError: unknown experiment 'table': expected one of relaysgd-table2, ceca-table2, acid-table4
+    ValueError: unknown experiment 'mnist': expected one of relaysgd-table2, ceca-table2, acid-table4
     """
     name = check.component(name, EXPERIMENTS, "experiment")
     if not isinstance(seeds, int) or seeds < 1:
