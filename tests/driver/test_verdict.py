@@ -8,7 +8,7 @@ import pytest
 
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
-from mpidec.driver.verdict import verdict
+from mpidec.driver.verdict import limit_of, verdict
 
 pytestmark = pytest.mark.serial
 
@@ -85,3 +85,15 @@ def test_growth_from_a_start_at_the_solution_is_rounding():
     steps = np.arange(0, 400, 10)
     values = np.concatenate([[1e-16], 0.8 ** steps[1:]])
     assert verdict({"step": steps, "error_rms": values}) == "error_rms still falls"
+
+
+def test_where_a_sequence_comes_to_rest():
+    """Exact for geometric ones; nothing is said of what does not fall, or does not fall ever less."""
+    rng, k = np.random.default_rng(0), np.arange(17.0)
+    for _ in range(50):
+        v, c, rho = rng.uniform(0.1, 1), rng.uniform(0.1, 5), rng.uniform(0.5, 0.95)
+        assert limit_of(v + c * rho**k) == pytest.approx(v, rel=1e-6)
+        values = np.sort(rng.uniform(1, 2, 17))[::-1]
+        assert 0 <= limit_of(values) < values[-1]
+    for none in (20 - k, 400 - k**2, 1 + k, np.ones(17), 1 + 0.9 ** k[::-1], 0.5 - k, 0.9 ** k[:4]):
+        assert limit_of(none) == 0

@@ -135,6 +135,17 @@ def test_each_graph_has_losses_of_its_own():
         assert (one != two).any()
 
 
+def independent(drawn):
+    """Draws of mean 0 and variance 1 are not correlated with those beside them, in any of the axes and in several."""
+    assert abs((drawn**2).mean() - 1) < 0.1
+    for shift in itertools.product((-1, 0, 1), repeat=drawn.ndim):
+        if any(shift):
+            ahead = tuple(slice(max(0, by), min(0, by) or None) for by in shift)
+            behind = tuple(slice(max(0, -by), min(0, -by) or None) for by in shift)
+            one, other = drawn[ahead], drawn[behind]
+            assert abs((one * other).mean()) < 6 / one.size**0.5, shift
+
+
 @pytest.mark.serial
 def test_losses_of_seeds_graphs_steps_and_edges_are_independent():
     """Those beside each other, in each and in several of these, and the two ways of an edge are not correlated."""
@@ -144,16 +155,22 @@ def test_losses_of_seeds_graphs_steps_and_edges_are_independent():
         [[[loss.lost(k, s, i, j) for k in range(60)] for s in range(3)] for loss in seeds]
     ).reshape(3, 3, 60, N, N)
 
-    def check(one, other):
-        assert abs(((one - 0.4) * (other - 0.4)).mean()) < 6 * 0.24 / one.size**0.5
-
-    for shift in itertools.product((-1, 0, 1), repeat=5):
-        if any(shift):
-            ahead = tuple(slice(max(0, by), min(0, by) or None) for by in shift)
-            behind = tuple(slice(max(0, -by), min(0, -by) or None) for by in shift)
-            check(lost[ahead], lost[behind])
+    independent((lost - 0.4) / 0.24**0.5)
     there = np.triu_indices(N, 1)
-    check(lost[(..., *there)], lost.swapaxes(3, 4)[(..., *there)])
+    one, other = (each[(..., *there)] - 0.4 for each in (lost, lost.swapaxes(3, 4)))
+    assert abs((one * other).mean()) < 6 * 0.24 / one.size**0.5
+
+
+@pytest.mark.serial
+def test_noise_of_seeds_steps_calls_edges_and_graphs_is_independent():
+    with mpidec.Network(N, comm=MPI.COMM_SELF) as alone:
+        W, silent = alone.mixer(T.striped([T.complete(N)] * 2)), np.zeros((N * (N - 1), 6))
+        steps = [[W.noisy(1.0, seed=seed).at(k) for k in range(8)] for seed in range(2)]
+        drawn = [
+            [[[part.exchange(silent) for part in at.parts] for _ in range(3)] for at in each]
+            for each in steps
+        ]
+    independent(np.array(drawn))
 
 
 def test_a_function_says_what_is_lost():

@@ -15,7 +15,7 @@ from helpers import launch
 
 import mpidec
 from mpidec.comm.timeline import events_in_python, file as files_of_ranks
-from mpidec.comm.timeline.merge import aligned, arrows, files, merge, read, table
+from mpidec.comm.timeline.merge import SHORT, aligned, arrows, files, merge, read, table
 from mpidec.comm.timeline.timeline import Timeline
 from mpidec.comm.timeline.waits import stragglers, waits
 from mpidec.exceptions import InputError
@@ -407,3 +407,10 @@ def test_a_mutex_is_waited_for_until_its_holder_releases_it():
     ]
     (wait,) = waits(aligned(texts))
     assert (wait.rank, wait.late, wait.until - wait.begin) == (1, 0, 70.0)
+
+
+@pytest.mark.serial
+def test_arrows_are_for_waits_that_can_be_seen():
+    for waited, drawn in (SHORT / 2, 0), (SHORT, 0), (SHORT + 1, 2):
+        events = aligned([_call(0, 0.0, 500.0), _call(1, waited, 500.0)])
+        assert len(arrows(events)) == drawn and len(waits(events)) == 1
