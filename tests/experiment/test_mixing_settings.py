@@ -1,10 +1,10 @@
-"""Settings of the table [mixing] that need each other, or exclude each other."""
+"""Settings of the table [mixing] that need each other, or exclude each other; those of [run] on their way to `solve`."""
 
 import re
 
 import pytest
 
-from mpidec.experiment import command as run
+from mpidec.experiment import build, command as run
 from mpidec.experiment.command import RUN
 
 pytestmark = pytest.mark.serial
@@ -41,3 +41,27 @@ def test_a_codec_with_which_a_run_diverges_is_named(capsys, tmp_path, monkeypatc
     error = capsys.readouterr().err
     assert "the likely cause is the codec, top_k, fraction 0.1" in error
     assert "step size smaller" not in error
+
+
+@pytest.mark.parametrize(
+    "solver, called, own",
+    [
+        ("dgd", "solve", {}),
+        ("async_push_sum", "solve", {"drop": 0.2, "delay": 0.1}),
+        ("async_push_sum", "simulate", {"drop": 0.2, "delay": 0.1}),
+    ],
+)
+def test_what_a_user_sets_for_a_run_reaches_it(solver, called, own, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    got = {}
+
+    def begins(*_, **arguments):
+        got.update(arguments)
+        raise SystemExit(7)
+
+    monkeypatch.setattr(build, called, begins)
+    words = [f"--{name}={value}" for name, value in own.items()] + ["--seed=5", "--every=3"]
+    words += ["--simulate"] * (called == "simulate")
+    with pytest.raises(SystemExit, match="7"):
+        run.main(["--agents=4", "--steps=17", f"--solver={solver}", "--step-size=0.1", *words])
+    assert {**got, "seed": 5, "every": 3, "steps": 17, **own} == got

@@ -578,6 +578,7 @@ def varied():
             ):
                 with contextlib.suppress(ValueError):
                     yield make(8, **over, **options)
+    yield T.random_matchings(T.star(8, center=7))  # whose edges begin where those of a chain do
     for graph in (T.star(8), T.exponential(8)):
         yield T.cycle([graph, T.ring(8)])
         yield T.push_pull(graph, T.chain(8, weights="push"))
