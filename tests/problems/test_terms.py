@@ -303,3 +303,15 @@ def test_proximal_solvers_reach_the_solution(amounts):
             Subgradient(problem), DGD(step / 10), "complete", steps=4000, every=4000
         )
         np.testing.assert_allclose(result.x, problem.x_star, atol=0.02)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", TERMS)
+def test_rows_within_faces_are_feasible_and_stay_if_they_are(name):
+    """`within` leaves a row that lies on the face of its own proximal point, and makes any row one that the term admits."""
+    term, rng = TERMS[name], np.random.default_rng(0)
+    P, X = term.prox(rng.standard_normal((20, 5)), 0.3), 3 * rng.standard_normal((20, 5))
+    np.testing.assert_allclose(term.within(P, P), P, atol=1e-12)
+    Y = term.within(X, P)
+    np.testing.assert_allclose(term.prox(Y, 0.0), Y, atol=1e-12)
+    np.testing.assert_allclose(term.within(Y, P), Y, atol=1e-12)

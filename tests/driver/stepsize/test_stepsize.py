@@ -907,3 +907,12 @@ def test_a_step_size_whose_errors_explode_on_the_way_is_not_the_most_accurate(dr
     found = race.most_accurate(Stack(), model, 64, noisy=False, decreasing=False)
     assert np.isinf(found.predicted[0]) and found.size == 0.2
     np.testing.assert_allclose(found.predicted[1:], [0.9**64, 0.99**64], rtol=1e-9)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_that_starts_elsewhere_is_the_same_but_for_a_factor(name):
+    for start in ("auto", "safe", 0.7):
+        other = SCHEDULES[name](start).starting_at(0.3)
+        assert type(other) is SCHEDULES[name] and other.start == 0.3
+        assert [other(k) for k in (0, 3, 400)] == [0.3 * other.factor(k) for k in (0, 3, 400)]
