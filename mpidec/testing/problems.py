@@ -29,7 +29,8 @@ def _points(problem: Problem) -> list[np.ndarray]:
 
 
 def _close(A: np.ndarray, B: np.ndarray, rtol: float = NEAR) -> bool:
-    return bool(np.linalg.norm(A - B) <= rtol * max(np.linalg.norm(A), np.linalg.norm(B), 1e-12))
+    size = max(float(np.linalg.norm(A)), float(np.linalg.norm(B)), 1e-12)
+    return bool(np.linalg.norm(A - B) <= rtol * size)
 
 
 def shapes(problem: Problem) -> None:
