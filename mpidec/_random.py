@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,22 @@ class Streams:
         words["key"][1], words["counter"][1] = agent, step
         self._philox.state = self._state  # 1 microsecond; a new Philox costs 10
         return self._generator
+
+    def normals(
+        self,
+        agents: Iterable[int],
+        ends: Iterable[tuple[int, int]],
+        step: int,
+        shape: tuple[int, ...],
+    ) -> NDArray[np.float64]:
+        """Standard normal numbers of some agents at a step: of each agent, the rows from one of its `ends` to the other."""
+        words, made = self._state["state"], np.empty(shape)
+        words["counter"][1] = step
+        for agent, (lo, hi) in zip(agents, ends):
+            words["key"][1] = agent
+            self._philox.state = self._state
+            self._generator.standard_normal(out=made[lo:hi])
+        return made
 
 
 def uniform(

@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-from ..comm.mixing.compressed import Compressed
 from ..comm.mixing.operator import Operator, StepOperator
-from ..comm.mixing.wrapped import Wrapped
 from ..solvers.base import Solver, name_of
-
-
-def lossy(mixer: Operator[StepOperator], d: int) -> Compressed | None:
-    """The compressed mixer in a mixer for rows of `d` entries; None without a codec, and with one that loses nothing.
-
-    Examples
-    --------
-    >>> import mpidec
-    >>> from mpi4py import MPI
-    >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
-    ...     W = net.mixer(mpidec.topology.ring(4))
-    ...     [lossy(mixer, 8) is not None for mixer in (W, W.compress("identity"), W.compress("qsgd").accelerate(2))]
-    [False, False, True]
-    """
-    while isinstance(mixer, Wrapped) and not isinstance(mixer, Compressed):
-        mixer = mixer.W
-    return mixer if isinstance(mixer, Compressed) and mixer.codec.delta(d) < 1 else None
 
 
 def disturbance(solver: Solver, mixer: Operator[StepOperator]) -> str:
@@ -32,11 +13,11 @@ def disturbance(solver: Solver, mixer: Operator[StepOperator]) -> str:
 
 def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     """Why a solver may not converge with the codec of a mixer for rows of `d` entries, or ""."""
-    compressed, name = lossy(mixer, d), type(solver).__name__
-    if compressed is None:
+    limits, name = mixer.limits(d), type(solver).__name__
+    codec, least = limits.codec, getattr(solver, "least_delta", 0.0)
+    if codec is None:
         return ""
-    codec, least = compressed.codec, getattr(solver, "least_delta", 0.0)
-    feedback = compressed.feedback and not solver.edgewise
+    feedback = limits.feedback and not solver.edgewise
     if (codec.feedback or codec.unbiased) and not feedback and getattr(solver, "exact", False):
         remedy = (
             "messages to single neighbours exclude it: round"
@@ -62,14 +43,14 @@ def limit(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     if moved := disturbance(solver, mixer):
         goal = "average" if solver.uses == "nothing" else "minimizer"
         return f"{moved}: {name_of(solver)}, exact without that, does not reach the {goal}"
-    compressed = lossy(mixer, d)
-    if compressed is None or not getattr(solver, "exact", False):
+    codec, feedback, _ = mixer.limits(d)
+    if codec is None or not getattr(solver, "exact", False):
         return ""
-    if compressed.feedback and not solver.edgewise:
+    if feedback and not solver.edgewise:
         return ""
     remedy = (
         " leave out feedback=False (mixing.feedback=false), or"
         if mixer.topology.period == 1 and not solver.edgewise
         else ""
     )
-    return f"{compressed.codec!r} without error feedback limits the accuracy:{remedy} send more of each entry"
+    return f"{codec!r} without error feedback limits the accuracy:{remedy} send more of each entry"

@@ -14,7 +14,6 @@ from numpy.typing import DTypeLike
 
 from ..comm.mixing import Mixer, Network
 from ..comm.mixing.operator import Operator, StepOperator
-from ..comm.mixing.wrapped import Wrapped
 from ..comm.runtime.agreement import on_all_ranks
 from ..comm.runtime.interrupts import interrupts
 from ..exceptions import ResumeError
@@ -608,7 +607,7 @@ def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOp
             raise TypeError(
                 f"mixing returned {mixer!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)"
             )
-    check_equal(net, {"mixing": mixer.calls if isinstance(mixer, Wrapped) else "W"})
+    check_equal(net, {"mixing": mixer.calls})
     return mixer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from .. import problems, registry as catalogue
 from ..comm.mixing.compressed import with_feedback
 from ..comm.mixing.network import Network
-from ..comm.mixing.operator import Operator, StepOperator
+from ..comm.mixing.operator import EXCLUDED, FAULTS, ORDER, Operator, StepOperator
 from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
 from ..driver import arguments as resolve
 from ..driver.asynchronous import AsyncResult, simulate
@@ -65,37 +66,21 @@ class Job:
                 )
                 options = {"seed": self.experiment.run.seed, **wanted.options} if own else {}
                 W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
-            feedback = W.feedback
-            faults = [
-                f"mixing.{key}"
-                for key in ("attack", "noise", "loss", "robust")
-                if getattr(wanted, key) is not None
-            ]
+            feedback, calls = W.feedback, wanted.calls(self.experiment.run.seed)
+            faults = [f"mixing.{calls[call][0]}" for call in FAULTS if call in calls]
             if feedback and faults:
                 raise ValueError(
                     f"{' and '.join(faults)}: neighbours must have the same estimates of a row, which the error feedback of "
                     f"{wanted.codec} builds up from what arrives: add --set mixing.feedback=false, with a codec that rounds: "
                     "mixing.codec=blockwise8"
                 )
-            if wanted.loss is not None and wanted.robust is not None:
-                raise ValueError(
-                    "mixing.robust with mixing.loss: a robust rule would take the zeros in place of lost rows for rows: omit one"
-                )
-            if wanted.attack is not None:
-                W = W.attacked(wanted.attacks())
-            if wanted.noise is not None:
-                W = W.noisy(wanted.noise, seed=self.experiment.run.seed)
-            if wanted.loss is not None:
-                W = W.lossy(
-                    wanted.loss, seed=self.experiment.run.seed, fill=wanted.fill or "renormalize"
-                )
-            if wanted.robust is not None:
-                W = W.robust(wanted.robust, tau=wanted.tau, delta=wanted.delta, trim=wanted.trim)
-            if wanted.repeat is not None:
-                W = W.repeat(wanted.repeat)
-            if wanted.accelerate is not None:
-                W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
-            several = wanted.accelerate or wanted.repeat or wanted.robust
+            if {"lossy", "robust"} <= calls.keys():
+                why = EXCLUDED["lossy", "robust"]
+                raise ValueError(f"mixing.robust with mixing.loss: {why}: omit one")
+            for call in ORDER:
+                if call in calls:
+                    W = methodcaller(call, **calls[call][1])(W)
+            several = calls.keys() & {"accelerate", "repeat", "robust"}
             if self.solver.edgewise and (several or feedback):
                 raise ValueError(
                     f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "

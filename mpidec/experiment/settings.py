@@ -170,6 +170,27 @@ class Mixing:
                 found[int(agent)] = what
         return found
 
+    def calls(self, seed: int) -> dict[str, tuple[str, dict[str, Any]]]:
+        """The calls that make the mixer of one with a codec or without, each with its key and arguments; draws have the seed."""
+        calls: dict[str, tuple[str, dict[str, Any]]] = {
+            "attacked": ("attack", {"attacks": self.attacks()}),
+            "noisy": ("noise", {"sigma": self.noise, "seed": seed}),
+            "lossy": (
+                "loss",
+                {"messages": self.loss, "seed": seed, "fill": self.fill or "renormalize"},
+            ),
+            "robust": (
+                "robust",
+                {"rule": self.robust, "tau": self.tau, "delta": self.delta, "trim": self.trim},
+            ),
+            "repeat": ("repeat", {"S": self.repeat}),
+            "accelerate": (
+                "accelerate",
+                {"K": self.accelerate, "method": self.method or "chebyshev"},
+            ),
+        }
+        return {call: made for call, made in calls.items() if getattr(self, made[0]) is not None}
+
 
 @dataclass(frozen=True)
 class Run:

@@ -1,68 +1,28 @@
-"""Accelerated mixers: several mixings in one call, as a polynomial of W."""
+"""Several mixings in one call, as a polynomial of W: the operator of one step."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ... import _validation as check
 from ..runtime.pending import Pending
-from .operator import Operator, StepOperator
-from .packing import Empty
-from .wrapped import Wrapped, WrappedPhase
+from .step import StepOperator
+from .wrapped import WrappedPhase
+
+if TYPE_CHECKING:
+    from ...topology import Schedule, Topology
 
 METHODS = ("chebyshev", "fastmix")
 
 
-class AcceleratedPhase(WrappedPhase):
-    """The operator of one step of an `Accelerated` mixer.
-
-    Parameters
-    ----------
-    phase, k, at, empty
-        See `WrappedPhase`.
-    omegas : callable
-        `omegas(d)`: the coefficients for rows of `d` entries.
-    """
-
-    def __init__(
-        self,
-        phase: StepOperator,
-        k: int,
-        at: Callable[[int], StepOperator],
-        empty: Empty,
-        omegas: Callable[[int], tuple[float, ...]],
-    ):
-        super().__init__(phase, k, at, empty)
-        self._omegas = omegas
-
-    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        omegas = self._omegas(rows.shape[1])
-        before, now = rows, rows
-        for omega in omegas[:-1]:
-            before, now = now, _combined(omega, self._phase(now), before)
-        last = self._phase.start(now, target)
-        return Pending(last, lambda: _combined(omegas[-1], last.wait(), before))
-
-    def exchange(self, M: np.ndarray) -> np.ndarray:
-        """Refused: only averages can be accelerated.
-
-        Raises
-        ------
-        ValueError
-        """
-        raise ValueError(
-            "an accelerated mixer computes averages only, and this solver sends a different row to each neighbour: "
-            "give it the mixer without acceleration"
-        )
-
-
-class Accelerated(Wrapped[AcceleratedPhase]):
+@dataclass(frozen=True)
+class Acceleration:
     r"""K mixings in one call, :math:`Y = P_K(W) X`; made by `Mixer.accelerate`.
 
     With s the second largest modulus of an eigenvalue of W,
@@ -76,26 +36,11 @@ class Accelerated(Wrapped[AcceleratedPhase]):
 
     Parameters
     ----------
-    W : Operator
-        A mixer of a static topology with a symmetric, connected W; compressed or not.
     K : int
         Number of mixings.
     method : {"chebyshev", "fastmix"}
-
-    Attributes
-    ----------
     s : float
         The second largest modulus of an eigenvalue of the topology's W.
-
-    Raises
-    ------
-    ValueError
-        If the topology is a schedule, not symmetric or not connected.
-
-    Warns
-    -----
-    RuntimeWarning
-        If K mixings may amplify disagreement: fastmix, with few mixings and eigenvalues near -s.
 
     Notes
     -----
@@ -121,71 +66,109 @@ class Accelerated(Wrapped[AcceleratedPhase]):
     (0.00297..., 0.00297...)
     """
 
-    refused: ClassVar = {
-        "compress": "compress of a mixer that is accelerated already: compress first, then accelerate: "
-        "W.compress(...).accelerate(K)",
-        "accelerate": "accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)",
-        "lossy": "lossy of an accelerated mixer: its W would change from step to step: W.lossy(...).repeat(K)",
-        "repeat": "repeat of an accelerated mixer: ask for all mixings at once, W.accelerate(K)",
-    }
+    K: int
+    method: str
+    s: float
 
-    def __init__(self, W: Operator[StepOperator], K: int, method: str = "chebyshev"):
-        super().__init__(W)
-        self.method = check.choice(method, "method", METHODS)
-        self.K = check.integer(K, "K")
+    @classmethod
+    def of(cls, topology: Topology | Schedule, K: int, method: str) -> Acceleration:
+        """Over a static topology with a symmetric, connected W.
+
+        Raises
+        ------
+        ValueError
+            If the topology is a schedule, not symmetric or not connected.
+
+        Warns
+        -----
+        RuntimeWarning
+            If K mixings may amplify disagreement: fastmix, with few mixings and eigenvalues near -s.
+        """
+        check.choice(method, "method", METHODS)
+        K = check.integer(K, "K")
         remedy = 'take topology.symmetric_exponential(n), or an undirected graph with weights="metropolis"'
-        if W.topology.period != 1:
+        if topology.period != 1:
             raise ValueError(
-                f"acceleration needs the same W at every step, {W.topology.name} is a schedule: {remedy}"
+                f"acceleration needs the same W at every step, {topology.name} is a schedule: {remedy}"
             )
-        topology = W.topology.at(0)
-        if not topology.symmetric:
+        graph = topology.at(0)
+        if not graph.symmetric:
             raise ValueError(
-                f"acceleration needs a symmetric W, that of the {topology.name} topology is not: {remedy}"
+                f"acceleration needs a symmetric W, that of the {graph.name} topology is not: {remedy}"
             )
-        self.s = 1 - topology.spectral_gap()
-        if self.s >= 1:
+        s = 1 - graph.spectral_gap()
+        if s >= 1:
             raise ValueError(
-                f"the {topology.name} topology never agrees (spectral gap 0): take a connected one"
+                f"the {graph.name} topology never agrees (spectral gap 0): take a connected one"
             )
-        worst = self.contraction(1 << 20)
-        if worst >= 1 + 1e-12:
-            warnings.warn(
-                f"{self.K} mixings of {method} over the {topology.name} topology may amplify disagreement by "
-                f'{worst:.3g}: take method="chebyshev" or more mixings',
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        return cls(K, method, s)
 
-    @property
-    def call(self) -> str:
-        """The call that makes it of the mixer below."""
-        return f"accelerate({self.K}, method={self.method!r})"
+    def omegas(self, gamma: float) -> tuple[float, ...]:
+        r""":math:`\omega_1, ..., \omega_K` over :math:`I + \gamma (W - I)`."""
+        return _omegas(self._s(gamma), self.K, self.method)
 
-    def over(self, W: Operator[StepOperator]) -> Accelerated:
-        return Accelerated(W, self.K, self.method)
-
-    def at(self, k: int) -> AcceleratedPhase:
-        """The operator of step `k`."""
-        return AcceleratedPhase(self.W.at(k), k, self.at, self.empty, self.omegas)
-
-    def omegas(self, d: int) -> tuple[float, ...]:
-        r""":math:`\omega_1, ..., \omega_K` for rows of `d` entries; d matters only over a compressed mixer."""
-        return _omegas(self._s(d), self.K, self.method)
-
-    def contraction(self, d: int = 1) -> float:
+    def contraction(self, gamma: float) -> float:
         r""":math:`\max |P_K(\lambda)|` over :math:`|\lambda| \le s`: upper bound of what one call leaves of a disagreement."""
-        s = self._s(d)
+        s = self._s(gamma)
         before, now = np.ones(513), np.ones(513)
         lam = s * np.cos(np.linspace(0, np.pi, 513))
         for omega in _omegas(s, self.K, self.method):
             before, now = now, omega * lam * now + (1 - omega) * before
         return float(np.abs(now).max())
 
-    def _s(self, d: int) -> float:
-        gamma = self.W.gamma(d)
+    def _s(self, gamma: float) -> float:
         radius: float = max(1 - gamma * (1 - self.s), gamma * (1 + self.s) - 1)
         return radius
+
+
+class AcceleratedPhase(WrappedPhase):
+    """The operator of one step of an `Accelerated` mixer.
+
+    Parameters
+    ----------
+    phase, k, at, empty
+        See `WrappedPhase`.
+    omegas : callable
+        `omegas(d)`: the coefficients for rows of `d` entries.
+    """
+
+    def __init__(
+        self,
+        phase: StepOperator,
+        k: int,
+        at: Callable[[int], StepOperator],
+        omegas: Callable[[int], tuple[float, ...]],
+    ):
+        super().__init__(phase, k, at)
+        self._omegas = omegas
+
+    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
+        *omegas, omega = self._omegas(rows.shape[1])
+        before, now = self._after(omegas, rows)
+        last = self._phase.start_rows(now, target)
+        return Pending(last, lambda: _combined(omega, last.wait(), before))
+
+    def mix_rows(self, rows: np.ndarray) -> np.ndarray:
+        return self._after(self._omegas(rows.shape[1]), rows)[1]
+
+    def _after(self, omegas: Sequence[float], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows before the last of some mixings, and after it."""
+        before, now = rows, rows
+        for omega in omegas:
+            before, now = now, _combined(omega, self._phase.mix_rows(now), before)
+        return before, now
+
+    def exchange(self, M: np.ndarray) -> np.ndarray:
+        """Refused: only averages can be accelerated.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError(
+            "an accelerated mixer computes averages only, and this solver sends a different row to each neighbour: "
+            "give it the mixer without acceleration"
+        )
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Compressed mixers: encoded rows, with or without error feedback."""
+"""Encoded rows, with or without error feedback: the operator of one step, and what it remembers."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ... import _validation as check
+from ..arrays.formats import BFLOAT16
+from ..arrays.host import ArrayT, Restore as ToKind
 from ..runtime.pending import Pending
-from .accelerated import Accelerated
-from .attacked import Attacked
 from .codecs import Codec
-from .edges import edges_into, edges_out_of
-from .gradients import refuse_grad
-from .lossy import Lossy
-from .noisy import Noisy
-from .operator import Attack, Lost, Operator, RobustRule, StepOperator
-from .packing import Empty
-from .phase import Phase
-from .repeated import Repeated
-from .robust import Robust
-from .wrapped import Wrapped, WrappedPhase
+from .edges import LocalEdges
+from .exchange import EdgeExchange
+from .step import EdgeOperator, StepOperator
+from .wrapped import WrappedPhase
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
@@ -83,7 +76,7 @@ class Memory:
             for key, estimate in self._estimates.items()
         }
 
-    def restore(self, saved: Mapping[str, np.ndarray], phase: Phase) -> None:
+    def restore(self, saved: Mapping[str, np.ndarray], phase: EdgeExchange) -> None:
         """Continue with the rows that `save` returned, and fetch those of the neighbours."""
         estimates = {}
         for name in sorted(saved):
@@ -99,7 +92,18 @@ class Memory:
 
 @dataclass(frozen=True)
 class Compression:
-    """Settings and memory shared by the phases of a compressed mixer.
+    r"""Rows that are sent encoded by a codec C; made by `Mixer.compress`.
+
+    Without feedback,
+
+    .. math:: Y = X + \gamma (W - I)\, C(X)
+
+    and with feedback (CHOCO-gossip), where :math:`\hat X` is the estimate of X that all neighbours share,
+
+    .. math:: \hat X \leftarrow \hat X + C(X - \hat X), \qquad Y = X + \gamma (W - I) \hat X
+
+    with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those of the others, so a doubly
+    (column) stochastic W preserves the average (sum) however large the errors of C are.
 
     Parameters
     ----------
@@ -107,11 +111,47 @@ class Compression:
     agents : range
         The agents on this rank.
     gamma : float, optional
-        Step towards the neighbours; None for the default of the codec.
+        By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random coordinates are stable for any
+        spectrum of W; without feedback 1, or :math:`\delta` if C is unbiased.
     memory : Memory, optional
         None without feedback.
     exchanges : bool
         Whether rows for single neighbours, which have no feedback, may be sent: it was neither requested nor is it needed.
+
+    Notes
+    -----
+    Sent per call: an encoded row to each neighbour; `bytes` counts it.  Agents on one rank exchange decoded rows, too.
+
+    With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their neighbours on other ranks.
+    Each call that a solver makes within a step mixes a different quantity and has its own :math:`\hat X`: calls are distinguished
+    by their order since `W.at(k)`, and by the length and the dtype of the rows.  The calls of the mixer itself, `W(X)`, are
+    steps with one call each.  `memory()` returns :math:`\hat X` of the local agents and `recall` continues with it; `solve`
+    stores it in its checkpoints, so that a resumed run has the bits of an uninterrupted one.
+
+    The less of a row a codec sends, the smaller the step size of a solver has to be: with rows of 8 entries, EXTRA and exact
+    diffusion at 0.2 to 0.3 / L converge with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
+
+    :math:`(W - I) C(X)` is summed times 2^40 (float64; 2^20 for float32), so that its rounding errors are small relative to it
+    and the average does not drift: rows of more than 1e296 (1e32) overflow.
+
+    Random numbers belong to the codec's seed, the agent, the step and the call: results do not depend on the number of ranks.
+
+    References
+    ----------
+    A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
+    communication", ICML 2019.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> from mpi4py import MPI
+    >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+    ...     W = net.mixer(mpidec.topology.ring(4)).compress("top_k", fraction=0.25)
+    ...     X = np.arange(32.).reshape(4, 8)
+    ...     for _ in range(300):
+    ...         X = W(X)
+    ...     print(X[0].round(6).tolist(), W.bytes / W.messages)
+    [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0] 24.0
     """
 
     codec: Codec
@@ -120,10 +160,58 @@ class Compression:
     memory: Memory | None
     exchanges: bool
 
+    @classmethod
+    def of(
+        cls,
+        codec: Codec,
+        topology: Topology | Schedule,
+        agents: range,
+        feedback: bool | None,
+        gamma: float | None,
+    ) -> Compression:
+        """For a topology, and its agents on this rank; by default with feedback as `with_feedback` says.
+
+        Raises
+        ------
+        ValueError
+            If feedback is requested over a schedule, or gamma is not in (0, 1].
+        """
+        exchanges = not (feedback or codec.feedback)
+        if feedback is None:
+            feedback = with_feedback(codec, topology)
+        if feedback and topology.period != 1:
+            raise ValueError(
+                f"error feedback needs the same neighbours at every step, those of {topology.name} change: take "
+                'feedback=False, with a codec such as "blockwise8" or "qsgd", or a static topology'
+            )
+        if gamma is not None:
+            gamma = check.number(gamma, "compress: gamma", above=0, most=1)
+        return cls(codec, agents, gamma, Memory() if feedback else None, exchanges)
+
+    def __str__(self) -> str:
+        feedback = self.memory is not None
+        return f"compress({self.codec!r}, feedback={feedback}, gamma={self.gamma})"
+
     @cached_property
     def columns(self) -> Compression:
         """The same for the column-stochastic operator of a pair, whose neighbours may be others: with a memory of its own."""
         return replace(self, memory=None if self.memory is None else Memory())
+
+    def save(self) -> dict[str, np.ndarray]:
+        """See `Compressed.memory`."""
+        if self.memory is None or self.columns.memory is None:
+            return {}
+        columns = self.columns.memory.save()
+        return self.memory.save() | {f"{PAIR}{name}": X for name, X in columns.items()}
+
+    def restore(self, saved: Mapping[str, np.ndarray], phase: EdgeExchange) -> None:
+        """Continue with what `save` returned: rows of the operator `phase`, and of its `C`."""
+        columns = {name.removeprefix(PAIR): X for name, X in saved.items() if name.startswith(PAIR)}
+        if self.memory is not None:
+            own = {name: X for name, X in saved.items() if not name.startswith(PAIR)}
+            self.memory.restore(own, phase)
+        if columns and self.columns.memory is not None and isinstance(phase.C, EdgeExchange):
+            self.columns.memory.restore(columns, phase.C)
 
     def step_size(self, d: int) -> float:
         r""":math:`\gamma` for rows of `d` entries."""
@@ -135,7 +223,7 @@ class Compression:
         return delta if self.codec.unbiased else 1.0
 
 
-class CompressedPhase(WrappedPhase):
+class CompressedPhase(WrappedPhase, EdgeOperator):
     """The operator of one step of a `Compressed` mixer; it counts its calls.
 
     Parameters
@@ -147,30 +235,29 @@ class CompressedPhase(WrappedPhase):
         Numbers of the calls, shared by both operators of a pair.
     """
 
-    _phase: Phase
+    _phase: EdgeExchange
 
     def __init__(
         self,
-        phase: Phase,
+        phase: EdgeExchange,
         k: int,
         at: Callable[[int], StepOperator],
-        empty: Empty,
         compression: Compression,
         calls: Iterator[int],
     ):
-        super().__init__(phase, k, at, empty)
+        super().__init__(phase, k, at)
         self._compression, self._calls = compression, calls
 
     @property
     def C(self) -> CompressedPhase:
         """The column-stochastic operator of a pair, with the same codec; of any other `W`, itself."""
-        if self._phase.C is self._phase:
+        C = self._phase.C
+        if not isinstance(C, EdgeExchange) or C is self._phase:
             return self
         return CompressedPhase(
-            self._phase.C,
+            C,
             self._k,
             lambda k: self._at(k).C,
-            self._empty,
             self._compression.columns,
             self._calls,
         )
@@ -257,246 +344,54 @@ class CompressedPhase(WrappedPhase):
         out += X
         return out
 
-    def exchange(self, M: np.ndarray) -> np.ndarray:
-        """Send a different encoded row over each edge; see `Phase.exchange`.
+    @property
+    def edges(self) -> LocalEdges:
+        """The edges of the local agents."""
+        return self._phase.edges
 
-        Raises
-        ------
-        ValueError
-            If error feedback was requested, or the codec needs it: `exchange` has none.
-        """
-        codec, agents = self._compression.codec, self._compression.agents
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The agents' weights for themselves."""
+        return self._phase.diagonal
+
+    def edge_rows(self, M: ArrayT) -> tuple[np.ndarray, str, ToKind[ArrayT]]:
+        self._codec_of_edges()
+        rows, format, restore = self._phase.edge_rows(M)
+        with self._propagate_errors("W.exchange(M)"):
+            if format == BFLOAT16:
+                raise TypeError("rows are bfloat16, codecs know float32 and float64: M.float()")
+        return rows, format, restore
+
+    def _codec_of_edges(self) -> Codec:
+        codec = self._compression.codec
         if not self._compression.exchanges:
             raise ValueError(
                 f"a different row for each neighbour is sent without error feedback, and {codec!r} mixes with it: "
                 'take compress("blockwise8") or "float16", without feedback'
             )
-        out_edges, in_edges = _edge_numbers(self.topology, agents.start, agents.stop)
+        return codec
+
+    def carry(self, rows: np.ndarray) -> np.ndarray:
+        """Send a row over each edge, encoded; see `EdgeOperator.carry`.
+
+        Raises
+        ------
+        ValueError
+            If error feedback was requested, or the codec needs it: rows for single neighbours have none.
+        """
+        codec = self._codec_of_edges()
+        flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        out_edges, in_edges = (
+            ends.senders * self.n + ends.receivers for ends in (self.edges.out_of, self.edges.into)
+        )
         with self._propagate_errors("W.exchange(M)"):
-            if not hasattr(M, "dtype") or np.ndim(M) == 0 or len(M) != len(out_edges):
-                raise ValueError(
-                    f"messages have shape {np.shape(M)}, expected an array ({len(out_edges)}, ...): one row for each "
-                    "out-edge"
-                )
-            refuse_grad(M)
-            rows = np.ascontiguousarray(M).reshape(len(M), math.prod(M.shape[1:]))
-            _check(rows)
+            _check(flat)
         _, step = self._call()
         with self._propagate_errors("W.exchange(M)"):
-            encoded = codec.encode(rows, step, out_edges)
-        arrived = self._phase.exchange(encoded)
-        return codec.decode(arrived, rows.shape[1], rows.dtype, step, in_edges).reshape(
-            len(arrived), *M.shape[1:]
-        )
-
-
-class Compressed(Wrapped[CompressedPhase]):
-    r"""A mixer whose rows are sent encoded by a codec C; made by `Mixer.compress`.
-
-    Without feedback,
-
-    .. math:: Y = X + \gamma (W - I)\, C(X)
-
-    and with feedback (CHOCO-gossip), where :math:`\hat X` is the estimate of X that all neighbours share,
-
-    .. math:: \hat X \leftarrow \hat X + C(X - \hat X), \qquad Y = X + \gamma (W - I) \hat X
-
-    with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those of the others, so a doubly
-    (column) stochastic W preserves the average (sum) however large the errors of C are.
-
-    Parameters
-    ----------
-    W : Mixer
-    codec : Codec
-    feedback : bool, optional
-        Only with the same neighbours at every step; by default `with_feedback(codec, W.topology)`.
-    gamma : float, optional
-        By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random coordinates are stable for any
-        spectrum of W; without feedback 1, or :math:`\delta` if C is unbiased.
-
-    Raises
-    ------
-    ValueError
-        If feedback is requested over a schedule, or gamma is not in (0, 1].
-    TypeError
-        When called with rows that are neither float32 nor float64.
-
-    Notes
-    -----
-    Sent per call: an encoded row to each neighbour; `bytes` counts it.  Agents on one rank exchange decoded rows, too.
-
-    With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their neighbours on other ranks.
-    Each call that a solver makes within a step mixes a different quantity and has its own :math:`\hat X`: calls are distinguished
-    by their order since `W.at(k)`, and by the length and the dtype of the rows.  The calls of the mixer itself, `W(X)`, are
-    steps with one call each.  `memory()` returns :math:`\hat X` of the local agents and `recall` continues with it; `solve`
-    stores it in its checkpoints, so that a resumed run has the bits of an uninterrupted one.
-
-    The less of a row a codec sends, the smaller the step size of a solver has to be: with rows of 8 entries, EXTRA and exact
-    diffusion at 0.2 to 0.3 / L converge with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
-
-    :math:`(W - I) C(X)` is summed times 2^40 (float64; 2^20 for float32), so that its rounding errors are small relative to it
-    and the average does not drift: rows of more than 1e296 (1e32) overflow.
-
-    Random numbers belong to the codec's seed, the agent, the step and the call: results do not depend on the number of ranks.
-
-    References
-    ----------
-    A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
-    communication", ICML 2019.
-
-    Examples
-    --------
-    >>> import mpidec, numpy as np
-    >>> from mpi4py import MPI
-    >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
-    ...     W = net.mixer(mpidec.topology.ring(4)).compress("top_k", fraction=0.25)
-    ...     X = np.arange(32.).reshape(4, 8)
-    ...     for _ in range(300):
-    ...         X = W(X)
-    ...     print(X[0].round(6).tolist(), W.bytes / W.messages)
-    [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0] 24.0
-    """
-
-    refused: ClassVar = {
-        "compress": "compress of a mixer that is compressed already: compress once, then accelerate: "
-        "W.compress(...).accelerate(K)"
-    }
-
-    def __init__(
-        self,
-        W: Operator[Phase],
-        codec: Codec,
-        feedback: bool | None = None,
-        gamma: float | None = None,
-    ):
-        super().__init__(W)
-        exchanges = not (feedback or codec.feedback)
-        if feedback is None:
-            feedback = with_feedback(codec, W.topology)
-        if feedback and W.topology.period != 1:
-            raise ValueError(
-                f"error feedback needs the same neighbours at every step, those of {W.topology.name} change: take "
-                'feedback=False, with a codec such as "blockwise8" or "qsgd", or a static topology'
-            )
-        if gamma is not None:
-            gamma = check.number(gamma, "compress: gamma", above=0, most=1)
-        self.codec, self.feedback = codec, feedback
-        self._memory, self._phase_at = Memory() if feedback else None, W.at
-        self._compression = Compression(codec, W.agents, gamma, self._memory, exchanges)
-
-    @property
-    def call(self) -> str:
-        """The call that makes it of the mixer below."""
-        return (
-            f"compress({self.codec!r}, feedback={self.feedback}, gamma={self._compression.gamma})"
-        )
-
-    def over(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
-        return W.compress(self.codec, feedback=self.feedback, gamma=self._compression.gamma)
-
-    def at(self, k: int) -> CompressedPhase:
-        """The operator of step `k`; its calls are counted from zero."""
-        return CompressedPhase(
-            self._phase_at(k), k, self.at, self.empty, self._compression, count()
-        )
-
-    def gamma(self, d: int) -> float:
-        r""":math:`\gamma` for rows of `d` entries."""
-        return self._compression.step_size(d)
-
-    def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
-        """K mixings in one call; see `Mixer.accelerate`.
-
-        Raises
-        ------
-        ValueError
-            If the codec sends only a few entries of a row (top_k, rand_k).
-        """
-        if self.codec.feedback:
-            raise ValueError(
-                f"{self.codec!r} sends too little of a row for acceleration, which would amplify its errors: take "
-                'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration'
-            )
-        return Accelerated(self, K, method)
-
-    def lossy(
-        self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
-    ) -> Lossy:
-        """This mixer with encoded rows that are lost; see `Mixer.lossy`.
-
-        Raises
-        ------
-        ValueError
-            If it has error feedback, whose neighbours would not have the same estimates any more.
-        """
-        self._without_feedback("lossy")
-        return Lossy(self, messages, seed, fill)
-
-    def attacked(self, attacks: Mapping[int, Attack]) -> Attacked:
-        """This mixer with agents that send other rows; refused with error feedback.  See `Mixer.attacked`."""
-        self._without_feedback("attacked")
-        return Attacked(self, attacks)
-
-    def noisy(self, sigma: float, *, seed: int = 0) -> Noisy:
-        """This mixer with noise on the decoded rows; refused with error feedback.  See `Mixer.noisy`."""
-        self._without_feedback("noisy")
-        return Noisy(self, sigma, seed)
-
-    def robust(
-        self,
-        rule: str | RobustRule,
-        *,
-        tau: float | None = None,
-        delta: float | None = None,
-        trim: int | None = None,
-    ) -> Robust:
-        """This mixer with a robust rule; refused with error feedback.  See `Mixer.robust`."""
-        self._without_feedback("robust")
-        return Robust.of(self, rule, tau, delta, trim)
-
-    def _without_feedback(self, call: str) -> None:
-        if self.feedback:
-            raise ValueError(
-                f"{call}: neighbours must have the same estimates of a row, which error feedback builds up from what "
-                f'arrives: take a codec without it, W.compress("blockwise8", feedback=False).{call}(...)'
-            )
-
-    def repeat(self, S: int) -> Repeated:
-        """S mixings in one step; see `Mixer.repeat`."""
-        return Repeated(self, S)
-
-    def memory(self) -> dict[str, np.ndarray]:
-        r""":math:`\hat X` of the local agents, by "call_d_dtype", or "C_call_d_dtype": arrays (m, d); empty without feedback.
-
-        Notes
-        -----
-        Collective: mixings under way are completed.
-        """
-        if self._memory is None:
-            return {}
-        columns = cast("Memory", self._compression.columns.memory).save()
-        return self._memory.save() | {f"{PAIR}{name}": X for name, X in columns.items()}
-
-    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
-        r"""Continue with the :math:`\hat X` that `memory` returned, perhaps on another number of ranks.
-
-        Raises
-        ------
-        ValueError
-            If the mixer works without feedback and `memory` is not empty, or an array does not have the local agents' rows.
-
-        Notes
-        -----
-        Collective: the rows of neighbours on other ranks are fetched in full.
-        """
-        if self._memory is None:
-            super().recall(memory)
-            return
-        rows = {name: X for name, X in memory.items() if not name.startswith(PAIR)}
-        self._memory.restore(rows, self._phase_at(0))
-        if len(rows) < len(memory):
-            columns = {name[len(PAIR) :]: memory[name] for name in memory if name not in rows}
-            cast("Memory", self._compression.columns.memory).restore(columns, self._phase_at(0).C)
+            encoded = np.ascontiguousarray(codec.encode(flat, step, out_edges))
+        arrived = self._phase.carry(encoded)
+        decoded = codec.decode(arrived, flat.shape[1], flat.dtype, step, in_edges)
+        return decoded.reshape(len(arrived), *rows.shape[1:])
 
 
 def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> bool:
@@ -523,12 +418,3 @@ def _check(rows: np.ndarray) -> None:
         raise TypeError(
             f"rows are {rows.dtype}, codecs know float32 and float64: mix X.astype(np.float32)"
         )
-
-
-def _edge_numbers(topology: Topology, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray]:
-    """The number `sender * n + receiver` of each edge out of and into the agents `lo:hi`, in the order of `exchange`."""
-    leaving, arriving = (edges(topology, lo, hi) for edges in (edges_out_of, edges_into))
-    return (
-        leaving.senders * topology.n + leaving.receivers,
-        arriving.senders * topology.n + arriving.receivers,
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -39,6 +40,55 @@ def edges_out_of(topology: Topology, lo: int, hi: int) -> Edges:
     """The edges out of the agents `lo:hi`, sorted by sender, then receiver."""
     senders, receivers, weights = _entries(topology.source.columns(lo, hi), lo)
     return Edges(receivers, senders, weights)
+
+
+class LocalEdges:
+    """The edges of a graph into and out of the agents of a rank, found when they are needed.
+
+    Parameters
+    ----------
+    topology : Topology
+    agents : range
+    """
+
+    def __init__(self, topology: Topology, agents: range):
+        self._topology, self._agents = topology, agents
+
+    @cached_property
+    def into(self) -> Edges:
+        """The edges into the agents; see `edges_into`."""
+        return edges_into(self._topology, self._agents.start, self._agents.stop)
+
+    @cached_property
+    def out_of(self) -> Edges:
+        """The edges out of the agents; see `edges_out_of`."""
+        return edges_out_of(self._topology, self._agents.start, self._agents.stop)
+
+    @cached_property
+    def ends(self) -> list[tuple[int, int]]:
+        """For each agent, where its edges among those into all agents begin and end."""
+        bounds = np.searchsorted(self.into.receivers, [*self._agents, self._agents.stop]).tolist()
+        return list(pairwise(bounds))
+
+    @cached_property
+    def senders(self) -> np.ndarray:
+        """The senders of the edges out of the agents, counted from the first agent."""
+        return self.out_of.senders - self._agents.start
+
+    @cached_property
+    def turned(self) -> np.ndarray:
+        """Where each edge into the agents is among those out of them, if they are all agents."""
+        return np.lexsort((self.out_of.senders, self.out_of.receivers))
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        return self.into.receivers - self._agents.start
+
+    def sum(self, rows: np.ndarray) -> np.ndarray:
+        """The sum over the edges into each agent, in ascending order of the senders."""
+        total = np.zeros((len(self._agents), *rows.shape[1:]), rows.dtype)
+        np.add.at(total, self._places, rows)
+        return total
 
 
 def _entries(block: Block, lo: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

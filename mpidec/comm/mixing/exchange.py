@@ -22,14 +22,15 @@ from ..transport.node_reader import NodeReader
 from ..transport.plan import Plan
 from ..transport.sums import average
 from .codecs.base import bytes_of
+from .edges import LocalEdges
 from .gradients import refuse_grad
-from .operator import StepOperator
+from .step import EdgeOperator
 
 if TYPE_CHECKING:
     from ...topology import Topology
 
 
-class EdgeExchange(StepOperator):
+class EdgeExchange(EdgeOperator):
     """What the edges of one step carry beside the mixing: rows of the halo as they are, and a row for each edge.
 
     Parameters
@@ -60,6 +61,7 @@ class EdgeExchange(StepOperator):
         self.topology, self.n, self.m = topology, topology.n, hi - lo
         self.agents = range(lo, hi)
         self._exchange = HaloExchange(context, over, topology.fingerprint(), periodic, kinds)
+        self._alone = context.size == 1
         self._single_node = context.memory is not None and context.memory.single_node
 
     @cached_property
@@ -152,55 +154,9 @@ class EdgeExchange(StepOperator):
         rows: np.ndarray = X[self.plan.senders]
         return rows
 
-    def exchange(self, M: ArrayT) -> ArrayT:
-        """Send a different row to each neighbour.
-
-        Parameters
-        ----------
-        M : array (out-edges, ...)
-            A row for each edge out of the local agents, sorted by sender, then receiver (the order of `to_edges`).
-
-        Returns
-        -------
-        array (in-edges, ...)
-            The row that arrived over each edge into the local agents, sorted by receiver, then sender.
-
-        Raises
-        ------
-        TypeError
-            If the entries are objects.
-
-        Examples
-        --------
-        >>> import mpidec, numpy as np
-        >>> from mpi4py import MPI
-        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
-        ...     W = net.mixer(mpidec.topology.chain(3)).at(0)
-        ...     W.exchange(np.array([[1.], [10.], [12.], [21.]])).ravel().tolist()   # 0->1, 1->0, 1->2, 2->1
-        [10.0, 1.0, 21.0, 12.0]
-        """
-        with self._context.engine:
-            with self._propagate_errors("W.exchange(M)"):
-                rows, format, restore = self._checked_messages(M)
-                arrived = np.empty((self.in_edges, *rows.shape[1:]), rows.dtype)
-                if self._single_node:
-                    reading = self._edge_reader.start(
-                        bytes_of(rows), bytes_of(arrived), _kind(rows)
-                    )
-                else:
-                    route, arrival = self.plan.edge_route
-                    self._count(row_bytes(rows))
-                    kind = "W.exchange(M)", words(rows.shape[1:]), rows.dtype
-                    request = self._exchange.start(self.plan, route, rows, arrived, kind)
-            if self._single_node:
-                reading.wait()
-                return restore(arrived, format)
-            if route.own is not None:
-                arrived[route.own[1]] = request.sent[route.own[0]]
-            request.wait()
-        result = np.empty_like(arrived)
-        result[arrival] = arrived
-        return restore(result, format)
+    def edge_rows(self, M: ArrayT) -> tuple[np.ndarray, str, Restore[ArrayT]]:
+        with self._context.engine, self._propagate_errors("W.exchange(M)"):
+            return self._checked_messages(M)
 
     def _checked_messages(self, M: ArrayT) -> tuple[np.ndarray, str, Restore[ArrayT]]:
         """The messages as a NumPy array in C order, its format, and what makes the kind of `M` of a result."""
@@ -219,6 +175,33 @@ class EdgeExchange(StepOperator):
         refuse_grad(M)
         rows, format, restore = to_host(M)
         return np.ascontiguousarray(rows), format, restore
+
+    def carry(self, rows: np.ndarray) -> np.ndarray:
+        if self._alone:
+            self._count(row_bytes(rows))
+            turned: np.ndarray = rows[self.edges.turned]
+            return turned
+        with self._context.engine:
+            with self._propagate_errors("W.exchange(M)"):
+                arrived = np.empty((self.in_edges, *rows.shape[1:]), rows.dtype)
+                if self._single_node:
+                    reading = self._edge_reader.start(
+                        bytes_of(rows), bytes_of(arrived), _kind(rows)
+                    )
+                else:
+                    route, arrival = self.plan.edge_route
+                    self._count(row_bytes(rows))
+                    kind = "W.exchange(M)", words(rows.shape[1:]), rows.dtype
+                    request = self._exchange.start(self.plan, route, rows, arrived, kind)
+            if self._single_node:
+                reading.wait()
+                return arrived
+            if route.own is not None:
+                arrived[route.own[1]] = request.sent[route.own[0]]
+            request.wait()
+        result = np.empty_like(arrived)
+        result[arrival] = arrived
+        return result
 
     def sum_edges(self, M: ArrayT) -> ArrayT:
         """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
@@ -242,10 +225,16 @@ class EdgeExchange(StepOperator):
         [[0.25, 0.0], [0.0, 0.5]]
         """
         refuse_grad(X)
-        return scaled(X, self._diagonal)
+        return scaled(X, self.diagonal)
 
     @cached_property
-    def _diagonal(self) -> np.ndarray:
+    def edges(self) -> LocalEdges:
+        """The edges of the local agents."""
+        return LocalEdges(self.topology, self.agents)
+
+    @cached_property
+    def diagonal(self) -> np.ndarray:
+        """The agents' weights for themselves."""
         lo, hi = self._context.partition.bounds(self._context.rank)
         return np.asarray(self.topology.rows(lo, hi).diagonal(lo))
 

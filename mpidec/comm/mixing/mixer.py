@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ...topology.pair import column_part
 from ...topology.transposed import transpose
 from ..runtime.context import Context
-from ..runtime.memory import empty
 from ..runtime.node import Counts
 from ..runtime.pending import Pending
 from ..transport.base import Counters
 from ..transport.halo import Ending, Kinds
 from ..transport.messages import neighbor_collectives
-from . import codecs
-from .accelerated import Accelerated
-from .attacked import Attacked
-from .compressed import Compressed
-from .lossy import Lossy
-from .noisy import Noisy
-from .operator import Attack, Lost, Operator, RobustRule
+from .operator import Operator
 from .packing import RowsT
 from .phase import Phase
-from .repeated import Repeated
-from .robust import Robust
 from .traced import trace
 
 if TYPE_CHECKING:
@@ -69,7 +57,6 @@ class Mixer(Operator[Phase]):
         super().__init__(
             topology.at(0) if topology.period == 1 else topology,
             range(lo, hi),
-            lambda shape, dtype: empty((hi - lo, *shape), dtype),
             counts or Counts(),
         )
         self._context = context
@@ -177,183 +164,6 @@ class Mixer(Operator[Phase]):
             return self
         with self._context.engine:
             return Mixer(self._context, column_part(self.topology), self.counts)
-
-    def compress(
-        self,
-        codec: str | codecs.Codec,
-        *,
-        feedback: bool | None = None,
-        gamma: float | None = None,
-        seed: int | None = None,
-        **options: object,
-    ) -> Compressed:
-        """This mixer with encoded rows; see `Compressed`.
-
-        Parameters
-        ----------
-        codec : {"identity", "float16", "bfloat16", "blockwise8", "qsgd", "top_k", "rand_k"} or Codec
-        feedback : bool, optional
-            Whether neighbours remember an estimate of each row and receive only its changes; by default, if the codec is lossy
-            and the topology is static.  Without it the rows themselves are rounded: an exact method ends at a distance
-            proportional to the rounding errors of its rows.
-        gamma : float, optional
-            Step towards the neighbours, in (0, 1].
-        seed : int, optional
-            Seed of the codec's random numbers, by default 0; a `Codec` has its own.
-        **options
-            Parameters of the codec, such as `fraction=0.01` or `k=100`, `levels` and `bucket`, `block`.
-
-        Examples
-        --------
-        >>> import mpidec, numpy as np
-        >>> from mpi4py import MPI
-        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
-        ...     W = net.mixer(mpidec.topology.ring(4)).compress("bfloat16")
-        ...     W(np.array([[3.14159], [0.], [0.], [0.]])).ravel().tolist(), W.bytes
-        ([1.0479..., 1.0468..., 0.0, 1.0468...], 16)
-        """
-        made = codecs.codec(codec, seed, **options)
-        return Compressed(self, made, None if feedback is None else bool(feedback), gamma)
-
-    def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
-        """K mixings in one call, combined so that they average better than K separate ones; see `Accelerated`.
-
-        Parameters
-        ----------
-        K : int
-            Number of mixings.
-        method : {"chebyshev", "fastmix"}
-
-        Examples
-        --------
-        >>> import mpidec, numpy as np
-        >>> from mpi4py import MPI
-        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
-        ...     W = net.mixer(mpidec.topology.ring(4)).accelerate(2)
-        ...     W(np.array([[4.], [0.], [0.], [0.]])).round(3).ravel().tolist(), W.rounds
-        ([1.176, 0.941, 0.941, 0.941], 2)
-        """
-        return Accelerated(self, K, method)
-
-    def lossy(
-        self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
-    ) -> Lossy:
-        """This mixer with messages that are lost; see `Lossy`.
-
-        Parameters
-        ----------
-        messages : float, array of bool or callable
-            The probability of each message to be lost; the lost messages, `[step, receiver, sender]` (for graphs that divide
-            the columns `[step, graph, receiver, sender]`), none after the last step; or a function of (step, receivers,
-            senders) that returns which are lost, for arrays of agents.
-        seed : int
-            Of the draws for a probability: they belong to the seed, the step and the edge.
-        fill : {"renormalize", "own", "zero"}
-            What takes the place of a lost row in an average: the others, whose weights grow; the agent's own row; or zeros.
-
-        Examples
-        --------
-        >>> import mpidec, numpy as np
-        >>> from mpi4py import MPI
-        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
-        ...     lost = np.zeros((1, 3, 3), bool)
-        ...     lost[0, 1, 2] = True                             # agent 1 does not hear agent 2 in step 0
-        ...     W = net.mixer(mpidec.topology.complete(3))
-        ...     [W.lossy(lost, fill=fill)(np.diag([3., 6., 9.]))[1].round(9).tolist() for fill in ("renormalize", "own")]
-        [[1.5, 3.0, 0.0], [1.0, 4.0, 0.0]]
-        """
-        return Lossy(self, messages, seed, fill)
-
-    def attacked(self, attacks: Mapping[int, Attack]) -> Attacked:
-        """This mixer with agents that send other rows than their own; see `Attacked`.
-
-        Parameters
-        ----------
-        attacks : dict
-            What these agents send: "sign_flip", -1 times their row; a number, in all entries (`math.nan`, too); or what a
-            function of (step, agent, row) returns, which is called for each row that the agent sends to a neighbour.  If the
-            function has a fourth parameter `receiver`, it is told the neighbour: to each one it may send another row.
-
-        Examples
-        --------
-        >>> import mpidec, numpy as np
-        >>> from mpi4py import MPI
-        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
-        ...     W = net.mixer(mpidec.topology.complete(4)).attacked({2: "sign_flip", 3: 100.0})
-        ...     W(np.array([[4.], [8.], [12.], [16.]])).ravel().tolist()
-        [25.0, 25.0, 31.0, 4.0]
-        """
-        return Attacked(self, attacks)
-
-    def noisy(self, sigma: float, *, seed: int = 0) -> Noisy:
-        """This mixer with Gaussian noise on what arrives; see `Noisy`.
-
-        Parameters
-        ----------
-        sigma : float
-            Standard deviation of the noise in each entry of each row that arrives.
-        seed : int
-            Of the draws: they belong to the seed, the step and the edge.
-
-        Examples
-        --------
-        >>> import mpidec, numpy as np
-        >>> from mpi4py import MPI
-        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
-        ...     W = net.mixer(mpidec.topology.complete(4)).noisy(0.1)
-        ...     Y = W(np.ones((4, 10000)))
-        ...     float(Y.mean().round(2)), float(Y.std().round(3))     # 0.1 sqrt(3) / 4
-        (1.0, 0.043)
-        """
-        return Noisy(self, sigma, seed)
-
-    def robust(
-        self,
-        rule: str | RobustRule,
-        *,
-        tau: float | None = None,
-        delta: float | None = None,
-        trim: int | None = None,
-    ) -> Robust:
-        """This mixer with a robust rule of each agent in place of the average; see `Robust`.
-
-        Parameters
-        ----------
-        rule : {"clip", "trimmed_mean"} or callable
-            Self-centred clipping (ClippedGossip); the coordinate-wise trimmed mean; or a function of the agent's row (d,), the rows
-            of its neighbours (degree, d) in ascending order of the agents, and their weights (degree,).
-        tau : float, optional
-            clip: the radius; a difference to a neighbour's row that is longer is shortened to it.
-        delta : float, optional
-            clip: a bound on the weight of the wrong neighbours of an agent, from which the radius follows, instead of `tau`.
-        trim : int, optional
-            trimmed_mean: how many values of the neighbours are left out at both ends, by default 1.
-
-        Examples
-        --------
-        >>> import mpidec, numpy as np
-        >>> from mpi4py import MPI
-        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
-        ...     W = net.mixer(mpidec.topology.complete(4)).attacked({3: 100.0})
-        ...     X = np.array([[4.], [8.], [12.], [16.]])
-        ...     [W.robust(*rule)(X).ravel().tolist() for rule in [("trimmed_mean",), (lambda x, X, w: np.median(X, axis=0),)]]
-        [[8.0, 10.0, 10.0, 12.0], [12.0, 12.0, 8.0, 8.0]]
-        """
-        return Robust.of(self, rule, tau, delta, trim)
-
-    def repeat(self, S: int) -> Repeated:
-        """S mixings in one step, one after the other; see `Repeated`.
-
-        Examples
-        --------
-        >>> import mpidec, numpy as np
-        >>> from mpi4py import MPI
-        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
-        ...     W = net.mixer(mpidec.topology.one_peer_exponential(4)).repeat(2)
-        ...     W(np.array([[4.], [0.], [0.], [0.]])).ravel().tolist(), W.rounds
-        ([1.0, 1.0, 1.0, 1.0], 2)
-        """
-        return Repeated(self, S)
 
     def close(self, ends: Ending = "complete") -> None:
         """Free the communicators; collective, and safe to repeat."""

@@ -1,124 +1,105 @@
-"""Abstract bases of the mixers and of their steps."""
+"""Mixers of any kind, and those that are made of another one: compressed, past faults, repeated, accelerated."""
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from ...exceptions import RankMismatchError
+from ... import _validation as check
 from ..runtime.pending import Pending
 from ..transport.base import Counters
+from . import codecs
+from .accelerated import AcceleratedPhase, Acceleration
+from .channel import ChannelPhase
 from .codecs import Codec
-from .packing import Empty, RowsT
+from .compressed import CompressedPhase, Compression
+from .exchange import EdgeExchange
+from .faults import Attack, Attacks, Fault, Faults, Loss, Lost, Noise, RobustRule
+from .packing import RowsT
+from .repeated import RepeatedPhase
+from .rules import Robust
+from .step import EdgeOperator, StepOperator as StepOperator
+from .striped import StripedPhase
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
-
-Lost = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
-Attack = (
-    str
-    | float
-    | Callable[[int, int, np.ndarray], object]
-    | Callable[[int, int, np.ndarray, int], object]
+# The calls that make a mixer of another one, in their order: each at most once.
+ORDER = "compress", "attacked", "noisy", "lossy", "robust", "repeat", "accelerate"
+FAULTS = ORDER[1:-2]
+_MADE = {
+    "compress": "is compressed",
+    "lossy": "loses messages",
+    "repeat": "mixes several times",
+    "accelerate": "is accelerated",
+}
+# What is refused, (the last call, the next one), beside what the order refuses: what to do instead, where more is to be said.
+EXCLUDED = {
+    **{(fault, "accelerate"): "" for fault in FAULTS},
+    ("compress", "compress"): "compress once, then accelerate: W.compress(...).accelerate(K)",
+    ("lossy", "compress"): "compress first: W.compress(...).lossy(...)",
+    ("lossy", "accelerate"): "its W changes from step to step: W.lossy(...).repeat(K)",
+    ("lossy", "lossy"): "state all losses at once, as an array or a function",
+    ("lossy", "attacked"): "W.attacked(...).lossy(...)",
+    (
+        "lossy",
+        "noisy",
+    ): "zeros that take the place of lost rows would be noisy: W.noisy(...).lossy(...)",
+    ("lossy", "robust"): "a robust rule would take the zeros in place of lost rows for rows",
+    ("repeat", "compress"): "compress first: W.compress(...).repeat(S)",
+    ("repeat", "accelerate"): "use W.accelerate(K) for all mixings of a step",
+    ("repeat", "lossy"): "W.lossy(...).repeat(S), where each mixing has its own losses",
+    ("repeat", "repeat"): "ask for all mixings at once, W.repeat(S)",
+    ("accelerate", "compress"): "compress first, then accelerate: W.compress(...).accelerate(K)",
+    ("accelerate", "accelerate"): "ask for all mixings at once, W.accelerate(K)",
+    ("accelerate", "lossy"): "its W would change from step to step: W.lossy(...).repeat(K)",
+    ("accelerate", "repeat"): "ask for all mixings at once, W.accelerate(K)",
+}
+_GENERAL = (
+    "take each at most once, in the order W.compress(codec, feedback=False).attacked(...).noisy(...), "
+    "then lossy, robust or neither, then repeat"
 )
-RobustRule = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-class StepOperator(ABC):
-    """The operator of one step.
+class Kept(NamedTuple):
+    """What `rebuilt` keeps of a mixer.
 
     Attributes
     ----------
-    topology : Topology
-    n, m : int
-        Number of all agents, and of those on this rank.
-    agents : range
-        The agents on this rank.
+    codec : bool
+        The codec; its gamma is kept in any case.
+    faults : bool
+        What moves the limit of exact methods, such as lost messages.
+    d : int, optional
+        Length of the rows whose gamma is kept; by default the codec keeps what it was given.
     """
 
-    topology: Topology
-    n: int
-    m: int
-    agents: range
+    codec: bool = True
+    faults: bool = True
+    d: int | None = None
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.topology!r})"
 
-    @property
-    def parts(self) -> Sequence[StepOperator]:
-        """The operators of the graphs among which the columns of a row are divided: this one, if there is one graph."""
-        return [self]
+class Limits(NamedTuple):
+    """What of a mixer limits the accuracy of exact methods on rows of one length.
 
-    @property
-    @abstractmethod
-    def next(self) -> StepOperator:
-        """The operator of the following step; a static one returns itself."""
+    Attributes
+    ----------
+    codec : Codec or None
+        That loses something of such rows.
+    feedback : bool
+        Whether error feedback makes up for that.
+    disturbance : str
+        See `Operator.disturbance`.
+    """
 
-    @property
-    def R(self) -> StepOperator:
-        """The row-stochastic operator of a pair; of any other `W`, itself."""
-        return self
-
-    @property
-    def C(self) -> StepOperator:
-        """The column-stochastic operator of a pair; of any other `W`, itself."""
-        return self
-
-    @abstractmethod
-    def at(self, k: int) -> StepOperator:
-        """The operator of step `k`."""
-
-    def gamma(self, d: int) -> float:
-        """The step towards the neighbours of a compressed mixing of rows of `d` entries; 1 without a codec."""
-        return 1.0
-
-    @abstractmethod
-    def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
-        """Mix the rows `X`, shape `(m, ...)`, or several arrays of rows (list, tuple or dict)."""
-
-    @abstractmethod
-    def start(self, X: RowsT, out: RowsT | None = None) -> Pending:
-        """Begin to mix `X`; `wait()` on the result returns the mixed rows."""
-
-    @abstractmethod
-    def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
-        """Take no part in a mixing, or in another operation, so that the neighbours do not wait for this rank."""
-
-    @contextmanager
-    def _propagate_errors(self, op: str = "W(X)") -> Iterator[None]:
-        """A context whose errors also reach the neighbours, since this rank takes no part in what they begin."""
-        try:
-            yield
-        except (TypeError, ValueError, MemoryError) as error:
-            if not isinstance(error, RankMismatchError):
-                self.abort_operation(error, op)
-            raise
-
-    @abstractmethod
-    def to_edges(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges, ...)`."""
-
-    @abstractmethod
-    def exchange(self, M: np.ndarray) -> np.ndarray:
-        """Send a different row over each edge: `(out-edges, ...) -> (in-edges, ...)`."""
-
-    @abstractmethod
-    def sum_edges(self, M: np.ndarray) -> np.ndarray:
-        """Sum over the edges into each local agent: `(in-edges, ...) -> (m, ...)`."""
-
-    @abstractmethod
-    def own(self, X: np.ndarray) -> np.ndarray:
-        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`."""
-
-    @property
-    @abstractmethod
-    def in_edges(self) -> int:
-        """Number of edges into the local agents."""
+    codec: Codec | None = None
+    feedback: bool = False
+    disturbance: str = ""
 
 
 Step = TypeVar("Step", bound=StepOperator, covariant=True)
@@ -135,8 +116,6 @@ class Operator(ABC, Generic[Step]):
     topology : Topology or Schedule
     agents : range
         The agents on this rank.
-    empty : callable (shape, dtype) -> array
-        Makes uninitialized rows for the local agents, shape `(m, *shape)`.
     counts
         Counters `rounds`, `messages` and `bytes`: one object, shared by a mixer and all mixers made of it.
 
@@ -144,22 +123,24 @@ class Operator(ABC, Generic[Step]):
     ----------
     n, m : int
         Number of all agents, and of those on this rank.
+    codec : Codec or None
+        With which the rows are encoded.
     feedback : bool
         Whether the mixer remembers rows from step to step (error feedback): then `memory()` belongs in a checkpoint.
     """
 
+    layer: str = ""  # the last of the calls that made it of the mixer of the topology
+    codec: Codec | None = None
     feedback: bool = False
     columnwise: bool = True  # each column of the rows is mixed by itself
-    refused: ClassVar[Mapping[str, str]] = {}  # calls that a mixer has no answer to, and why
 
     def __init__(
         self,
         topology: Topology | Schedule,
         agents: range,
-        empty: Empty,
         counts: Counters,
     ):
-        self.topology, self.agents, self.empty, self.counts = topology, agents, empty, counts
+        self.topology, self.agents, self.counts = topology, agents, counts
         self.n, self.m = topology.n, len(agents)
         self._step = 0
 
@@ -190,54 +171,139 @@ class Operator(ABC, Generic[Step]):
         gamma: float | None = None,
         seed: int | None = None,
         **options: object,
-    ) -> Operator[StepOperator]:
-        """This mixer with encoded rows; see `Mixer.compress`.
+    ) -> Compressed:
+        """This mixer with encoded rows; see `compressed.Compression`.
+
+        Parameters
+        ----------
+        codec : {"identity", "float16", "bfloat16", "blockwise8", "qsgd", "top_k", "rand_k"} or Codec
+        feedback : bool, optional
+            Whether neighbours remember an estimate of each row and receive only its changes; by default, if the codec is lossy
+            and the topology is static.  Without it the rows themselves are rounded: an exact method ends at a distance
+            proportional to the rounding errors of its rows.
+        gamma : float, optional
+            Step towards the neighbours, in (0, 1].
+        seed : int, optional
+            Seed of the codec's random numbers, by default 0; a `Codec` has its own.
+        **options
+            Parameters of the codec, such as `fraction=0.01` or `k=100`, `levels` and `bucket`, `block`.
 
         Raises
         ------
         ValueError
-            If it is compressed or accelerated already: compress first, then accelerate.
-        """
-        raise self._refusal("compress")
+            If the mixer is made of another one already.
 
-    def accelerate(self, K: int, method: str = "chebyshev") -> Operator[StepOperator]:
-        """K mixings in one call; see `Mixer.accelerate`.
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.ring(4)).compress("bfloat16")
+        ...     W(np.array([[3.14159], [0.], [0.], [0.]])).ravel().tolist(), W.bytes
+        ([1.0479..., 1.0468..., 0.0, 1.0468...], 16)
+        """
+        self._allow("compress")
+        made = codecs.codec(codec, seed, **options)
+        return Compressed(self, made, None if feedback is None else bool(feedback), gamma)
+
+    def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
+        """K mixings in one call, combined so that they average better than K separate ones; see `accelerated.Acceleration`.
+
+        Parameters
+        ----------
+        K : int
+            Number of mixings.
+        method : {"chebyshev", "fastmix"}
 
         Raises
         ------
         ValueError
-            If it is accelerated already: give the number of all mixings at once.
+            If the mixer is made of another one that is not compressed, or the codec sends only a few entries of a row.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.ring(4)).accelerate(2)
+        ...     W(np.array([[4.], [0.], [0.], [0.]])).round(3).ravel().tolist(), W.rounds
+        ([1.176, 0.941, 0.941, 0.941], 2)
         """
-        raise self._refusal("accelerate")
+        self._allow("accelerate")
+        return Accelerated(self, K, method)
 
     def lossy(
         self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
-    ) -> Operator[StepOperator]:
-        """This mixer with messages that are lost; see `Mixer.lossy`.
+    ) -> Channel:
+        """This mixer with messages that are lost; see `faults.Loss`.
 
-        Raises
-        ------
-        ValueError
+        Parameters
+        ----------
+        messages : float, array of bool or callable
+            The probability of each message to be lost; the lost messages, `[step, receiver, sender]` (for graphs that divide
+            the columns `[step, graph, receiver, sender]`), none after the last step; or a function of (step, receivers,
+            senders) that returns which are lost, for arrays of agents.
+        seed : int
+            Of the draws for a probability: they belong to the seed, the step and the edge.
+        fill : {"renormalize", "own", "zero"}
+            What takes the place of a lost row in an average: the others, whose weights grow; the agent's own row; or zeros.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     lost = np.zeros((1, 3, 3), bool)
+        ...     lost[0, 1, 2] = True                             # agent 1 does not hear agent 2 in step 0
+        ...     W = net.mixer(mpidec.topology.complete(3))
+        ...     [W.lossy(lost, fill=fill)(np.diag([3., 6., 9.]))[1].round(9).tolist() for fill in ("renormalize", "own")]
+        [[1.5, 3.0, 0.0], [1.0, 4.0, 0.0]]
         """
-        raise self._refusal("lossy")
+        graphs = len(self.at(0).parts)
+        return self._past("lossy", lambda: Loss(messages, seed, fill, self.n, graphs))
 
-    def attacked(self, attacks: Mapping[int, Attack]) -> Operator[StepOperator]:
-        """This mixer with agents that send other rows than their own; see `Mixer.attacked`.
+    def attacked(self, attacks: Mapping[int, Attack]) -> Channel:
+        """This mixer with agents that send other rows than their own; see `faults.Attacks`.
 
-        Raises
-        ------
-        ValueError
+        Parameters
+        ----------
+        attacks : dict
+            What these agents send: "sign_flip", -1 times their row; a number, in all entries (`math.nan`, too); or what a
+            function of (step, agent, row) returns, which is called for each row that the agent sends to a neighbour.  If the
+            function has a fourth parameter `receiver`, it is told the neighbour: to each one it may send another row.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.complete(4)).attacked({2: "sign_flip", 3: 100.0})
+        ...     W(np.array([[4.], [8.], [12.], [16.]])).ravel().tolist()
+        [25.0, 25.0, 31.0, 4.0]
         """
-        raise self._refusal("attacked")
+        return self._past("attacked", lambda: Attacks(attacks, self.n))
 
-    def noisy(self, sigma: float, *, seed: int = 0) -> Operator[StepOperator]:
-        """This mixer with noise on what arrives; see `Mixer.noisy`.
+    def noisy(self, sigma: float, *, seed: int = 0) -> Channel:
+        """This mixer with Gaussian noise on what arrives; see `faults.Noise`.
 
-        Raises
-        ------
-        ValueError
+        Parameters
+        ----------
+        sigma : float
+            Standard deviation of the noise in each entry of each row that arrives.
+        seed : int
+            Of the draws: they belong to the seed, the step and the edge.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.complete(4)).noisy(0.1)
+        ...     Y = W(np.ones((4, 10000)))
+        ...     float(Y.mean().round(2)), float(Y.std().round(3))     # 0.1 sqrt(3) / 4
+        (1.0, 0.043)
         """
-        raise self._refusal("noisy")
+        return self._past("noisy", lambda: Noise(sigma, seed))
 
     def robust(
         self,
@@ -246,30 +312,91 @@ class Operator(ABC, Generic[Step]):
         tau: float | None = None,
         delta: float | None = None,
         trim: int | None = None,
-    ) -> Operator[StepOperator]:
-        """This mixer with a robust rule in place of the average; see `Mixer.robust`.
+    ) -> Channel:
+        """This mixer with a robust rule of each agent in place of the average; see `rules.Robust`.
+
+        Parameters
+        ----------
+        rule : {"clip", "trimmed_mean"} or callable
+            Self-centred clipping (ClippedGossip); the coordinate-wise trimmed mean; or a function of the agent's row (d,), the rows
+            of its neighbours (degree, d) in ascending order of the agents, and their weights (degree,).
+        tau : float, optional
+            clip: the radius; a difference to a neighbour's row that is longer is shortened to it.
+        delta : float, optional
+            clip: a bound on the weight of the wrong neighbours of an agent, from which the radius follows, instead of `tau`.
+        trim : int, optional
+            trimmed_mean: how many values of the neighbours are left out at both ends, by default 1.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.complete(4)).attacked({3: 100.0})
+        ...     X = np.array([[4.], [8.], [12.], [16.]])
+        ...     [W.robust(*rule)(X).ravel().tolist() for rule in [("trimmed_mean",), (lambda x, X, w: np.median(X, axis=0),)]]
+        [[8.0, 10.0, 10.0, 12.0], [12.0, 12.0, 8.0, 8.0]]
+        """
+        return self._past("robust", lambda: Robust.named(rule, tau, delta, trim))
+
+    def repeat(self, S: int) -> Repeated:
+        """S mixings in one step, one after the other; see `Repeated`.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.one_peer_exponential(4)).repeat(2)
+        ...     W(np.array([[4.], [0.], [0.], [0.]])).ravel().tolist(), W.rounds
+        ([1.0, 1.0, 1.0, 1.0], 2)
+        """
+        self._allow("repeat")
+        return Repeated(self, S)
+
+    def _past(self, call: str, fault: Callable[[], Fault]) -> Channel:
+        """This mixer with a further fault."""
+        self._allow(call)
+        return Channel(self, [fault()])
+
+    def _allow(self, call: str) -> None:
+        """Refuse a call that cannot make another mixer of this one.
 
         Raises
         ------
         ValueError
         """
-        raise self._refusal("robust")
+        last = self.layer
+        if last and (
+            ORDER.index(call) <= ORDER.index(last) or EXCLUDED.get((last, call)) is not None
+        ):
+            remedy = EXCLUDED.get((last, call)) or _GENERAL
+            raise ValueError(
+                f"{call} of a mixer that {_MADE.get(last, f'is {last}')} already: {remedy}"
+            )
+        if self.feedback and call in FAULTS:
+            raise ValueError(
+                f"{call}: neighbours must have the same estimates of a row, which error feedback builds up from what "
+                f'arrives: take a codec without it, W.compress("blockwise8", feedback=False).{call}(...)'
+            )
 
-    def repeat(self, S: int) -> Operator[StepOperator]:
-        """S mixings in one step; see `Mixer.repeat`.
+    @property
+    def calls(self) -> str:
+        """The calls that make it of the mixer `W` of the topology."""
+        return "W"
 
-        Raises
-        ------
-        ValueError
-        """
-        raise self._refusal("repeat")
+    @property
+    def base(self) -> Operator[StepOperator]:
+        """The mixer of the topology, of which it is made."""
+        return cast("Operator[StepOperator]", self)
 
-    def _refusal(self, call: str) -> ValueError:
-        return ValueError(
-            self.refused.get(call)
-            or f"{call} of a mixer that is {type(self).__name__.lower()} already: take each at most once, in the order "
-            "W.compress(codec, feedback=False).attacked(...).noisy(...), then lossy, robust or neither, then repeat"
-        )
+    def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
+        """The same mixer made of another `base`, by the calls that are to be kept."""
+        return base
+
+    def limits(self, d: int) -> Limits:
+        """What of it limits the accuracy of exact methods on rows of `d` entries."""
+        return Limits()
 
     @property
     def rounds(self) -> int:
@@ -316,3 +443,316 @@ class Operator(ABC, Generic[Step]):
     @abstractmethod
     def close(self) -> None:
         """Free the communicators; collective, and safe to repeat."""
+
+
+class Wrapped(Operator[Step]):
+    """A mixer made of the mixer `W`, with the same agents, topology and counters.
+
+    Attributes
+    ----------
+    W : Operator
+        The mixer below.
+    """
+
+    def __init__(self, W: Operator[StepOperator]):
+        super().__init__(W.topology, W.agents, W.counts)
+        self.W, self.codec, self.feedback, self.columnwise = W, W.codec, W.feedback, W.columnwise
+
+    @property
+    @abstractmethod
+    def call(self) -> str:
+        """The call that makes it of the mixer below."""
+
+    @abstractmethod
+    def over(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
+        """The same mixer made of another one."""
+
+    @property
+    def calls(self) -> str:
+        return f"{self.W.calls}.{self.call}"
+
+    @property
+    def base(self) -> Operator[StepOperator]:
+        return self.W.base
+
+    def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
+        return self.over(self.W.rebuilt(base, keep))
+
+    def limits(self, d: int) -> Limits:
+        return self.W.limits(d)
+
+    def gamma(self, d: int) -> float:
+        """That of the mixer below."""
+        return self.W.gamma(d)
+
+    @property
+    def disturbance(self) -> str:
+        """That of the mixer below; see `Operator.disturbance`."""
+        return self.W.disturbance
+
+    def __repr__(self) -> str:
+        return f"{self.W!r}.{self.call}"
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """The memory of the mixer below."""
+        return self.W.memory()
+
+    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Continue with the memory of an equal mixer; see `Compressed.recall`."""
+        self.W.recall(memory)
+
+    def close(self) -> None:
+        """Close the mixer below; collective, and safe to repeat."""
+        self.W.close()
+
+
+class Channel(Wrapped[StepOperator]):
+    """A mixer whose rows meet faults on their way over the edges; made by `attacked`, `noisy`, `lossy` and `robust`.
+
+    Parameters
+    ----------
+    W : Operator
+        A mixer, compressed (without error feedback) or not; or a `Channel`, whose faults come first.
+    faults : sequence of Fault
+        In the order in which the rows meet them.
+    """
+
+    faults: Faults
+
+    def __init__(self, W: Operator[StepOperator], faults: Sequence[Fault]):
+        if isinstance(W, Channel):
+            faults, W = [*W.faults, *faults], W.W
+        super().__init__(W)
+        self.faults, self.layer = Faults(faults), faults[-1].call
+        self.columnwise = W.columnwise and all(fault.columnwise for fault in faults)
+        for fault in faults:
+            for part in W.at(0).parts:
+                fault.check(part.topology, W.topology.period == 1)
+
+    @property
+    def call(self) -> str:
+        """The calls that make it of the mixer below."""
+        return ".".join(map(repr, self.faults))
+
+    def over(self, W: Operator[StepOperator]) -> Channel:
+        return Channel(W, self.faults)
+
+    def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
+        below = self.W.rebuilt(base, keep)
+        kept = [fault for fault in self.faults if keep.faults or not str(fault)]
+        return Channel(below, kept) if kept else below
+
+    def limits(self, d: int) -> Limits:
+        return self.W.limits(d)._replace(disturbance=self.disturbance)
+
+    @property
+    def disturbance(self) -> str:
+        """What the faults do to averages; see `Operator.disturbance`."""
+        return " and ".join(filter(None, map(str, self.faults)))
+
+    def at(self, k: int) -> StepOperator:
+        """The operator of step `k`; its calls are counted from zero."""
+        phase = self.W.at(k)
+        if isinstance(phase, EdgeOperator):
+            return ChannelPhase(phase, k, self.at, self.faults, 0, 1, count())
+        parts = [cast(EdgeOperator, part) for part in phase.parts]
+        faulty = [
+            ChannelPhase(part, k, self.at, self.faults, graph, len(parts), count())
+            for graph, part in enumerate(parts)
+        ]
+        return StripedPhase(faulty, k, self.at, self.agents)
+
+
+class Compressed(Wrapped[CompressedPhase]):
+    """A mixer whose rows are sent encoded by a codec; made by `compress`.  See `compressed.Compression`.
+
+    Parameters
+    ----------
+    W : Mixer
+    codec : Codec
+    feedback : bool, optional
+        Only with the same neighbours at every step; by default `with_feedback(codec, W.topology)`.
+    gamma : float, optional
+
+    Raises
+    ------
+    ValueError
+        If feedback is requested over a schedule, or gamma is not in (0, 1].
+    TypeError
+        When called with rows that are neither float32 nor float64.
+    """
+
+    layer = "compress"
+    codec: Codec
+
+    def __init__(
+        self,
+        W: Operator[StepOperator],
+        codec: Codec,
+        feedback: bool | None = None,
+        gamma: float | None = None,
+    ):
+        super().__init__(W)
+        self._compression = Compression.of(codec, W.topology, W.agents, feedback, gamma)
+        self.codec, self.feedback = codec, self._compression.memory is not None
+
+    @property
+    def call(self) -> str:
+        """The call that makes it of the mixer below."""
+        return str(self._compression)
+
+    def over(self, W: Operator[StepOperator]) -> Compressed:
+        return W.compress(self.codec, feedback=self.feedback, gamma=self._compression.gamma)
+
+    def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
+        gamma = self._compression.gamma if keep.d is None else self.gamma(keep.d)
+        if keep.codec:
+            return base.compress(self.codec, feedback=self.feedback, gamma=gamma)
+        lazy = gamma is not None and gamma < 1
+        return base.compress("identity", feedback=False, gamma=gamma) if lazy else base
+
+    def limits(self, d: int) -> Limits:
+        lossy = self.codec.delta(d) < 1
+        return Limits(self.codec, self.feedback) if lossy else Limits()
+
+    def _phase_at(self, k: int) -> EdgeExchange:
+        return cast(EdgeExchange, self.W.at(k))
+
+    def at(self, k: int) -> CompressedPhase:
+        """The operator of step `k`; its calls are counted from zero."""
+        return CompressedPhase(self._phase_at(k), k, self.at, self._compression, count())
+
+    def gamma(self, d: int) -> float:
+        r""":math:`\gamma` for rows of `d` entries."""
+        return self._compression.step_size(d)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        r""":math:`\hat X` of the local agents, by "call_d_dtype", or "C_call_d_dtype": arrays (m, d); empty without feedback.
+
+        Notes
+        -----
+        Collective: mixings under way are completed.
+        """
+        return self._compression.save()
+
+    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
+        r"""Continue with the :math:`\hat X` that `memory` returned, perhaps on another number of ranks.
+
+        Raises
+        ------
+        ValueError
+            If the mixer works without feedback and `memory` is not empty, or an array does not have the local agents' rows.
+
+        Notes
+        -----
+        Collective: the rows of neighbours on other ranks are fetched in full.
+        """
+        if self.feedback:
+            self._compression.restore(memory, self._phase_at(0))
+        else:
+            super().recall(memory)
+
+
+class Repeated(Wrapped[RepeatedPhase]):
+    r"""S mixings in one step; made by `Mixer.repeat`.
+
+    .. math:: Y = W^{(Sk + S - 1)} \cdots W^{(Sk + 1)} W^{(Sk)} X
+
+    Step k takes S operators of a schedule, one after the other, so that no phase is left out.
+
+    Parameters
+    ----------
+    W : Operator
+    S : int
+
+    Notes
+    -----
+    Sent per call: S rows to each neighbour, one after the other; `start` returns once the last of them is under way.
+    """
+
+    layer = "repeat"
+
+    def __init__(self, W: Operator[StepOperator], S: int):
+        super().__init__(W)
+        self.S = check.integer(S, "repeat: S")
+
+    @property
+    def call(self) -> str:
+        """The call that makes it of the mixer below."""
+        return f"repeat({self.S})"
+
+    def over(self, W: Operator[StepOperator]) -> Repeated:
+        return Repeated(W, self.S)
+
+    def at(self, k: int) -> RepeatedPhase:
+        """The operator of step `k`."""
+        phases = list(map(self.W.at, range(self.S * k, self.S * k + self.S)))
+        return RepeatedPhase(phases, k, self.at)
+
+
+class Accelerated(Wrapped[AcceleratedPhase]):
+    """K mixings in one call; made by `accelerate`.  See `accelerated.Acceleration`.
+
+    Parameters
+    ----------
+    W : Operator
+        A mixer of a static topology with a symmetric, connected W; compressed or not.
+    K : int
+        Number of mixings.
+    method : {"chebyshev", "fastmix"}
+
+    Attributes
+    ----------
+    s : float
+        The second largest modulus of an eigenvalue of the topology's W.
+
+    Raises
+    ------
+    ValueError
+        If the topology is a schedule, not symmetric or not connected.
+
+    Warns
+    -----
+    RuntimeWarning
+        If K mixings may amplify disagreement: fastmix, with few mixings and eigenvalues near -s.
+    """
+
+    layer = "accelerate"
+
+    def __init__(self, W: Operator[StepOperator], K: int, method: str = "chebyshev"):
+        super().__init__(W)
+        if W.codec is not None and W.codec.feedback:
+            raise ValueError(
+                f"{W.codec!r} sends too little of a row for acceleration, which would amplify its errors: take "
+                'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration'
+            )
+        self._acceleration = made = Acceleration.of(W.topology, K, method)
+        self.K, self.method, self.s = made.K, made.method, made.s
+        worst = self.contraction(1 << 20)
+        if worst >= 1 + 1e-12:
+            warnings.warn(
+                f"{self.K} mixings of {method} over the {W.topology.name} topology may amplify disagreement by "
+                f'{worst:.3g}: take method="chebyshev" or more mixings',
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def call(self) -> str:
+        """The call that makes it of the mixer below."""
+        return f"accelerate({self.K}, method={self.method!r})"
+
+    def over(self, W: Operator[StepOperator]) -> Accelerated:
+        return Accelerated(W, self.K, self.method)
+
+    def at(self, k: int) -> AcceleratedPhase:
+        """The operator of step `k`."""
+        return AcceleratedPhase(self.W.at(k), k, self.at, self.omegas)
+
+    def omegas(self, d: int) -> tuple[float, ...]:
+        r""":math:`\omega_1, ..., \omega_K` for rows of `d` entries; d matters only over a compressed mixer."""
+        return self._acceleration.omegas(self.W.gamma(d))
+
+    def contraction(self, d: int = 1) -> float:
+        r""":math:`\max |P_K(\lambda)|` over :math:`|\lambda| \le s`: upper bound of what one call leaves of a disagreement."""
+        return self._acceleration.contraction(self.W.gamma(d))

@@ -8,7 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ...topology import Topology
-    from .operator import StepOperator
+    from .step import StepOperator
 
 
 def flood(W: StepOperator, topology: Topology, agents: range, rounds: int) -> np.ndarray:

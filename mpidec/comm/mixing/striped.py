@@ -10,10 +10,11 @@ import numpy as np
 
 from ..arrays.formats import BFLOAT16, narrow, widen
 from ..arrays.host import ArrayT, to_host
+from ..runtime.memory import empty
 from ..runtime.pending import Pending, Several
 from .edges import edges_into, edges_out_of
-from .operator import StepOperator
-from .packing import Empty, Restore
+from .packing import Restore
+from .step import StepOperator
 from .wrapped import WrappedPhase
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class StripedPhase(WrappedPhase):
     ----------
     parts : list of StepOperator
         The operators of the graphs.
-    k, at, empty
+    k, at
         See `WrappedPhase`.
     agents : range
         The agents on this rank.
@@ -40,10 +41,9 @@ class StripedPhase(WrappedPhase):
         parts: Sequence[StepOperator],
         k: int,
         at: Callable[[int], StepOperator],
-        empty: Empty,
         agents: range,
     ):
-        super().__init__(parts[0], k, at, empty)
+        super().__init__(parts[0], k, at)
         self._parts, self.agents = parts, agents
 
     @property
@@ -78,7 +78,7 @@ class StripedPhase(WrappedPhase):
                 started.append(part.start([np.ascontiguousarray(X[:, stripe::K]) for X in wide]))
 
         def collect() -> list[np.ndarray]:
-            mixed = [self._empty(X.shape[1:], X.dtype) for X in arrays]
+            mixed = [empty(X.shape, X.dtype) for X in arrays]
             for stripe, pending in enumerate(started):
                 wide = [Y for Y in mixed if Y.shape[1] > stripe]
                 for Y, columns in zip(wide, pending.wait()):

@@ -31,7 +31,7 @@ class StripedMixer(Mixer):
     def at(self, k: int) -> StripedPhase:  # type: ignore[override]  # its parts are phases
         """The operator of step `k`: all graphs act in each step."""
         parts = [self.phase(stripe) for stripe in range(self.striped.period)]
-        return StripedPhase(parts, k, self.at, self.empty, self.agents)
+        return StripedPhase(parts, k, self.at, self.agents)
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`."""

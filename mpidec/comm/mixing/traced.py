@@ -170,7 +170,7 @@ def _of_phases() -> Mapping[str, Make]:
         "mix_any": _call("W(X)", _of_mixing),
         "start": _start("W(X)", _of_mixing),
         "fetch": _start("fetch", _of_mixing),
-        "exchange": _call("W.exchange(M)", _of_mixing),
+        "carry": _call("W.exchange(M)", _of_mixing),
     }
 
 

@@ -1,4 +1,4 @@
-"""Bases of the mixers made of another mixer: the same interface, another operator."""
+"""Base of the steps of mixers that are made of another mixer: the same interface, another operator."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..arrays.host import as_rows, as_target
+from ..runtime.memory import empty
 from ..runtime.pending import Pending, Several
 from .gradients import refuse_grad
-from .operator import Operator, Step, StepOperator
-from .packing import Empty, Restore, RowsT, by_name
+from .packing import Restore, RowsT, by_name
+from .step import StepOperator
 
 
 class WrappedPhase(StepOperator):
@@ -26,8 +27,6 @@ class WrappedPhase(StepOperator):
         The step.
     at : callable
         `at(k)` is the operator of step k of the wrapped mixer.
-    empty : callable (shape, dtype) -> array
-        Makes uninitialized rows for the local agents.
     """
 
     def __init__(
@@ -35,9 +34,8 @@ class WrappedPhase(StepOperator):
         phase: StepOperator,
         k: int,
         at: Callable[[int], StepOperator],
-        empty: Empty,
     ):
-        self._phase, self._k, self._at, self._empty = phase, k, at, empty
+        self._phase, self._k, self._at = phase, k, at
         self.topology, self.n, self.m = phase.topology, phase.n, phase.m
         self.agents = phase.agents
 
@@ -56,8 +54,22 @@ class WrappedPhase(StepOperator):
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`; a list, tuple or dict of arrays is mixed as one row per agent."""
-        result: RowsT = self.start(X, out).wait()
-        return result
+        if out is not None or isinstance(X, (Mapping, list, tuple)):
+            result: RowsT = self.start(X, out).wait()
+            return result
+        with self._propagate_errors():
+            if type(X) is not np.ndarray:
+                refuse_grad(X)
+            rows, restore = as_rows(X, self.m)
+        mixed: RowsT = restore(self.mix_rows(rows))
+        return mixed
+
+    def mix_rows(self, rows: np.ndarray) -> np.ndarray:
+        mixed: np.ndarray = self._begin(rows, empty(rows.shape, rows.dtype)).wait()
+        return mixed
+
+    def start_rows(self, rows: np.ndarray, target: np.ndarray) -> Pending:
+        return self._begin(rows, target)
 
     def start(self, X: Any, out: Any = None) -> Pending:
         """Begin to mix `X`; `wait()` on the result returns the mixed rows."""
@@ -67,7 +79,7 @@ class WrappedPhase(StepOperator):
             refuse_grad(X, out)
             rows, restore = as_rows(X, self.m)
             if out is None:
-                target = self._empty(rows.shape[1:], rows.dtype)
+                target = empty(rows.shape, rows.dtype)
             else:
                 target, restore = as_target(out, X, rows)
         pending = self._begin(rows, target)
@@ -100,7 +112,7 @@ class WrappedPhase(StepOperator):
         return Pending(Several(separate), lambda: [pending.wait() for pending in separate])
 
     def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
-        joint = self.start(rows)
+        joint = self._begin(rows, empty(rows.shape, rows.dtype))
 
         def split() -> list[Any]:
             parts = np.split(
@@ -141,59 +153,3 @@ class WrappedPhase(StepOperator):
     def in_edges(self) -> int:
         """Number of edges into the local agents."""
         return self._phase.in_edges
-
-
-class Wrapped(Operator[Step]):
-    """A mixer made of the mixer `W`, with the same agents, topology and counters.
-
-    Attributes
-    ----------
-    W : Operator
-        The mixer below.
-    """
-
-    def __init__(self, W: Operator[StepOperator]):
-        super().__init__(W.topology, W.agents, W.empty, W.counts)
-        self.W, self.feedback, self.columnwise = W, W.feedback, W.columnwise
-
-    def gamma(self, d: int) -> float:
-        """That of the mixer below."""
-        return self.W.gamma(d)
-
-    @abstractmethod
-    def over(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
-        """The same mixer made of another one."""
-
-    @property
-    def disturbance(self) -> str:
-        """What this mixer and those below do to averages; see `Operator.disturbance`."""
-        return " and ".join(filter(None, (self.W.disturbance, self.own_disturbance())))
-
-    def own_disturbance(self) -> str:
-        """What this mixer adds."""
-        return ""
-
-    @property
-    @abstractmethod
-    def call(self) -> str:
-        """The call that makes it of the mixer below."""
-
-    @property
-    def calls(self) -> str:
-        """The calls that make it of the mixer `W` of the topology."""
-        return f"{self.W.calls if isinstance(self.W, Wrapped) else 'W'}.{self.call}"
-
-    def __repr__(self) -> str:
-        return f"{self.W!r}.{self.call}"
-
-    def memory(self) -> dict[str, np.ndarray]:
-        """The memory of the mixer below."""
-        return self.W.memory()
-
-    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Continue with the memory of an equal mixer; see `Compressed.recall`."""
-        self.W.recall(memory)
-
-    def close(self) -> None:
-        """Close the mixer below; collective, and safe to repeat."""
-        self.W.close()

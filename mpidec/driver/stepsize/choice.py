@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
-from ...comm.mixing.compressed import Compressed
 from ...comm.mixing.mixer import Mixer
 from ...comm.mixing.network import Network
-from ...comm.mixing.operator import Operator, StepOperator
-from ...comm.mixing.wrapped import Wrapped
+from ...comm.mixing.operator import Kept, Operator, StepOperator
 from ...comm.runtime.agreement import meet, on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...exceptions import Unstable as Unstable
@@ -263,37 +261,9 @@ def with_size(solver: AnySolver, size: float) -> AnySolver:
     return changed
 
 
-def without_codec(
-    mixer: Operator[StepOperator],
-    base: Operator[StepOperator],
-    d: int,
-    keep: bool = False,
-) -> Operator[StepOperator]:
-    """The same mixer, derived from `base`, with the identity and the same gamma in place of its codec, unless that is to `keep`.
-
-    The gamma is that of rows of `d` entries.
-    """
-    if not isinstance(mixer, Wrapped):
-        return base
-    if not isinstance(mixer, Compressed):
-        return mixer.over(without_codec(mixer.W, base, d, keep))
-    gamma = mixer.gamma(d)
-    if keep:
-        return base.compress(mixer.codec, feedback=mixer.feedback, gamma=gamma)
-    return base.compress("identity", feedback=False, gamma=gamma) if gamma < 1 else base
-
-
 def undisturbed(mixer: Operator[StepOperator]) -> Operator[StepOperator]:
     """The same mixer without what moves the limit of exact methods, such as lost messages."""
-    if not isinstance(mixer, Wrapped):
-        return mixer
-    below = undisturbed(mixer.W)
-    return below if mixer.own_disturbance() else mixer.over(below)
-
-
-def compressed(mixer: Operator[StepOperator]) -> bool:
-    """Whether a mixer has a codec."""
-    return isinstance(mixer, Compressed) or (isinstance(mixer, Wrapped) and compressed(mixer.W))
+    return mixer.rebuilt(mixer.base, Kept(faults=False))
 
 
 class Modelled:
@@ -594,7 +564,7 @@ class Search(Modelled):
 
     def _alike(self, base: Mixer, codec: bool = False) -> Operator[StepOperator]:
         """The mixer of the run on another base, without its codec unless that is part of the question."""
-        return without_codec(self._mixer, base, self._X0.shape[1], codec)
+        return self._mixer.rebuilt(base, Kept(codec=codec, d=self._X0.shape[1]))
 
     def _fastest(self, gradients: int) -> Choice | None:
         """The choice of the race over the graph; over one with several weights, the best choice, with its graph."""
@@ -637,7 +607,7 @@ class Search(Modelled):
         if self._without_term is not None:
             size = self._checked(W, self._without_term, size, ranking.steps)
         futile = False
-        if compressed(self._mixer) and self._exact and model.r == self._X0.shape[1]:
+        if self._mixer.codec is not None and self._exact and model.r == self._X0.shape[1]:
             size, futile = self._with_codec(base, model, size)
         tried, unknown = ranking.sizes, ""
         if self._solver.adaptive:

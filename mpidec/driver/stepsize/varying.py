@@ -7,12 +7,11 @@ from contextlib import closing
 import numpy as np
 
 from ...comm.mixing.network import Network
-from ...comm.mixing.operator import Operator, StepOperator
-from ...comm.mixing.wrapped import Wrapped
+from ...comm.mixing.operator import Kept, Operator, StepOperator
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...solvers.base import Solver, at_step, name_of, with_step_size
-from .choice import undisturbed, without_codec
+from .choice import undisturbed
 from .linear import LinearModel
 
 SHORTEST, LONGEST, CYCLES = 256, 2048, 4  # steps, and cycles, at least
@@ -97,10 +96,10 @@ def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator
                 Network(graph.n, comm=MPI.COMM_SELF) as alone,
                 closing(alone.mixer(graph)) as base,
             ):
-                W = undisturbed(without_codec(mixer, base, d))
+                W = undisturbed(mixer.rebuilt(base, Kept(codec=False, d=d)))
                 factor = _growth(now, W)
                 if factor > 1:
-                    lazy = not isinstance(mixer, Wrapped) and (
+                    lazy = not mixer.layer and (
                         _growth(now, base.compress("identity", gamma=0.5)) == 1
                     )
                     cause = _message(solver, graph.name, factor, lazy)

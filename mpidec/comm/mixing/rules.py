@@ -1,21 +1,16 @@
-"""Mixers that bear wrong rows of some neighbours: a robust rule of each agent in place of the average."""
+"""Robust rules of each agent in place of the average, as values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ... import _validation as check
 from ..._words import word
-from ..runtime.pending import Pending
 from .edges import edges_into
-from .edgewise import Edgewise, EdgewisePhase, returned
-from .operator import Operator, RobustRule, StepOperator
-from .packing import Empty, Restore
-from .repeated import Repeated
+from .faults import Average, Fault, RobustRule, Round, checked
 
 if TYPE_CHECKING:
     from ...topology import Topology
@@ -125,82 +120,31 @@ class TrimmedMean:
         return y
 
 
-class RobustPhase(EdgewisePhase):
-    """The operator of one step of a `Robust` mixer, on one graph.
+class RuleAverage(Average):
+    """What a rule makes of each local agent's row, and of those that arrive."""
 
-    Parameters
-    ----------
-    phase, k, at, empty, agents, stripe, calls
-        See `EdgewisePhase`.
-    rule : callable
-    """
+    weighted = False
 
-    def __init__(
-        self,
-        phase: StepOperator,
-        k: int,
-        at: Callable[[int], StepOperator],
-        empty: Empty,
-        agents: range,
-        stripe: int,
-        calls: Iterator[int],
-        rule: RobustRule,
-    ):
-        super().__init__(phase, k, at, empty, agents, stripe, calls)
+    def __init__(self, own: np.ndarray, at: Round, rule: RobustRule):
+        super().__init__(own, at)
         self._rule = rule
-        self._ends = np.searchsorted(self._into.receivers, [*agents, agents.stop])
 
-    def _like(self, phase: StepOperator, at: Callable[[int], StepOperator]) -> StepOperator:
-        return RobustPhase(
-            phase, self._k, at, self._empty, self._agents, self._stripe, self._calls, self._rule
-        )
-
-    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        self._combine(rows, self._phase.exchange(self.to_edges(rows)), target)
-        return Pending(None, lambda: target)
-
-    def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
-        """All arrays in one message; the rule takes each by itself."""
-        arrived, made, lo = self._phase.exchange(self.to_edges(rows)), [], 0
-        for part, restore in pairs:
-            hi = lo + part.shape[1]
-            target = self._empty(part.shape[1:], part.dtype)
-            self._combine(part, np.ascontiguousarray(arrived[:, lo:hi]), target)
-            made.append(restore(target))
-            lo = hi
-        return Pending(None, lambda: made)
-
-    def _combine(self, rows: np.ndarray, arrived: np.ndarray, target: np.ndarray) -> None:
-        weights, rows = self._into.weights, rows.view()
+    def take(self, rows: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
+        weights, rows = self.edges.into.weights, rows.view()
         rows.flags.writeable = False  # rows that are mixed are not modified
-        for i, (lo, hi) in enumerate(zip(self._ends, self._ends[1:])):
-            target[i] = returned(
-                self._rule(rows[i], arrived[lo:hi], weights[lo:hi]), "the robust rule", rows[i]
-            )
-        self._towards(target, rows)
-
-    def exchange(self, M: np.ndarray) -> np.ndarray:
-        """Refused: a robust rule takes the place of averages only.
-
-        Raises
-        ------
-        ValueError
-        """
-        raise ValueError(
-            "a robust mixer computes averages only, and this solver sends a different row to each neighbour: give it the "
-            "mixer without robust"
-        )
+        for i, (lo, hi) in enumerate(self.edges.ends):
+            made = self._rule(rows[i], arrived[lo:hi], weights[lo:hi])
+            out[i] = checked(made, "the robust rule", rows[i])
 
 
-class Robust(Edgewise):
-    r"""A mixer with a robust rule of each agent in place of the average; made by `Mixer.robust`.
+@dataclass(frozen=True, repr=False)
+class Robust(Fault):
+    r"""A robust rule of each agent in place of the average; added by `Mixer.robust`.
 
     .. math:: Y_i = r(X_i, (X_j)_{j \in N_i}, (w_{ij})_{j \in N_i})
 
     Parameters
     ----------
-    W : Operator
-        A mixer with a row-stochastic W, compressed (without error feedback) or not, attacked, or noisy.
     rule : callable
         See `Mixer.robust`.
 
@@ -211,29 +155,30 @@ class Robust(Edgewise):
     itself.
     """
 
-    def __init__(self, W: Operator[StepOperator], rule: RobustRule):
-        super().__init__(W)
-        self.rule, self.columnwise = rule, W.columnwise and isinstance(rule, TrimmedMean)
-        for part in W.at(0).parts:
-            if part.topology.kind not in ("doubly", "row"):
-                raise ValueError(
-                    f"robust: W of the {part.topology.name} topology is not row-stochastic ({part.topology.kind}), and a robust "
-                    'average needs rows that sum to 1: take weights="metropolis", and a solver for doubly stochastic W'
-                )
+    rule: RobustRule
+    call: ClassVar[str] = "robust"
 
-            if isinstance(rule, TrimmedMean) and W.topology.period == 1:
-                _check_degrees(part.topology, rule.trim)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columnwise", isinstance(self.rule, TrimmedMean))
+
+    def __repr__(self) -> str:
+        return f"robust({word(self.rule)})"
+
+    def __str__(self) -> str:
+        return "a robust rule takes the place of averages"
+
+    def average(self, own: np.ndarray, at: Round) -> RuleAverage:
+        return RuleAverage(own, at, self.rule)
 
     @classmethod
-    def of(
+    def named(
         cls,
-        W: Operator[StepOperator],
         rule: str | RobustRule,
         tau: float | None = None,
         delta: float | None = None,
         trim: int | None = None,
     ) -> Robust:
-        """The mixer of a rule given by its name; see `Mixer.robust`.
+        """The rule of this name, with its parameters; see `Mixer.robust`.
 
         Raises
         ------
@@ -249,34 +194,29 @@ class Robust(Edgewise):
                 "tau and delta belong to clip, trim to trimmed_mean"
             )
         if callable(rule):
-            return cls(W, rule)
-        return cls(W, Clip(tau, delta) if clip else TrimmedMean(1 if trim is None else trim))
+            return cls(rule)
+        return cls(Clip(tau, delta) if clip else TrimmedMean(1 if trim is None else trim))
 
-    @property
-    def call(self) -> str:
-        """The call that makes it of the mixer below."""
-        return f"robust({word(self.rule)})"
+    def check(self, topology: Topology, static: bool) -> None:
+        """Refuse a graph whose averages the rule cannot take the place of.
 
-    def over(self, W: Operator[StepOperator]) -> Robust:
-        return Robust(W, self.rule)
-
-    def own_disturbance(self) -> str:
-        """The rule."""
-        return "a robust rule takes the place of averages"
-
-    def _part(self, phase: StepOperator, k: int, stripe: int, calls: Iterator[int]) -> StepOperator:
-        return RobustPhase(phase, k, self.at, self.empty, self.agents, stripe, calls, self.rule)
-
-    def repeat(self, S: int) -> Repeated:
-        """S mixings in one step; see `Mixer.repeat`."""
-        return Repeated(self, S)
-
-
-def _check_degrees(topology: Topology, trim: int) -> None:
-    degrees = np.bincount(edges_into(topology, 0, topology.n).receivers, minlength=topology.n)
-    least = int(degrees.argmin())
-    if trim and degrees[least] <= 2 * trim:
-        raise ValueError(
-            f"robust: agent {least} of the {topology.name} topology has {degrees[least]} neighbours, and trimmed_mean with "
-            f"trim={trim} leaves out {2 * trim}: take a graph with more edges, a smaller trim, or clip"
-        )
+        Raises
+        ------
+        ValueError
+        """
+        if topology.kind not in ("doubly", "row"):
+            raise ValueError(
+                f"robust: W of the {topology.name} topology is not row-stochastic ({topology.kind}), and a robust "
+                'average needs rows that sum to 1: take weights="metropolis", and a solver for doubly stochastic W'
+            )
+        trim = self.rule.trim if isinstance(self.rule, TrimmedMean) and static else 0
+        if not trim:
+            return
+        edges = edges_into(topology, 0, topology.n)
+        degrees = np.bincount(edges.receivers, minlength=topology.n)
+        least = int(degrees.argmin())
+        if degrees[least] <= 2 * trim:
+            raise ValueError(
+                f"robust: agent {least} of the {topology.name} topology has {degrees[least]} neighbours, and trimmed_mean with "
+                f"trim={trim} leaves out {2 * trim}: take a graph with more edges, a smaller trim, or clip"
+            )

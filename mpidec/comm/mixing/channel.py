@@ -1,0 +1,140 @@
+"""The operator of one step whose rows meet faults on their way over the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ..arrays.formats import BFLOAT16, narrow, widen
+from ..arrays.host import ArrayT
+from ..runtime.memory import empty
+from ..runtime.pending import Pending
+from .exchange import scaled
+from .faults import Faults, Round
+from .packing import Restore
+from .step import EdgeOperator, StepOperator
+from .wrapped import WrappedPhase
+
+
+class ChannelPhase(WrappedPhase):
+    """The operator of one step of a `Channel`, on one graph; it counts its calls.
+
+    Parameters
+    ----------
+    phase : EdgeOperator
+        The operator that mixes and sends without faults.
+    k, at
+        See `WrappedPhase`.
+    faults : Faults
+    graph, graphs : int
+        See `Round`.
+    calls : iterator of int
+        Numbers of the calls, shared by both operators of a pair.
+    """
+
+    _phase: EdgeOperator
+
+    def __init__(
+        self,
+        phase: EdgeOperator,
+        k: int,
+        at: Callable[[int], StepOperator],
+        faults: Faults,
+        graph: int,
+        graphs: int,
+        calls: Iterator[int],
+    ):
+        super().__init__(phase, k, at)
+        self._faults, self._calls, self._edges = faults, calls, phase.edges
+        self._round = Round(k, phase.agents, phase.edges, graph, graphs)
+        self._average = faults.average(phase.diagonal, self._round)
+
+    @property
+    def C(self) -> StepOperator:
+        """The column-stochastic operator of a pair, with the same faults; of any other `W`, itself."""
+        C = self._phase.C
+        if not isinstance(C, EdgeOperator) or C is self._phase:
+            return self
+        here = self._round
+        return ChannelPhase(
+            C,
+            self._k,
+            lambda k: self._at(k).C,
+            self._faults,
+            here.graph,
+            here.graphs,
+            self._calls,
+        )
+
+    def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
+        super().abort_operation(error, "W.exchange(M)" if op == "W(X)" else op)
+
+    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
+        self.mix_rows(rows, target)
+        return Pending(None, lambda: target)
+
+    def mix_rows(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        out = empty(rows.shape, rows.dtype) if out is None else out
+        self._average.take(rows, self._received(rows), out)
+        self._towards(out, rows)
+        return out
+
+    def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
+        """All arrays in one message; a robust rule takes each by itself."""
+        if self._average.weighted:
+            return super()._start_joint(rows, pairs)
+        arrived, made, lo = self._received(rows), [], 0
+        for part, restore in pairs:
+            hi = lo + part.shape[1]
+            target = empty(part.shape, part.dtype)
+            self._average.take(part, np.ascontiguousarray(arrived[:, lo:hi]), target)
+            self._towards(target, part)
+            made.append(restore(target))
+            lo = hi
+        return Pending(None, lambda: made)
+
+    def _received(self, rows: np.ndarray) -> np.ndarray:
+        """What the faults leave of the rows of the local agents' neighbours, for each edge."""
+        sent = rows[self._edges.senders]
+        if self._faults.leaving:
+            sent = self._leave(sent)
+        return self._arrive(self._phase.carry(sent))
+
+    def _leave(self, rows: np.ndarray) -> np.ndarray:
+        with self._propagate_errors("W.exchange(M)"):
+            for fault in self._faults.leaving:
+                rows = fault.leave(rows, self._round)
+        return rows
+
+    def _arrive(self, rows: np.ndarray) -> np.ndarray:
+        call = next(self._calls)
+        for fault in self._faults.arriving:
+            rows = fault.arrive(rows, self._round, call)
+        if self._average.lost is not None:
+            rows[self._average.lost] = 0  # whatever was sent, also what is not finite
+        return rows
+
+    def exchange(self, M: ArrayT) -> ArrayT:
+        """Send a different row over each edge, past the faults; a row that is lost arrives as zeros.
+
+        Raises
+        ------
+        ValueError
+            If a robust rule takes the place of averages.
+        """
+        if not self._average.weighted:
+            raise ValueError(
+                "a robust mixer computes averages only, and this solver sends a different row to each neighbour: give it the "
+                "mixer without robust"
+            )
+        rows, format, restore = self._phase.edge_rows(M)
+        half = format == BFLOAT16
+        sent = self._leave(widen(rows, format) if half else rows)
+        arrived = self._phase.carry(narrow(sent, format) if half else sent)
+        arrived = self._arrive(widen(arrived, format) if half else arrived)
+        return restore(narrow(arrived, format) if half else arrived, format)
+
+    def own(self, X: ArrayT) -> ArrayT:
+        """The rows times the agents' weights for themselves in the sum of what arrives; see `Phase.own`."""
+        return scaled(X, self._average.own)

@@ -1,0 +1,382 @@
+"""Faults: what happens to rows on their way over the edges, as values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from inspect import signature
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from ... import _validation as check
+from ..._random import CHANNELS, LOSSES, Streams, uniform
+from ..._words import word
+from .edges import LocalEdges
+
+if TYPE_CHECKING:
+    from ...topology import Topology
+
+Lost = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
+Attack = (
+    str
+    | float
+    | Callable[[int, int, np.ndarray], object]
+    | Callable[[int, int, np.ndarray, int], object]
+)
+RobustRule = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+ATTACKS = ("sign_flip",)
+FILLS = ("renormalize", "own", "zero")
+MAX_CALLS = 1 << 6  # per step: each call has random numbers of its own
+
+
+class Round(NamedTuple):
+    """A step over the edges of one graph, as faults see it.
+
+    Attributes
+    ----------
+    step : int
+    agents : range
+        The agents on this rank.
+    edges : LocalEdges
+        Their edges.
+    graph, graphs : int
+        Number of the graph among those that a row is divided among, and how many there are.
+    """
+
+    step: int
+    agents: range
+    edges: LocalEdges
+    graph: int = 0
+    graphs: int = 1
+
+
+class Average:
+    """The averages of one step: of each local agent's own row, and of what arrives over its edges.
+
+    Parameters
+    ----------
+    own : array (m,)
+        The weights of the local agents for themselves.
+    at : Round
+    lost : array (edges,) of bool, optional
+        The edges into the local agents whose messages are lost.
+    fill : str
+        What takes the place of a lost row; see `Loss`.
+
+    Attributes
+    ----------
+    weighted : bool
+        Whether they are weighted sums.
+    """
+
+    weighted = True
+
+    def __init__(
+        self, own: np.ndarray, at: Round, lost: np.ndarray | None = None, fill: str = "zero"
+    ):
+        self.edges, self.lost, self.own = at.edges, lost, own[:, None]
+        self._weights = at.edges.into.weights[:, None]
+        self._scale: np.ndarray | None = None
+        if lost is not None:
+            self._complete(~lost[:, None], fill)
+
+    def _complete(self, arrives: np.ndarray, fill: str) -> None:
+        missing = self.edges.sum(self._weights * ~arrives)
+        self._weights = self._weights * arrives
+        arrived = self.own + self.edges.sum(self._weights)
+        scale, kept = np.ones_like(self.own), np.full(self.own.shape, fill == "own")
+        if fill == "renormalize":
+            kept = arrived == 0
+            np.divide(arrived + missing, arrived, out=scale, where=~kept)
+        self._scale, self.own = scale, self.own * scale + missing * kept
+
+    def take(self, rows: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
+        """Write the averages of `rows` (m, d) and of those that arrived, (edges, d), to `out`; `arrived` may change."""
+        arrived *= self._weights.astype(rows.dtype)
+        sums = self.edges.sum(arrived)
+        if self._scale is not None:
+            sums *= self._scale.astype(rows.dtype)
+        np.add(rows * self.own.astype(rows.dtype), sums, out=out)
+
+
+class Fault(ABC):
+    """What happens to the rows that a mixer sends: a frozen value, which overrides one of three methods.
+
+    `repr` is the call that adds it to a mixer, `str` says what it does to the limit of exact methods, "" for nothing.
+
+    Attributes
+    ----------
+    call : str
+        The method of a mixer that adds it.
+    columnwise : bool
+        Whether it does the same to each column of the rows.
+    """
+
+    call: ClassVar[str]
+    columnwise: bool = True
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    def check(self, topology: Topology, static: bool) -> None:
+        """Refuse a graph, of a static topology or a schedule, that it cannot be added to."""
+
+    def leave(self, rows: np.ndarray, at: Round) -> np.ndarray:
+        """What is sent in place of `rows`, one for each edge out of the local agents."""
+        return rows
+
+    def arrive(self, rows: np.ndarray, at: Round, call: int) -> np.ndarray:
+        """What is received in place of `rows`, one for each edge into the local agents, in a call of the step; they may change."""
+        return rows
+
+    def average(self, own: np.ndarray, at: Round) -> Average:
+        """The averages of what has arrived, and of the agents' own rows with these weights."""
+        return Average(own, at)
+
+
+class Faults(tuple[Fault, ...]):
+    """Faults in the order in which rows meet them, and those of them that do something at either end of the edges."""
+
+    @cached_property
+    def leaving(self) -> list[Fault]:
+        """Those that change what is sent."""
+        return [fault for fault in self if type(fault).leave is not Fault.leave]
+
+    @cached_property
+    def arriving(self) -> list[Fault]:
+        """Those that change what is received."""
+        return [fault for fault in self if type(fault).arrive is not Fault.arrive]
+
+    def average(self, own: np.ndarray, at: Round) -> Average:
+        """That of the last fault; see `Fault.average`."""
+        return self[-1].average(own, at)
+
+
+@dataclass(frozen=True, repr=False)
+class Attacks(Fault):
+    r"""Agents that send other rows than their own; added by `Mixer.attacked`.
+
+    .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} a_{ij}(X_j)
+
+    Parameters
+    ----------
+    attacks : dict
+        See `Mixer.attacked`.
+    n : int
+        Number of agents.
+
+    Notes
+    -----
+    Sent per call: as without attacks.  An attacker computes like all others; only what it sends is replaced.
+    """
+
+    attacks: Mapping[int, Attack]
+    n: int
+    told: frozenset[int] = field(init=False)  # the agents whose functions are told the receiver
+    call: ClassVar[str] = "attacked"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.attacks, Mapping):
+            raise TypeError(
+                f"attacked: attacks is {self.attacks!r:.60}, expected a dict of agents and what they "
+                "send: {3: 'sign_flip', 5: 100.0}"
+            )
+        attacks: dict[int, Attack] = {}
+        for agent, attack in self.attacks.items():
+            number = check.integer(agent, "attacked: agent", least=0, most=self.n - 1)
+            if isinstance(attack, str):
+                check.choice(attack, f"attacked: the attack of agent {number}", ATTACKS)
+            elif not (callable(attack) or check.is_number(attack)):
+                raise TypeError(
+                    f"attacked: the attack of agent {number} is {attack!r}, expected 'sign_flip', a number that it sends "
+                    "in all entries, or a function of (step, agent, row) or (step, agent, row, receiver)"
+                )
+            if number in attacks:
+                raise ValueError(
+                    f"attacked: agent {number} is named twice, expected one attack of each agent"
+                )
+            attacks[number] = attack
+        told = {a for a, attack in attacks.items() if callable(attack) and _is_told(attack)}
+        object.__setattr__(self, "attacks", attacks)
+        object.__setattr__(self, "told", frozenset(told))
+        object.__setattr__(self, "columnwise", not any(map(callable, attacks.values())))
+
+    def __repr__(self) -> str:
+        return f"attacked({word(self.attacks)})"
+
+    def __str__(self) -> str:
+        agents = ", ".join(map(str, sorted(self.attacks)))
+        return f"wrong rows are sent (attackers: {agents})" if agents else ""
+
+    def leave(self, rows: np.ndarray, at: Round) -> np.ndarray:
+        if self.attacks.keys().isdisjoint(at.agents):
+            return rows
+        sent: np.ndarray = rows.copy()
+        _, senders, _ = out = at.edges.out_of
+        for edge in np.flatnonzero(np.isin(senders, [*self.attacks])).tolist():
+            agent = int(senders[edge])
+            attack = self.attacks[agent]
+            if callable(attack):
+                told = (int(out.receivers[edge]),) * (agent in self.told)
+                made = attack(at.step, agent, rows[edge], *told)
+                sent[edge] = checked(made, f"the attack of agent {agent}", rows[edge], number=True)
+            else:
+                sent[edge] = -rows[edge] if isinstance(attack, str) else attack
+        return sent
+
+
+def _is_told(attack: Callable[..., object]) -> bool:
+    """Whether a function has a fourth parameter `receiver`."""
+    try:
+        return list(signature(attack).parameters)[3:4] == ["receiver"]
+    except (TypeError, ValueError):  # it has no signature
+        return False
+
+
+@dataclass(frozen=True, repr=False)
+class Noise(Fault):
+    r"""Noise on what arrives; added by `Mixer.noisy`.
+
+    .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} (X_j + \sigma \xi_{ij})
+
+    with independent standard normal :math:`\xi_{ij}` for each step, each call within it, each edge and each entry.
+
+    Parameters
+    ----------
+    sigma, seed
+        See `Mixer.noisy`.
+
+    Notes
+    -----
+    Sent per call: as without noise.  The average of all agents is preserved in the mean only.
+    """
+
+    sigma: float
+    seed: int = 0
+    call: ClassVar[str] = "noisy"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", check.number(self.sigma, "noisy: sigma", least=0))
+        Streams(self.seed, CHANNELS)  # refuses a wrong seed
+
+    def __repr__(self) -> str:
+        return f"noisy({self.sigma}, seed={self.seed})"
+
+    def __str__(self) -> str:
+        return f"channel noise of {self.sigma:.3g} is added to each row" if self.sigma else ""
+
+    @cached_property
+    def _streams(self) -> Streams:
+        return Streams(self.seed, CHANNELS)
+
+    def arrive(self, rows: np.ndarray, at: Round, call: int) -> np.ndarray:
+        if call >= MAX_CALLS:
+            raise RuntimeError(
+                f"more than {MAX_CALLS} calls in one step of a noisy mixer: use the operator of each step, W.at(k)"
+            )
+        step = (at.step * MAX_CALLS + call) * at.graphs + at.graph
+        draws = self._streams.normals(at.agents, at.edges.ends, step, rows.shape)
+        rows += (self.sigma * draws).astype(rows.dtype)
+        return rows
+
+
+@dataclass(frozen=True, repr=False)
+class Loss(Fault):
+    r"""Messages that are lost; added by `Mixer.lossy`.
+
+    With :math:`A_i` the neighbours whose message to agent i arrives in a step, :math:`Y_i = w_{ii} X_i + \sum_{j \in A_i} w_{ij}
+    X_j` is completed by
+
+    renormalize: the weights of what has arrived, times the same number, so that their sum is that of row i of W;
+
+    own: the agent's own row in place of what is lost, :math:`Y_i + \sum_{j \notin A_i} w_{ij} X_i`;
+
+    zero: nothing.
+
+    Over an edge of `exchange`, zeros arrive for a lost row.
+
+    Parameters
+    ----------
+    messages, seed, fill
+        See `Mixer.lossy`.
+    n : int
+        Number of agents.
+    graphs : int
+        Number of graphs that a row is divided among.
+
+    Notes
+    -----
+    Sent per call: as without losses; `messages` and `bytes` count what is sent, lost or not.  All messages of an edge within one
+    step are lost together.  The average of all agents is preserved by no fill, unless messages are lost in both directions of
+    an edge and the fill is "own".
+    """
+
+    messages: float | np.ndarray | Lost
+    seed: int
+    fill: str
+    n: int
+    graphs: int = 1
+    call: ClassVar[str] = "lossy"
+
+    def __post_init__(self) -> None:
+        messages, shape = self.messages, (self.graphs, self.n, self.n)
+        check.choice(self.fill, "lossy: fill", FILLS)
+        Streams(self.seed, LOSSES)  # refuses a wrong seed
+        if callable(messages):
+            return
+        if np.ndim(messages) == 0:
+            share = check.number(messages, "lossy: messages", least=0, most=1)
+            object.__setattr__(self, "messages", share)
+            return
+        masks = np.asarray(messages)
+        if masks.dtype != bool or masks.shape[1:] not in (shape, shape[1:] * (self.graphs == 1)):
+            expected = f"(steps, {self.n}, {self.n})" if self.graphs == 1 else f"(steps, {shape})"
+            raise ValueError(
+                f"lossy: messages is an array of shape {masks.shape} and type {masks.dtype}, expected a probability, or "
+                f"bool {expected}, by step, receiver and sender: True for a message that is lost"
+            )
+        object.__setattr__(self, "messages", masks.reshape(len(masks), *shape))
+
+    def __repr__(self) -> str:
+        return f"lossy({word(self.messages)}, seed={self.seed}, fill={self.fill!r})"
+
+    def __str__(self) -> str:
+        if not isinstance(self.messages, float):
+            return "messages are lost"
+        return f"{100 * self.messages:.3g} % of the messages are lost" if self.messages else ""
+
+    def average(self, own: np.ndarray, at: Round) -> Average:
+        return Average(own, at, self._lost(at), self.fill)
+
+    def _lost(self, at: Round) -> np.ndarray:
+        messages, (receivers, senders, _) = self.messages, at.edges.into
+        if callable(messages):
+            said = np.asarray(messages(at.step, receivers, senders), bool)
+            return np.broadcast_to(said, len(receivers))
+        if isinstance(messages, np.ndarray):
+            if at.step >= len(messages):
+                return np.zeros(len(receivers), bool)
+            given: np.ndarray = messages[at.step, at.graph, receivers, senders]
+            return given
+        place = at.step * at.graphs + at.graph
+        return np.asarray(uniform(self.seed, place, receivers, senders, LOSSES) < messages)
+
+
+def checked(row: object, of: str, like: np.ndarray, number: bool = False) -> np.ndarray:
+    """The row like `like` (or a `number`) that a function has returned; an array would take None for undefined numbers.
+
+    Raises
+    ------
+    ValueError
+    """
+    if row is None:
+        raise ValueError(f"{of} returned None, expected a row: is a return missing?")
+    made = np.asarray(row)
+    if made.shape != like.shape and not (number and made.shape == ()):
+        raise ValueError(
+            f"{of} returned an array of shape {made.shape}, expected that of a row, {like.shape}"
+        )
+    return made
