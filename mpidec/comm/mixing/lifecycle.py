@@ -10,7 +10,7 @@ import secrets
 import sys
 import weakref
 from itertools import count
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from ..runtime.row_types import RowTypes
 from ..timeline.file import TimelineFile
 from ..timeline.timeline import Timeline
 from ..transport.halo import Ending
-from .mixer import Mixer
 
 LifecycleT = TypeVar("LifecycleT", bound="Lifecycle")
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
@@ -43,6 +42,15 @@ _LEFT: list[Lifecycle] = []  # networks that were left without close()
 _LEFT_AT_ONCE = 8
 _OPEN: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 _NUMBERS = count()
+
+
+class Closing(Protocol):
+    """What a network closes: a mixer."""
+
+    closed: bool
+
+    def close(self, ends: Ending) -> None:
+        """Free the communicators; collective."""
 
 
 class Lifecycle:
@@ -66,49 +74,45 @@ class Lifecycle:
         warn_if_not_compiled(COMPILED and (shared is not None or sys.platform != "linux"))
         if comm.size > 1:
             abort_when_uncaught()
-        self.rank, self.size = comm.rank, comm.size
-        self.n, self.transport, self.windows, per_node = _agreed(
+        agents, chosen, self.windows, per_node = _agreed(
             comm, n, transport, windows, timeline or _prefix()
         )
         self.comm = comm.Dup()
-        self.serial = self.comm.bcast(secrets.randbits(48)) if self.size > 1 else 0
-        self.partition = Partition(self.n, self.size)
-        self.lo, self.hi = self.partition.bounds(self.rank)
-        self.m = self.hi - self.lo
-        self.engine = ProgressEngine()
+        self.serial = self.comm.bcast(secrets.randbits(48)) if comm.size > 1 else 0
+        self.partition = Partition(agents, comm.size)
+        engine = ProgressEngine()
         self.collectives = Collectives(self.comm)
         node = (
-            NodeMemory(self.comm, self.engine, per_node)
-            if self.size > 1 and self.transport in ("auto", "shared")
+            NodeMemory(self.comm, engine, per_node)
+            if comm.size > 1 and chosen in ("auto", "shared")
             else None
         )
         if node is not None and not node.useful:
             node.close()
             node = None
-        self.node = node
-        self.matching = Matching(
+        self.matching = matching = Matching(
             self.comm,
             self.serial,
             lambda: 0 if node is None else node.node.seq,
-            self.engine,
+            engine,
             lambda: None if node is None else node.refusal(),
         )
-        self.engine.add(self.matching.poll)
-        self.collectives.ask = self.matching.look_for_leavers
-        self.collectives.on_interrupt = self.engine.interrupt
+        engine.add(matching.poll)
+        self.collectives.ask = matching.look_for_leavers
+        self.collectives.on_interrupt = engine.interrupt
         self.context = Context(
             self.comm,
-            self.rank,
+            comm.rank,
             self.partition,
-            self.engine,
+            engine,
             node,
-            self.matching,
+            matching,
             RowTypes(),
-            self.transport,
-            self._begin_timeline(timeline),
+            chosen,
+            self._begin_timeline(timeline, node),
             per_node,
         )
-        self._mixers: list[Mixer] = []
+        self._mixers: list[Closing] = []
         self._windows: list[Window] = []
         self._messengers: dict[str, WindowMessenger] = {}
         self.ended = Ended()
@@ -116,16 +120,61 @@ class Lifecycle:
         self._number = next(_NUMBERS)
         _OPEN.add(self)
 
-    def _begin_timeline(self, prefix: str | None) -> Timeline | None:
+    @property
+    def n(self) -> int:
+        """The number of all agents."""
+        return self.partition.n
+
+    @property
+    def lo(self) -> int:
+        """The first agent of this rank."""
+        return self.partition.bounds(self.rank)[0]
+
+    @property
+    def hi(self) -> int:
+        """The end of the agents of this rank."""
+        return self.partition.bounds(self.rank)[1]
+
+    @property
+    def m(self) -> int:
+        """The number of agents of this rank."""
+        return self.hi - self.lo
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.context.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.partition.size
+
+    @property
+    def transport(self) -> str:
+        """How rows travel between ranks."""
+        return self.context.transport
+
+    @property
+    def engine(self) -> ProgressEngine:
+        """What makes progress with all communication under way."""
+        return self.context.engine
+
+    @property
+    def node(self) -> NodeMemory | None:
+        """The memory that ranks of a node share; None where rows only travel in messages."""
+        return self.context.memory
+
+    def _begin_timeline(self, prefix: str | None, node: NodeMemory | None) -> Timeline | None:
         """Begin to write down what this rank does, where that is asked for; collective then."""
         path = prefix or _prefix()
         if not path:
             return None
         file = TimelineFile.of(path, MPI.COMM_WORLD.rank)
         ranks = MPI.Group.Translate_ranks(
-            self.comm.group, list(range(self.size)), MPI.COMM_WORLD.group
+            self.comm.group, list(range(self.comm.size)), MPI.COMM_WORLD.group
         )
-        alone = self.size == 1 or (self.node is not None and self.node.single_node)
+        alone = self.comm.size == 1 or (node is not None and node.single_node)
         if not alone and ranks[0] == 0:
             file.synchronize(offset(self.comm))
         enqueued = not prefix and not os.environ.get(NATIVE)
@@ -218,7 +267,7 @@ class Lifecycle:
             self._leave()
 
     def __del__(self) -> None:
-        open_ = hasattr(self, "engine") and self.size > 1 and self.comm != MPI.COMM_NULL
+        open_ = "context" in self.__dict__ and self.size > 1 and self.comm != MPI.COMM_NULL
         if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
             self._leave()  # never closed: MPI may still write to its memory
 

@@ -110,7 +110,7 @@ class Mixer(Operator[Phase]):
                 period is not None,
                 self._kinds,
             )
-            self._phases[key] = trace(made, self._context.timeline)
+            self._phases[key] = trace(made, "mixing", self._context.timeline)
         return self._phases[key]
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -14,15 +15,19 @@ from ..rma.messenger import WindowMessenger
 from ..rma.slots import Slots
 from ..rma.window import Window
 from ..runtime.mpi import MPI
+from .agreement import Agreement
 from .local.view import LocalView
+from .mixers import Mixers
+from .operators import NetworkOperators
 from .spanning import flood, found_tree
 from .traced import trace
 
 if TYPE_CHECKING:
-    from ...topology import Topology
+    from ...topology import Schedule, Topology
 
 # What `dir(net)` leaves out: the parts of a network that loops of solvers and the other rooms use.
 _FOR_DRIVERS = (
+    "agreement",
     "agreeing",
     "collectives",
     "context",
@@ -31,6 +36,7 @@ _FOR_DRIVERS = (
     "keeping",
     "keeping_rows",
     "matching",
+    "mixers",
     "node",
     "operation",
     "partition",
@@ -41,7 +47,25 @@ _FOR_DRIVERS = (
 )
 
 
-class Network(LocalView):
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+
+class forwarded(Generic[P, ResultT]):
+    """A method of `net.local` that is one of the network, too; on a class, the function, with its documentation."""
+
+    def __init__(self, method: Callable[Concatenate[LocalView, P], ResultT]):
+        self._method = method
+
+    def __get__(self, net: Network | None, owner: type) -> Callable[P, ResultT]:
+        if net is None:
+            return cast("Callable[P, ResultT]", self._method)
+        bound: Callable[P, ResultT] = getattr(net.local, self._method.__name__)
+        net.__dict__[self._method.__name__] = bound  # the next call finds it there
+        return bound
+
+
+class Network(NetworkOperators):
     """`n` agents over the ranks of a communicator, in blocks.
 
     Parameters
@@ -70,6 +94,8 @@ class Network(LocalView):
     partition : Partition
         Agents over ranks.
 
+    local : LocalView
+        The calls for programs with one agent per rank, which the network has, too.
     collectives : Collectives
         Small decisions of all ranks.
     context : Context
@@ -102,6 +128,55 @@ class Network(LocalView):
     ...     W(np.array([[0.], [3.], [0.], [0.]])).ravel().tolist()
     [1.0, 1.0, 1.0, 0.0]
     """
+
+    def __init__(
+        self,
+        n: int | None = None,
+        comm: MPI.Intracomm | None = None,
+        *,
+        transport: str | None = None,
+        windows: str | None = None,
+        timeline: str | None = None,
+    ):
+        super().__init__(n, comm, transport=transport, windows=windows, timeline=timeline)
+        self.agreement = Agreement(self.context, self.collectives)
+        self.mixers = Mixers(self.agreement, self._mixers)
+        self.local = LocalView(self.agreement, self.matching, self.mixers, self._windows)
+        trace(self, "network", self.context.timeline)
+
+    set_topology = forwarded(LocalView.set_topology)
+    set_machine_topology = forwarded(LocalView.set_machine_topology)
+    machines = forwarded(LocalView.machines)
+    neighbor_allreduce = forwarded(LocalView.neighbor_allreduce)
+    start_neighbor_allreduce = forwarded(LocalView.start_neighbor_allreduce)
+    neighbor_allgather = forwarded(LocalView.neighbor_allgather)
+    start_neighbor_allgather = forwarded(LocalView.start_neighbor_allgather)
+    exchange = forwarded(LocalView.exchange)
+    start_exchange = forwarded(LocalView.start_exchange)
+    pair_gossip = forwarded(LocalView.pair_gossip)
+    start_pair_gossip = forwarded(LocalView.start_pair_gossip)
+    hierarchical_neighbor_allreduce = forwarded(LocalView.hierarchical_neighbor_allreduce)
+    start_hierarchical_neighbor_allreduce = forwarded(
+        LocalView.start_hierarchical_neighbor_allreduce
+    )
+    allreduce = forwarded(LocalView.allreduce)
+    start_allreduce = forwarded(LocalView.start_allreduce)
+    allgather = forwarded(LocalView.allgather)
+    start_allgather = forwarded(LocalView.start_allgather)
+    broadcast = forwarded(LocalView.broadcast)
+    start_broadcast = forwarded(LocalView.start_broadcast)
+    barrier = forwarded(LocalView.barrier)
+    start_barrier = forwarded(LocalView.start_barrier)
+
+    @property
+    def topology(self) -> Topology | Schedule | None:
+        """What `set_topology` has set last."""
+        return self.local.topology
+
+    @property
+    def machine_topology(self) -> Topology | Schedule | None:
+        """What `set_machine_topology` has set last."""
+        return self.local.machine_topology
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__()} - {*_FOR_DRIVERS})
@@ -215,9 +290,9 @@ class Network(LocalView):
         [0.0, 1.0, 2.0]
         """
         with self.agreeing("net.window"):
-            self._one_agent_each()
-            if topology is None and self._graph is not None:
-                topology = self._graph.topology
+            self.local.one_agent_each()
+            if topology is None:
+                topology = self.topology
             if topology is None:
                 raise ValueError(
                     "net.window: no topology, expected one as an argument, or net.set_topology(topology) before"
@@ -240,7 +315,7 @@ class Network(LocalView):
             layout = Layout(x)
         with self.collectives:
             if self.size > 1:
-                self._same_everywhere(graph, "net.window")
+                self.mixers.same_everywhere(graph, "net.window")
                 self.operation("net.window", f"{layout.words}, zero={bool(zero)}, transport={way}")
             window = Window(
                 self.context,
@@ -255,7 +330,7 @@ class Network(LocalView):
                 self.ended,
                 self._windows.remove,
             )
-        self._windows.append(trace(window, self.context.timeline))
+        self._windows.append(trace(window, "window", self.context.timeline))
         return window
 
     def slots(self, topology: Topology, X: np.ndarray) -> Slots:
@@ -274,7 +349,7 @@ class Network(LocalView):
         """
         with self.collectives:
             if self.size > 1:
-                self._same_everywhere(topology, "net.slots")
+                self.mixers.same_everywhere(topology, "net.slots")
                 self.operation("net.slots", f"rows of {X.shape[1]} {X.dtype}")
             return Slots(
                 self.context,

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...topology.given import as_graph
-from ...topology.striped import Striped
 from ..arrays.host import empty_like
-from ..runtime.context import Context
 from ..runtime.memory import empty, memory
-from ..runtime.mpi import MPI
 from .mixer import Mixer
+from .mixers import Mixers
 from .reductions import NetworkReductions
-from .striped_mixer import StripedMixer
 
 if TYPE_CHECKING:
-    from ...topology import Schedule, Topology
     from ...topology.given import TopologyLike
 
 StepT = TypeVar("StepT", bound=Callable[..., Any])
@@ -28,6 +22,8 @@ StepT = TypeVar("StepT", bound=Callable[..., Any])
 
 class NetworkOperators(NetworkReductions):
     """The mixers of a network, and the memory of the rows that they mix."""
+
+    mixers: Mixers
 
     def mixer(self, topology: TopologyLike) -> Mixer:
         """The operator `W` of a topology or a schedule on this network.
@@ -47,42 +43,7 @@ class NetworkOperators(NetworkReductions):
         Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for each topology of the
         schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
         """
-        return self._mixer(self._as_topology("net.mixer", topology, self.n), self.context)
-
-    def _mixer(self, topology: Topology | Schedule, context: Context) -> Mixer:
-        self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
-        with self.engine:
-            self._mixers.append(
-                StripedMixer(context, topology)
-                if isinstance(topology, Striped)
-                else Mixer(context, topology)
-            )
-        return self._mixers[-1]
-
-    def _as_topology(
-        self, op: str, given: TopologyLike, n: int, what: str = ""
-    ) -> Topology | Schedule:
-        """The topology that is given; one that is not for `n` agents, or differs between ranks, is refused; collective."""
-        with self.agreeing(op):
-            topology = as_graph(given, n)
-            if topology.n != n:
-                raise ValueError(
-                    f"{topology.name} topology has {topology.n} agents, the network has {n}{what}"
-                )
-        if self.size > 1:
-            self._same_everywhere(topology, op)
-        return topology
-
-    def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
-        fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
-        low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
-        with self.collectives:
-            self.operation(op)(partial(self.comm.Iallreduce, low, high, MPI.MIN))
-        if high[0] != -high[1]:
-            raise ValueError(
-                f"{op}: the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
-                "must build the same one: give random topologies the same seed everywhere"
-            )
+        return self.mixers.make(self.mixers.agreed("net.mixer", topology, self.n))
 
     def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = None, like: Any = None) -> Any:
         """Rows for the local agents, uninitialized: shape `(m, *shape)`, in memory where mixing is cheapest.
@@ -115,6 +76,7 @@ class NetworkOperators(NetworkReductions):
         Examples
         --------
         >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net, net.memory():
         ...     float((np.ones((4, 3000)) - 0.5 * np.ones((4, 3000))).sum())
         6000.0

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...exceptions import RankMismatchError, on_all_ranks
+from ...exceptions import on_all_ranks
 from ..arrays.host import native
-from ..checks.history import PastOperation
-from ..checks.operation import tree
 from ..kernels.weighted import ordered_sum
 from ..runtime.mpi import MPI
 from ..runtime.partition import Partition
+from .agreement import Agreement
 from .lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from ..runtime.context import Checked  # where jedi finds this, it cannot complete `net.`
 
-_WORDS = 160  # characters of a call that ranks tell each other
-
 
 class NetworkReductions(Lifecycle):
     """Sums, gathers and agreements over all ranks of a network, which are compared before they meet in MPI."""
 
-    def __init__(
-        self,
-        n: int | None = None,
-        comm: MPI.Intracomm | None = None,
-        *,
-        transport: str | None = None,
-        windows: str | None = None,
-        timeline: str | None = None,
-    ):
-        super().__init__(n, comm, transport=transport, windows=windows, timeline=timeline)
-        self._agreed: set[tuple[str, str]] = set()
-        self._others = frozenset(range(self.size))
-        parent, children = tree(self.rank, self.size)
-        self._near = children if parent is None else [parent, *children]
+    agreement: Agreement
 
     @property
     def check(self) -> Checked:
         """Whether ranks compare what they are going to send, when it is of another kind than before; True by default.
 
-        With "all", calls with lists of neighbours compare those of all ranks, each time; see `LocalView`.
+        With "all", calls with lists of neighbours compare those of all ranks, each time; see `local.view.LocalView`.
         """
         return self.matching.check
 
@@ -190,15 +173,15 @@ class NetworkReductions(Lifecycle):
             wait(partial(self.comm.Iscatterv, source, [rows, len(rows), row]))
         return rows
 
-    @contextmanager
-    def agreeing(self, op: str) -> Iterator[None]:
+    def agreeing(self, op: str) -> AbstractContextManager[None]:
         """A context of all ranks: if one refuses its arguments in it, all raise the error of the lowest such rank."""
-        error = None
-        try:
-            yield
-        except (TypeError, ValueError) as caught:
-            error = caught
-        self._agree(error, op)
+        return self.agreement.agreeing(op)
+
+    def operation(
+        self, op: str, signature: str = ""
+    ) -> Callable[[Callable[[], MPI.Request]], None]:
+        """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
+        return self.agreement.operation(op, signature)
 
     def agree(self, error: Exception | None = None) -> None:
         """Raise on every rank if any rank has an error: that of the lowest such rank.
@@ -207,7 +190,7 @@ class NetworkReductions(Lifecycle):
         -----
         Collective: one small reduction when no rank has an error.
         """
-        self._agree(error, "net.agree")
+        self.agreement.agree(error, "net.agree")
 
     @contextmanager
     def raising_together(self) -> Iterator[None]:
@@ -218,16 +201,6 @@ class NetworkReductions(Lifecycle):
             if self.size > 1 and not self.matching.left and not on_all_ranks(error):
                 self.matching.fail(error)
             raise
-
-    def _agree(self, error: Exception | None, op: str) -> None:
-        if self.size == 1:
-            if error is not None:
-                raise error
-            return
-        with self.collectives:
-            number, ask = self._asking(op)
-            first = self._compare(number, op, "", ask, self.size if error is None else self.rank)
-            self.collectives.raise_from(first, error, op)
 
     def _rows(self, op: str, X: ArrayLike) -> np.ndarray:
         """The rows `X`, checked; errors are reported to the other ranks."""
@@ -240,59 +213,6 @@ class NetworkReductions(Lifecycle):
                 )
         except (TypeError, ValueError) as error:
             if self.size > 1:
-                self.matching.withdraw(op, error, self._others - {self.rank})
+                self.matching.withdraw(op, error, self.agreement.others - {self.rank})
             raise
         return rows
-
-    def operation(
-        self, op: str, signature: str = ""
-    ) -> Callable[[Callable[[], MPI.Request]], None]:
-        """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
-        number, ask = self._asking(op, signature)
-        if self.matching.check:
-            self._compare(number, op, signature, ask, self.size)
-        return partial(self.collectives.wait, what=op, ask=ask)
-
-    def _asking(self, op: str, signature: str = "") -> tuple[int, Callable[[], None]]:
-        with self.engine:
-            matching, before = self.matching, self.context.mixings
-            if signature and matching.check and (op, signature) not in self._agreed:
-                number = matching.agree(op, signature)
-                self._agreed.add((op, signature))
-            else:
-                number = matching.register(PastOperation(op, "", signature, self._others, ""))
-        ask = partial(matching.ask, self._near, number, op, signature, before)
-        self.collectives.ask = (
-            ask  # also of waits that this call consists of, and of those after it
-        )
-        return number, ask
-
-    def _compare(
-        self, number: int, op: str, signature: str, ask: Callable[[], None], first: int
-    ) -> int:
-        """The least `first` of all ranks, when all have come to the same call of all ranks.
-
-        Different collectives of MPI meet without a word, and return wrong numbers.
-
-        Raises
-        ------
-        RankMismatchError
-            On every rank: some are in another call.
-        """
-        words = f"{op} call {number}{f' ({signature})' if signature else ''}"
-        mine = np.array([first, number, zlib.crc32(words.encode())])
-        least, most = np.split(self.collectives.minimum(np.concatenate([mine, -mine]), op, ask), 2)
-        if not np.array_equal(least[1:], -most[1:]):
-            all_ = self.collectives.gather_all(
-                np.array(words[:_WORDS].encode(), f"S{_WORDS}").reshape(1).view(np.uint8), op
-            )
-            texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in all_]
-            texts = [
-                text if text.isascii() and text.isprintable() else "another call" for text in texts
-            ]
-            other = next(rank for rank, text in enumerate(texts) if text != texts[0])
-            raise RankMismatchError(
-                f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make the same calls in "
-                "the same order"
-            )
-        return int(least[0])

@@ -38,10 +38,10 @@ class Traced(Pending):
             waited(begin)
 
 
-def trace(made: ObjectT, timeline: Timeline | None) -> ObjectT:
-    """Let an object write its calls down, if there is a timeline; the same object."""
+def trace(made: ObjectT, kind: str, timeline: Timeline | None) -> ObjectT:
+    """Let an object of a `kind` write its calls down, if there is a timeline; the same object."""
     if timeline is not None:
-        made.__class__ = _subclass(cast(Hashable, type(made)))
+        made.__class__ = _subclass(cast(Hashable, type(made)), kind)
         setattr(made, _TIMELINE, timeline)
     return made
 
@@ -52,17 +52,8 @@ def _of(traced: object) -> Timeline:
 
 
 @lru_cache
-def _subclass(cls: Any) -> type:
-    from ..rma.window import Window
-    from .phase import Phase
-
-    methods = (
-        _of_windows()
-        if issubclass(cls, Window)
-        else _of_phases()
-        if issubclass(cls, Phase)
-        else _of_networks()
-    )
+def _subclass(cls: Any, kind: str) -> type:
+    methods = _METHODS[kind]()
     return type(
         cls.__name__, (cls,), {name: make(getattr(cls, name)) for name, make in methods.items()}
     )
@@ -146,6 +137,10 @@ def _listed(given: Any) -> Sequence[int] | None:
 
 
 def _of_networks() -> Mapping[str, Make]:
+    return {op: _call(op, _of_all) for op in _REDUCTIONS}
+
+
+def _of_local_calls() -> Mapping[str, Make]:
     near: dict[str, Callable[..., Near]] = dict.fromkeys(_OF_ALL, _of_all)
     near["neighbor_allreduce"] = _of_neighbors(1, "src_weights", "dst_weights")
     near["neighbor_allgather"] = _of_neighbors(0, "src_ranks", "dst_ranks")
@@ -155,7 +150,7 @@ def _of_networks() -> Mapping[str, Make]:
     methods["_neighbor_allreduce"] = methods.pop(
         "neighbor_allreduce"
     )  # else an event of the mixing
-    return methods | {op: _call(op, _of_all) for op in _REDUCTIONS}
+    return methods
 
 
 # Mixings
@@ -216,3 +211,11 @@ def _of_windows() -> Mapping[str, Make]:
     methods = {op: _alone(op) for op in (*_TRANSFERS, "update", "flush")}
     methods |= {f"start_{op}": _alone(op) for op in _TRANSFERS}
     return methods | {"collect": _alone("collect"), "mutex": _mutex}
+
+
+_METHODS: Mapping[str, Callable[[], Mapping[str, Make]]] = {
+    "network": _of_networks,
+    "local": _of_local_calls,
+    "mixing": _of_phases,
+    "window": _of_windows,
+}

@@ -10,6 +10,7 @@ from mpidec import topology as T
 from mpidec.comm.checks.matching import Matching
 from mpidec.comm.checks.operation import Operation
 from mpidec.comm.mixing import reductions
+from mpidec.comm.mixing.agreement import Agreement
 from mpidec.comm.mixing.local import operations
 from mpidec.comm.mixing.local.flat import FlatArray
 from mpidec.comm.rma.claims import RankLocks
@@ -77,8 +78,8 @@ SUMS = {
 
 
 STEPS = {
-    "numbering": (reductions.NetworkReductions, "_asking"),
-    "comparison": (reductions.NetworkReductions, "_compare"),
+    "numbering": (Agreement, "_asking"),
+    "comparison": (Agreement, "_compare"),
     "agreement": (Matching, "wait"),
     "first wait": (Collectives, "wait"),
     "second wait": (Collectives, "wait", 1),

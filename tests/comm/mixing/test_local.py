@@ -112,7 +112,7 @@ def test_calls_over_the_same_ranks_with_other_weights(net, way):
     n, i = net.n, net.rank
     for seed in range(12):
         net.set_topology((T.ring, T.star)[seed // 6](n))
-        there = net._graph.topology.at(0).W.toarray() != 0
+        there = net.topology.at(0).W.toarray() != 0
         np.fill_diagonal(there, False)
         X, (own, _, src, dst) = stack(n, (2, 1 + 3 * (seed % 2)), seed=seed), random_graph(n, seed)
         weights = (
@@ -721,7 +721,7 @@ def test_topologies_that_have_been_set(transport, monkeypatch):
         for graph in (*some, *lazy, *some):
             mixes(graph)
         with monkeypatch.context() as patch:
-            patch.setattr(net, "_mixer", None)  # which makes one with all ranks
+            patch.setattr(net.mixers, "make", None)  # which makes one with all ranks
             for graph in (*some[::-1], *some):
                 mixes(graph)
 

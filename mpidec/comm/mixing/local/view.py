@@ -12,7 +12,6 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,17 @@ import numpy as np
 from ....topology import Schedule, Topology
 from ...arrays.devices import Array
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
+from ...checks.matching import Matching
 from ...checks.mismatch import apart
 from ...checks.operation import Operation, Steps
+from ...rma.window import Window
+from ...runtime.context import Checked
 from ...runtime.mpi import MPI
 from ...runtime.pending import Pending
 from ...transport.node_calls import NodeCalls, WeightedSum
 from ...transport.plan import Plan
-from ..operators import NetworkOperators
+from ..agreement import Agreement
+from ..mixers import Mixers
 from ..traced import trace
 from . import operations
 from .edges import Edges, Nodes, Weight, index, number, repeatable, valid_nodes
@@ -44,8 +47,8 @@ _GRAPHS = 16  # that have been set, and are kept
 _DICT = dict, type(None)
 
 
-class LocalView(NetworkOperators):
-    """The calls of `Network` for programs with one agent per rank, on arrays of any shape.
+class LocalView:
+    """The calls of a network for programs with one agent per rank, on arrays of any shape: `net.local`.
 
     Every rank makes the same calls in the same order, except for `pair_gossip`, which two ranks make.  The inputs are never
     modified, the results are new arrays, and sums are taken in ascending order of the ranks.  `start_...` begins a call
@@ -65,24 +68,31 @@ class LocalView(NetworkOperators):
     """
 
     def __init__(
-        self,
-        n: int | None = None,
-        comm: MPI.Intracomm | None = None,
-        *,
-        transport: str | None = None,
-        windows: str | None = None,
-        timeline: str | None = None,
+        self, agreement: Agreement, matching: Matching, mixers: Mixers, windows: list[Window]
     ):
-        super().__init__(n, comm, transport=transport, windows=windows, timeline=timeline)
-        near = self.node is not None and self.node.single_node
-        self._node_calls = NodeCalls(self.context) if near else None
+        self.context = context = agreement.context
+        self._agreement, self._matching = agreement, matching
+        self._mixers, self._windows = mixers, windows
+        self.rank, self.size, self._engine = context.rank, context.size, context.engine
+        near = context.memory is not None and context.memory.single_node
+        self._node_calls = NodeCalls(context) if near else None
         self._graph: Graph | None = None
         self._graphs: dict[str | Topology | Schedule, Graph] = {}
         self._machine_graph: Graph | None = None
         self._machine_list: list[list[int]] | None = None
         self._known: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
         self._sums: dict[tuple[object, ...] | None, WeightedSum] = {}
-        trace(self, self.context.timeline)
+        trace(self, "local", context.timeline)
+
+    @property
+    def n(self) -> int:
+        """The number of agents."""
+        return self.context.partition.n
+
+    @property
+    def check(self) -> Checked:
+        """Whether lists of senders and receivers are compared; see `Network.check`."""
+        return self._matching.check
 
     # Topologies
 
@@ -104,19 +114,18 @@ class LocalView(NetworkOperators):
         Collective: a few small reductions, and none for one of the last 16 that were set: where ranks differ then, the next
         call says so.
         """
-        self._one_agent_each()
+        self.one_agent_each()
         kept = topology if isinstance(topology, (str, Topology, Schedule)) else None
         graph = None if kept is None else self._graphs.get(kept)
         if graph is None:
-            context = replace(self.context, mixing="neighbor_allreduce")
-            made = self._as_topology("net.set_topology", topology, self.n)
-            graph = Graph(made, self.rank, self._mixer(made, context))
+            made = self._mixers.agreed("net.set_topology", topology, self.n)
+            graph = Graph(made, self.rank, self._mixers.make(made, "neighbor_allreduce"))
             if len(self._graphs) >= _GRAPHS:  # in the order in which all ranks have set them
                 self._graphs.pop(next(iter(self._graphs))).close()
             self._graphs[kept or made] = graph
             self._sums.clear()
-        with self.engine:  # which the network has until it is closed
-            self.matching.require_in_step()
+        with self._engine:  # which the network has until it is closed
+            self._matching.require_in_step()
             graph.step = 0
             self._graph = graph
 
@@ -141,9 +150,9 @@ class LocalView(NetworkOperators):
         ValueError
             If the topology is not for the number of machines, or differs between ranks.
         """
-        self._one_agent_each()
+        self.one_agent_each()
         count = len(self.machines())
-        made = self._as_topology("net.set_machine_topology", topology, count, " machines")
+        made = self._mixers.agreed("net.set_machine_topology", topology, count, " machines")
         self._machine_graph = Graph(made, self._machine)
 
     def machines(self) -> list[list[int]]:
@@ -160,18 +169,20 @@ class LocalView(NetworkOperators):
             names = "MPIDEC_RANKS_PER_MACHINE", "MPIDEC_RANKS_PER_NODE"
             name = next((name for name in names if os.environ.get(name)), names[1])
             per = os.environ.get(name, "").lstrip("0")
-            with self.agreeing("net.machines"):
+            with self._agreement.agreeing("net.machines"):
                 if per and not (per.isdigit() and int(per) >= 1):
                     raise ValueError(f"{name} is {per!r}, expected a whole number >= 1")
-            self.matching.agree("net.machines", f"{name}={per}")
+            self._matching.agree("net.machines", f"{name}={per}")
             if per:
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
             else:  # by now all ranks have come
-                with self.engine, self.collectives:
-                    node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-                    leader = MPI.Group.Translate_ranks(node.group, [0], self.comm.group)[0]
+                with self._engine, self._agreement.collectives:
+                    node = self.context.comm.Split_type(MPI.COMM_TYPE_SHARED)
+                    leader = MPI.Group.Translate_ranks(node.group, [0], self.context.comm.group)[0]
                     node.Free()
-                    leaders = self.collectives.gather_all(np.array(leader), "net.machines").tolist()
+                    leaders = self._agreement.collectives.gather_all(
+                        np.array(leader), "net.machines"
+                    ).tolist()
             self._machine_list = [
                 [rank for rank, its in enumerate(leaders) if its == leader]
                 for leader in sorted(set(leaders))
@@ -318,8 +329,8 @@ class LocalView(NetworkOperators):
         name: str,
     ) -> Pending:
         """With weights of this call, through the memory of the node."""
-        self._one_agent_each()
-        with self.engine:
+        self.one_agent_each()
+        with self._engine:
             key = None if name else self._sum_key(x, src_weights, dst_weights)
             try:
                 plan, array = self._step(dst_weights), FlatArray.of(x)
@@ -377,7 +388,7 @@ class LocalView(NetworkOperators):
         sums = self._sums.get(key)
         if sums is None or not x.flags.carray:
             return None
-        with self.engine:
+        with self._engine:
             if dst_weights is not None or self._graph is None:
                 return sums(x, self_weight, src_weights, dst_weights)
             self._graph.step += 1  # also if the call raises
@@ -408,7 +419,7 @@ class LocalView(NetworkOperators):
 
     def _start_mixing(self, x: Array, graph: Graph, mixer: Mixer, name: str) -> Pending:
         """Along the topology that was set, with its weights: a mixing of one row."""
-        self._one_agent_each()
+        self.one_agent_each()
         array: Array = x if hasattr(x, "reshape") else np.asarray(x)
         shape = tuple(array.shape)
         phase = mixer.at(graph.step)
@@ -546,7 +557,7 @@ class LocalView(NetworkOperators):
         self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5
     ) -> Pending:
         """Begin `pair_gossip`."""
-        self._one_agent_each()
+        self.one_agent_each()
         other = index(peer, "peer", self.size)
         if other == self.rank:
             raise ValueError(f"peer names rank {other} itself: gossip takes two")
@@ -607,7 +618,7 @@ class LocalView(NetworkOperators):
         name: str = "",
     ) -> Pending:
         """Begin `hierarchical_neighbor_allreduce`."""
-        self._one_agent_each()
+        self.one_agent_each()
         src_machine_weights = repeatable(src_machine_weights)
         dst_machine_weights = repeatable(dst_machine_weights)
         machines, mine = self.machines(), self._machine
@@ -766,7 +777,8 @@ class LocalView(NetworkOperators):
 
     # The beginning and the end of calls
 
-    def _one_agent_each(self) -> None:
+    def one_agent_each(self) -> None:
+        """Refuse a network with another number of agents than ranks."""
         if self.n != self.size:
             raise ValueError(
                 f"the network has {self.n} agents on {self.size} ranks, expected one on each: these calls are for "
@@ -783,8 +795,8 @@ class LocalView(NetworkOperators):
         name: str = "",
     ) -> Pending:
         """Begin a call; errors in its arguments are reported to the ranks that would wait for this one."""
-        self._one_agent_each()
-        operation = self.matching.operation(named(op, name), peer)
+        self.one_agent_each()
+        operation = self._matching.operation(named(op, name), peer)
         try:
             steps = prepare(operation)
         except BaseException as error:  # Ctrl-C as well: the others count this call
@@ -797,13 +809,13 @@ class LocalView(NetworkOperators):
             else:
                 concerned.add(peer)
             if not isinstance(error, Exception):
-                self.engine.interrupt(f"{type(error).__name__} in {operation}")
-            self.matching.reject(operation, error, concerned - {self.rank})
+                self._engine.interrupt(f"{type(error).__name__} in {operation}")
+            self._matching.reject(operation, error, concerned - {self.rank})
             raise
         try:
-            self.matching.start(operation, steps)
+            self._matching.start(operation, steps)
         except BaseException as error:
-            self.engine.interrupt(f"{type(error).__name__} in {operation}")
+            self._engine.interrupt(f"{type(error).__name__} in {operation}")
             raise
         return Pending(operation, lambda: operation.result)
 
@@ -812,11 +824,11 @@ class LocalView(NetworkOperators):
 
     def _compare_lists(self, op: str, sources: object, dests: object) -> None:
         """Let all ranks compare the lists of all, if `check` says so; lists that are wrong otherwise the call itself refuses."""
-        self._one_agent_each()
+        self.one_agent_each()
         if self.check != "all" or sources is None or dests is None or self.size == 1:
             return
         takes, sends = valid_nodes(sources, self.size), valid_nodes(dests, self.size)
-        with self.engine:
+        with self._engine:
             if self._node_calls is not None:
                 self._node_calls.compare(op, takes, sends)
                 return
