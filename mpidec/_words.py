@@ -79,7 +79,7 @@ def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
         several = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if several or key not in held or name in {*parts, "x_star"} or _is_data(held[key]):
             continue
-        text = word(_number(held[key]))
+        text = word(number(held[key]))
         if parameter.default is parameter.empty or text != word(parameter.default):
             parts[name] = text
     return f"{type(thing).__name__}({', '.join(f'{name}={text}' for name, text in parts.items())})"
@@ -166,12 +166,11 @@ def word(thing: object) -> str:
     return ADDRESS.sub("", " ".join(repr(thing).split()))
 
 
-def _number(value: object) -> object:
+def number(value: object) -> object:
     """The number of which an array consists, if there is one."""
     if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
-        number: object = value.flat[0].item()
-        return number
-    return value
+        value = value.flat[0]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _is_data(value: object) -> bool:

@@ -67,7 +67,7 @@ class RankMismatchError(ValueError):
 
 
 class ResumeError(ValueError):
-    """The run in a file cannot be continued: the file is damaged, or was made by another problem, solver or topology."""
+    """The run in a file cannot be continued: the file is damaged, or what shapes the curve of the run has changed."""
 
 
 class Unstable(ValueError):

@@ -24,6 +24,7 @@ from ..solvers.base import Solver, at_step, state
 from ..topology.optimized import Adaptive
 from . import codec_limits
 from .arguments import Delay, check_equal, problem_of
+from .curve import curve
 from .decisions import Control
 from .diagnosis import Diagnosis
 from .functions import LocalFunctions, term_of
@@ -288,7 +289,9 @@ class _Run:
             problem=plan.problem,
         )
         least = self.measure.least()
-        meta["every"] = plan.every
+        meta |= {"every": plan.every} | curve(
+            self.net, self.solver, plan.oracle, mixer.topology, plan.X, plan.seed, mixer
+        )
         meta |= {} if least is None else {"f_star": least}
         if not record.resume:
             names, records = self.measure.names, plan.steps // plan.every + 2

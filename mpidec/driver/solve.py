@@ -146,7 +146,7 @@ def solve(
         Seed of the oracle's random numbers.
     record : path or Record, optional
         HDF5 file for metrics, trajectory, checkpoints and the result.  An existing one is refused:
-        `mpidec.Record(path, replace=True)` replaces it, and `Record(path, resume=True)` continues its run.
+        `mpidec.Record(path, replace=True)` replaces it, and `Record(path, resume=True)` continues its run, with the same settings.
     every : int
         Steps between two records.  The first and the last iterate are always recorded.
     stop : mapping or callable, optional

@@ -199,12 +199,6 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
         "run.stop_error": "--stop-error",
         "run.progress": "run.progress",
     }
-    for flag in flags:
-        if flag.key not in free:
-            raise ConfigError(
-                f"{flag.origin}: a resumed run keeps its experiment, and only {', '.join(free.values())} "
-                "can be changed"
-            )
     run = read_run(path)
     if run.config.startswith(("# from mpidec.solve", "# from mpidec.simulate")):
         raise ConfigError(
@@ -214,6 +208,12 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     settings = config.read_toml(path, text=run.config)
     stated = {setting.key: setting.value for setting in settings}
     known = config.former(stated)
+    for flag in flags:
+        if flag.key not in free:
+            raise ConfigError(
+                f"{flag.origin}: {flag.key} is {known.get(flag.key, 'not set')} in {path}, not {flag.value}: a resumed run "
+                f"keeps its experiment, and only {', '.join(free.values())} can be changed"
+            )
     settings = [setting for setting in settings if setting.key in known] + [
         config.Setting(key, known[key], f"{path}:{key}", text=False)
         for key in known

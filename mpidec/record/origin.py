@@ -1,4 +1,4 @@
-"""Hashes of the data and files that a run was made from, by which a resumed run notices that they have changed."""
+"""What a run was made from: hashes of data and files, and its settings, by which a resumed run notices that they have changed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 DATA = "problem.data"  # the setting that names the data; their content is compared, not their file
 BLOCK = 1 << 20
+ROUNDING = {"float32": 1e-5}  # of numbers, relative to the largest one
 
 
 def file_hashes(sources: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -63,24 +66,72 @@ def changed_file(
     )
 
 
-def change(
+def changes(
     then: Mapping[str, Any], now: Mapping[str, Any], sources: Mapping[str, str] | None
-) -> str:
-    """Return what has changed between the root attributes of a run and those of the run that continues it; or "".
+) -> list[str]:
+    """Return what has changed between the root attributes of a run and those of the run that continues it.
 
     `sources` names files by setting; None, of a Python program, for data without a name.  Data of the package are not compared:
-    they follow from the settings.
+    they follow from the settings.  Settings of which one of them does not know are not compared either.
+
+    Examples
+    --------
+    >>> changes({"curve": '{"seed": "0"}'}, {"curve": '{"seed": "5", "dtype": "float64"}'}, None)
+    ['seed was 0, is now 5']
     """
+    found = list(filter(None, [_changed_data(then, now, sources)]))
+    file = changed_file(then, json.loads(now.get("files", "{}")), but=DATA)
+    if file:
+        found.append(f"{file} has changed since the run began")
+    return found + changed_settings(_settings(then), _settings(now))
+
+
+def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the settings that have changed, with what they were and are; numbers in lists differ by more than rounding errors."""
+    rounding = ROUNDING.get(str(now.get("dtype")), 1e-9)
+    return [
+        f"{name} was {_shown(then[name])}, is now {_shown(now[name])}"
+        for name in now
+        if name in then and not _alike(then[name], now[name], rounding)
+    ]
+
+
+def _settings(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What shapes the curve of a run, by name."""
+    try:
+        found = json.loads(attributes.get("curve", "{}"))
+    except (ValueError, TypeError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _alike(one: object, other: object, rounding: float) -> bool:
+    if not (isinstance(one, list) and isinstance(other, list)):
+        return one == other
+    try:
+        pairs = np.array([*zip(one, other)], float).reshape(-1, 2)
+    except (ValueError, TypeError):
+        return False
+    atol = rounding * np.abs(pairs[np.isfinite(pairs)]).max(initial=0.0)
+    return np.allclose(pairs[:, 0], pairs[:, 1], rtol=0, atol=float(atol), equal_nan=True)
+
+
+def _shown(value: object) -> str:
+    return ", ".join(f"{x:.8g}" for x in value) if isinstance(value, list) else str(value)
+
+
+def _changed_data(
+    then: Mapping[str, Any], now: Mapping[str, Any], sources: Mapping[str, str] | None
+) -> str:
     own = sources is None or DATA in sources
     old, new = then.get("data_hash"), now.get("data_hash")
-    if own and old and new and old != new:
-        name = os.path.basename((sources or {}).get(DATA, "")) or "the data of the problem"
-        counts = [int(attributes.get("data_samples", 0)) for attributes in (then, now)]
-        how = (
-            f"{counts[0]} samples then, {counts[1]} now"
-            if counts[0] != counts[1]
-            else f"{counts[0]} samples with other values"
-        )
-        return f"{name} {'has' if sources else 'have'} changed since the run began: {how}"
-    file = changed_file(then, json.loads(now.get("files", "{}")), but=DATA)
-    return f"{file} has changed since the run began" if file else ""
+    if not (own and old and new and old != new):
+        return ""
+    name = os.path.basename((sources or {}).get(DATA, "")) or "the data of the problem"
+    counts = [int(attributes.get("data_samples", 0)) for attributes in (then, now)]
+    how = (
+        f"{counts[0]} samples then, {counts[1]} now"
+        if counts[0] != counts[1]
+        else f"{counts[0]} samples with other values"
+    )
+    return f"{name} {'has' if sources else 'have'} changed since the run began: {how}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..exceptions import ResumeError as ResumeError
 from ..protocols import Reductions
-from .origin import change
+from .origin import changes
 from .reader import last_checkpoint, read
 from .runfile import RunFile
 
@@ -29,6 +29,10 @@ CHANGED = (
     "settings",
     "f_star",
     "every",
+    "curve",
+    "files",
+    "data_hash",
+    "data_samples",
 )  # root attributes that a resumed run replaces
 PART = (
     "created",
@@ -95,16 +99,19 @@ class Record:
     flush_seconds, checkpoint_seconds : float
         Intervals at which the file is brought up to date, and at which a state to resume from is stored.
     resume : bool
-        Continue the run in `path` from its last checkpoint; later records are dropped and recorded again.
+        Continue the run in `path` from its last checkpoint; later records are dropped and recorded again.  It is refused if what
+        shapes the curve has changed: data, code, the problem and its oracle, the solver and its parameters, W, mixing, x0, seed.
     replace : bool
         Replace the file if it exists, when the first record is written; otherwise it is refused.
     config : str or callable
         TOML text that reruns the experiment, or a function `config(solver)` that returns it for the solver of the run, whose step
         size has been found.
     sources : mapping, optional
-        What the experiment names as its own, by setting: ``{"problem.data": "mine.csv", "solver.name": "my.py:NIDS"}``.  A resumed
-        run is refused if the data or the files have changed.  By default the arrays of the problem, and the files of a solver and a
-        problem that were named ``FILE.py:NAME``.
+        What the experiment names as its own, by setting: ``{"problem.data": "mine.csv", "solver.name": "my.py:NIDS"}``.  By default
+        the arrays of the problem, and the files of a solver and a problem that were named ``FILE.py:NAME``.
+    changed : bool
+        With `resume`, continue although something of that has changed, other than W: what was and what is are told by the attribute
+        `resumed` of the file.
 
     Examples
     --------
@@ -120,6 +127,7 @@ class Record:
     replace: bool = False
     config: str | Callable[[Any], str] = ""
     sources: Mapping[str, str] | None = None
+    changed: bool = False
 
     def check(self) -> None:
         """Refuse a file that exists, unless it is to be replaced or resumed.
@@ -132,6 +140,10 @@ class Record:
         if self.resume and self.replace:
             raise ValueError(
                 f"Record({path!r}) has both resume=True and replace=True, expected one of them"
+            )
+        if self.changed and not self.resume:
+            raise ValueError(
+                f"Record({path!r}) has changed=True without resume=True: a new run has nothing to compare with"
             )
         if not (self.resume or self.replace) and os.path.isfile(path):
             raise FileExistsError(
@@ -157,6 +169,7 @@ class Recorder(Generic[State]):
             self._counts = dict.fromkeys(per_edge, edges)
         self._file: RunFile | None = None
         self._parts = ""  # attribute `resumed` of a resumed run
+        self._changes: list[str] = []  # since the part before
         self._kept: int | None = None  # step of the last record of a resumed run
         self.error: Exception | None = None
 
@@ -207,10 +220,15 @@ class Recorder(Generic[State]):
                 given = None if given is None else given + column_phases(topology)
             except ValueError as error:
                 raise ResumeError(str(error)) from error
-            if other := change(run.attributes, meta, self._spec.sources):
+            self._changes = changes(run.attributes, meta, self._spec.sources)
+            if self._changes and not self._spec.changed:
                 raise ResumeError(
-                    f"{self._spec.path}: {other}: restore it, or begin a new run with "
-                    f"{'another record' if self._spec.sources is None else '--out another file'}"
+                    f"{self._spec.path}: {'; '.join(self._changes)}: restore it, or begin a new run with "
+                    + (
+                        "another record, or continue on purpose with changed=True beside resume=True"
+                        if self._spec.sources is None
+                        else "--out another file"
+                    )
                 )
             self._parts = str(run.attributes.get("resumed", ""))
             there = run.topology + run.columns
@@ -266,8 +284,7 @@ class Recorder(Generic[State]):
         """
         kept = {name: value for name, value in meta.items() if name in CHANGED}
         if meta and self._net.rank == 0:
-            part = ", ".join(f"{name}: {meta[name]}" for name in PART if name in meta)
-            kept["resumed"] = f"{self._parts}step {step}, {part}\n"
+            kept["resumed"] = self._parts + resumed(step, self._changes, meta)
         meta = kept
         path, seconds = self._spec.path, self._spec.flush_seconds
 
@@ -397,6 +414,19 @@ class Recorder(Generic[State]):
             if np.ndim(value) == 0
             else self._net.gather_rows(value, self._counts.get(name, self._net.partition.counts()))
         )
+
+
+def resumed(step: int, changes: Sequence[str], meta: Mapping[str, Any]) -> str:
+    """Return the line of the attribute `resumed` on a part of a run: its first step, what has changed, and where it ran.
+
+    Examples
+    --------
+    >>> resumed(5, ["seed was 0, is now 1"], {"host": "node1"})
+    'step 5, changed: seed was 0, is now 1, host: node1\\n'
+    """
+    told = [f"changed: {'; '.join(changes)}"] if changes else []
+    told += [f"{name}: {meta[name]}" for name in PART if name in meta]
+    return f"step {step}, {', '.join(told)}\n"
 
 
 def phases(topology: Phases) -> list[csr_array] | None:

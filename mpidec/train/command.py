@@ -143,13 +143,15 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
             f"{path} is not the file of a training: continue it with python -m mpidec.run --resume "
             f"{shlex.quote(path)}"
         )
+    own = former(read_toml(path, text=run.config))
+    known = {each.key: each.value for each in own}
     for flag in flags:
         if flag.key not in ("train.epochs", "train.trace"):
             raise ConfigError(
-                f"{flag.origin}: a resumed training keeps its settings, and only --epochs and --trace can be "
-                "changed"
+                f"{flag.origin}: {flag.key} is {known.get(flag.key, 'not set')} in {path}, not {flag.value}: a resumed "
+                "training keeps its settings, and only --epochs and --trace can be changed"
             )
-    settings = Settings.load([*former(read_toml(path, text=run.config)), *flags])
+    settings = Settings.load([*own, *flags])
     announce_code("train", path, {"data.name": settings.data, "model.name": settings.model})
     done = float(run.metrics["epoch"][-1]) if len(run.metrics["epoch"]) else 0.0
     if run.outcome == "completed" and done >= settings.epochs:

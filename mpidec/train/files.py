@@ -13,8 +13,8 @@ from .._version import __version__
 from ..comm.mixing import Network
 from ..driver.provenance import provenance
 from ..record import RunFile, last_checkpoint, read
-from ..record.origin import DATA, change, file_hashes
-from ..record.recorder import phases
+from ..record.origin import DATA, changed_settings, changes, file_hashes
+from ..record.recorder import phases, resumed
 from ..topology import Schedule, Topology
 from .states import flat, nested
 
@@ -59,6 +59,8 @@ class TrainFile:
     def __init__(self, net: Network, path: str):
         self._net, self.path = net, path
         self._file: RunFile | None = None
+        self._changes: list[str] = []  # since the part before
+        self._parts = ""  # attribute `resumed` of a resumed training
 
     def create(
         self,
@@ -100,8 +102,23 @@ class TrainFile:
 
         self._on_root(make)
 
-    def load(self, origin: Origin) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
-        """The step and this rank's state of the last checkpoint, and the records up to it."""
+    def load(
+        self,
+        origin: Origin,
+        settings: Callable[[str], Mapping[str, object]],
+        config: str,
+        changed: bool,
+    ) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
+        """The step and this rank's state of the last checkpoint, and the records up to it.
+
+        Parameters
+        ----------
+        origin : Origin
+        settings : callable
+            What shapes a curve, by name, from the text of its settings; `config` is that of this training.
+        changed : bool
+            Whether data and settings may have changed.
+        """
         parts: list[Any] = []
 
         def stored() -> None:
@@ -112,10 +129,16 @@ class TrainFile:
                     f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has {self._net.size}: "
                     f"resume it with mpirun -n {ranks}"
                 )
-            if other := change(run.attributes, origin.attributes(), origin.sources):
+            self._changes = changes(run.attributes, origin.attributes(), origin.sources)
+            then, now = settings(run.config), settings(config)
+            every = dict.fromkeys([*then, *now], "not set")  # options of one of them
+            self._changes += changed_settings({**every, **then}, {**every, **now})
+            if self._changes and not changed:
                 raise ValueError(
-                    f"{self.path}: {other}: restore it, or begin a new training with another file, --out"
+                    f"{self.path}: {'; '.join(self._changes)}: restore it, or begin a new training with another file, "
+                    "--out (or continue on purpose: fit(..., resume=True, changed=True))"
                 )
+            self._parts = str(run.attributes.get("resumed", ""))
             columns = {**run.metrics, **run.agents}
             kept = np.flatnonzero(run.metrics["step"] <= step)
             records = [{name: values[i] for name, values in columns.items()} for i in kept]
@@ -138,11 +161,13 @@ class TrainFile:
         self._net.agree(error)
         return step, state, records
 
-    def resume(self, step: int, config: str) -> None:
+    def resume(self, step: int, config: str, origin: Origin) -> None:
         """Reopen the file to continue after `step`."""
 
         def reopen() -> None:
-            self._file = RunFile.resume(self.path, step, meta={"config": config})
+            meta = {"config": config, **origin.attributes()}
+            meta["resumed"] = self._parts + resumed(step, self._changes, provenance())
+            self._file = RunFile.resume(self.path, step, meta=meta)
 
         self._on_root(reopen)
 

@@ -25,7 +25,7 @@ from ..plugins import is_plugin, short
 from ..record.origin import DATA
 from .files import Origin, TrainFile
 from .options import named
-from .settings import Settings, graph, method
+from .settings import Settings, graph, method, shaping
 from .workers import Workers
 
 METRICS = (
@@ -86,6 +86,7 @@ def fit(
     *,
     net: Network | None = None,
     resume: bool = False,
+    changed: bool = False,
     progress: Progress | None = None,
     **changes: Any,
 ) -> Trained:
@@ -97,7 +98,10 @@ def fit(
     net : Network, optional
         By default one over `MPI.COMM_WORLD` with the workers of the settings; with one rank 16, else one per rank.
     resume : bool
-        Continue the training in the file `settings.out` from its last evaluation, bit for bit, on the same number of ranks.
+        Continue the training in the file `settings.out` from its last evaluation, bit for bit, on the same number of ranks.  It is
+        refused if data, code or settings have changed, but for `epochs`, `every`, `device` and `trace`.
+    changed : bool
+        With `resume`, continue although they have; what was and what is are told by the attribute `resumed` of the file.
     progress : callable (step, steps, metrics), optional
         Called after each step with the metrics of the last evaluation.
     **changes
@@ -123,7 +127,7 @@ def fit(
     """
     settings = replace(settings or Settings(), **changes)
     owned = Network(workers(settings, MPI.COMM_WORLD)) if net is None else None
-    with Training(settings, net or owned, resume) as training:  # type: ignore[arg-type]
+    with Training(settings, net or owned, resume, changed) as training:  # type: ignore[arg-type]
         trained = training.run(progress)
     if owned is not None:
         owned.close()
@@ -155,7 +159,9 @@ def workers(settings: Settings, comm: MPI.Intracomm) -> int:
 class Training:
     """A training that is ready to run.  Collective; see `fit`."""
 
-    def __init__(self, settings: Settings, net: Network, resume: bool = False):
+    def __init__(
+        self, settings: Settings, net: Network, resume: bool = False, changed: bool = False
+    ):
         self.net, self.settings = net, settings
         self._file: TrainFile | None = None
         error: Exception | None = None
@@ -206,7 +212,7 @@ class Training:
         if s.out is not None:
             self._file = TrainFile(net, s.out)
             if resume:
-                self._continue(self._file)
+                self._continue(self._file, changed)
             else:
                 self._file.create(
                     s.to_toml(),
@@ -344,9 +350,10 @@ class Training:
                 },
             )
 
-    def _continue(self, file: TrainFile) -> None:
+    def _continue(self, file: TrainFile, changed: bool) -> None:
         """Load the last checkpoint; collective."""
-        self._step, state, self._records = file.load(self._origin())
+        origin, config = self._origin(), self.settings.to_toml()
+        self._step, state, self._records = file.load(origin, shaping, config, changed)
         error: Exception | None = None
         try:
             self.workers.model.load_state_dict(state["model"])
@@ -357,7 +364,7 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self._random, self._seconds = state["random"], state["seconds"]
         self._sent_before = int(state["counts"][1])
-        file.resume(self._step, self.settings.to_toml())
+        file.resume(self._step, config, origin)
 
     def _origin(self) -> Origin:
         s, data = self.settings, self.workers

@@ -293,6 +293,29 @@ def former(settings: list[Setting]) -> list[Setting]:
     ]
 
 
+FREE = {"train.epochs", "train.every", "train.device", "train.out", "train.trace", "data.path"}
+"""Keys of settings that a resumed training may change."""
+
+
+def shaping(text: str) -> dict[str, object]:
+    """What shapes the curve of a training, by key, from the TOML text of its settings; files by name, whatever their folder.
+
+    Examples
+    --------
+    >>> found = shaping('optimizer.lr = 0.2\\nmodel.name = "here/mine.py:Net"')
+    >>> found["optimizer.lr"], found["optimizer.clip"], found["model.name"]
+    (0.2, None, 'mine.py:Net')
+    """
+    defaults = Settings()
+    found: dict[str, object] = {each.key: getattr(defaults, each.name) for each in own()}
+    found |= {each.key: each.value for each in former(read_toml(text=text))}
+    return {
+        key: os.path.basename(value) if isinstance(value, str) else value
+        for key, value in found.items()
+        if key not in FREE
+    }
+
+
 @cache
 def own() -> list[Entry]:
     """The declarations of the fields of `Settings` that are keys and flags."""

@@ -444,7 +444,7 @@ def test_a_resume_that_does_not_fit_leaves_the_file_as_it_was(
     before = path.read_bytes()
     comm.Barrier()
     with pytest.raises(ValueError, match=words):
-        solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing)
+        solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True, changed=True), mixing)
     comm.Barrier()
     assert path.read_bytes() == before
 

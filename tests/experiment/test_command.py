@@ -592,7 +592,15 @@ def test_what_resume_refuses(capsys):
     assert run.main([*SMALL, "--steps=10"]) == 0
     for argv, word in (
         (["--resume", "run.h5"], "already taken 10 steps"),
-        (["--resume", "run.h5", "--seed=1"], "--seed"),
+        (["--resume", "run.h5", "--seed=1"], "--seed: run.seed is 0 in run.h5, not 1"),
+        (["--resume", "run.h5", "--step-size=1"], "solver.step_size is 0."),
+        (["--resume", "run.h5", "--solver=dgd"], "solver.name is "),
+        (["--resume", "run.h5", "--topology=star"], "topology.name is "),
+        (["--resume", "run.h5", "--problem=huber"], "problem.name is "),
+        (["--resume", "run.h5", "--set=problem.l2=1"], "problem.l2 is "),
+        (["--resume", "run.h5", "--set=problem.batch_size=1"], "batch_size is not set in run.h5"),
+        (["--resume", "run.h5", "--set=mixing.accelerate=2"], "mixing.accelerate is not set"),
+        (["--resume", "run.h5", "--agents=5"], "run.agents is "),
         (["--resume", "nowhere.h5"], "nowhere.h5"),
         (["a.toml", "--resume", "run.h5"], "a.toml"),
     ):

@@ -213,7 +213,7 @@ def test_a_resumed_run_has_the_bits_of_one_without_a_break(name, shared_tmp):
             T.ring(N),
             steps=60,
             net=net,
-            record=mpidec.Record(shared_tmp / "whole.h5", resume=True),
+            record=mpidec.Record(shared_tmp / "whole.h5", resume=True, changed=True),
         )
 
 

@@ -140,6 +140,38 @@ def test_resumed_training_equals_an_uninterrupted_one(
     assert (np.diff(rest.metrics["time"]) > 0).all()  # by a clock that shows the next second
 
 
+def test_what_shapes_the_curve_of_a_training_is_refused_by_name(net, shared_tmp):
+    path = shared_tmp / "train.h5"
+    settings = Settings(out=str(path), **(QUICK | {"epochs": 1}))
+    fit(settings, net=net)
+    before = path.read_bytes()
+    for change, words in (
+        ({"lr": 0.2}, "optimizer.lr was 0.1, is now 0.2"),
+        ({"momentum": 0.5}, "optimizer.momentum was 0.9, is now 0.5"),
+        ({"weight_decay": 0.1}, "optimizer.weight_decay was"),
+        ({"optimizer": "adam"}, "optimizer.name was sgd, is now adam"),
+        ({"schedule": "constant"}, "optimizer.schedule was cosine, is now constant"),
+        ({"clip": 1.0}, "optimizer.clip was None, is now 1.0"),
+        ({"batch": 16}, "train.batch was 32, is now 16"),
+        ({"seed": 1}, "train.seed was 0, is now 1"),
+        ({"algorithm": "relay", "topology": "chain"}, "algorithm.name was atc, is now relay"),
+        ({"topology": "chain"}, "topology.name was .*, is now chain"),
+        ({"model_options": {"hidden": [8]}}, "model.hidden was not set, is now 8"),
+        ({"alpha": 1.0}, "data.alpha was 0.1, is now 1.0"),
+    ):
+        with pytest.raises(ValueError, match=f"train.h5: .*{words}"):
+            fit(settings, net=net, resume=True, epochs=2, **change)
+    words = f"train.workers was {net.n}, is now {net.n + 1}"
+    with mpidec.Network(net.n + 1, net.comm) as more, pytest.raises(ValueError, match=words):
+        fit(settings, net=more, resume=True, epochs=2)
+    assert path.read_bytes() == before
+    fit(settings, net=net, resume=True, changed=True, epochs=2, lr=0.2)
+    fit(settings, net=net, resume=True, epochs=3, lr=0.2, every=3)
+    parts = mpidec.read(path).attributes["resumed"].splitlines()
+    assert "changed: optimizer.lr was 0.1, is now 0.2, command: " in parts[0]
+    assert "changed" not in parts[1] and len(parts) == 2
+
+
 @pytest.mark.parametrize("algorithm", ["async_push_sum", "a2cid2"])
 def test_asynchronous_training_goes_on_from_its_file(shared_tmp, algorithm):
     with mpidec.Network() as net:
@@ -436,7 +468,7 @@ def test_command(comm, shared_tmp, monkeypatch, capfd):
     said = capfd.readouterr().err
     assert comm.rank or (
         "already trained for 2 epochs" in said
-        and "--lr: a resumed training keeps its settings" in said
+        and "--lr: optimizer.lr is 0.1 in train.h5, not 1: a resumed training keeps its" in said
     )
     assert main(["--list"], comm) == 0 and main(["--help"], comm) == 0
     out = capfd.readouterr().out

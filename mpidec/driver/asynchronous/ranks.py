@@ -17,6 +17,7 @@ from ...comm.runtime.progress import abandon
 from ...problems.agents import of_one
 from ...record.reader import read
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
+from ..curve import curve
 from ..diagnosis import Diagnosis
 from ..loop import Plan, note, recorded_choice, resumed_at
 from ..metrics import Metrics, columns
@@ -110,6 +111,17 @@ def _attempt(
             problem=plan.problem,
         )
         meta["clock"] = "seconds"
+        meta |= curve(
+            net,
+            solver,
+            plan.oracle,
+            plan.topology,
+            plan.X,
+            plan.seed,
+            delay=plan.delay,
+            drop=plan.drop,
+            straggler=plan.straggler,
+        )
         file = AsyncFile(net, plan.record, solver, plan.topology, measure, agents, meta)
         before = file.begin(names(measure, "rounds"), records)
         if plan.record.resume:

@@ -1,0 +1,133 @@
+"""What shapes the curve of a run, in words: a run is resumed with the same, or told of what has changed."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._words import ADDRESS, number, word
+from ..comm.mixing import Network
+from ..comm.mixing.operator import Operator, StepOperator
+from ..comm.runtime.agreement import on_all_ranks
+from ..solvers.base import Solver
+from .arguments import problem_of
+
+if TYPE_CHECKING:
+    from ..problems import Oracle, Problem
+    from ..topology import Schedule, Topology
+
+STEPS = range(4)  # of which functions of the step, and schedules without a period, are compared
+LOCAL = {"m", "n", "x_star"}  # what depends on the number of ranks, or on what is known by now
+
+Words = dict[str, str | list[float]]
+
+
+def curve(
+    net: Network,
+    solver: Solver,
+    oracle: Problem | Oracle | None,
+    topology: Topology | Schedule,
+    X: np.ndarray,
+    seed: int,
+    mixer: Operator[StepOperator] | None = None,
+    **conditions: object,
+) -> dict[str, str]:
+    """The root attribute ``curve``, on rank 0: texts and numbers by name, as JSON; collective.
+
+    Of the problem its class and its plain parameters, and value and gradient at the initial rows `X`, unless they are random: data
+    with a hash are compared by that (see `mpidec.record.origin`).
+    """
+    rows = net.gather(X)
+    problem = problem_of(oracle)
+    found: Words = {
+        "solver": type(solver).__name__,
+        **_parts(solver, "solver."),
+        **_oracles(oracle),
+        **_at_start(net, problem, X),
+        "seed": str(seed),
+        "x0": word(number(rows)),
+        "dtype": str(X.dtype),
+        "mixing": "W" if mixer is None else ADDRESS.sub("", mixer.calls),
+        **({"topology": _without_period(topology)} if topology.period is None else {}),
+        **{name: word(value) for name, value in conditions.items()},
+    }
+    return {} if net.rank else {"curve": json.dumps(found)}
+
+
+def _parts(solver: Solver, prefix: str) -> Words:
+    """The fields of a solver; a step size that is a function by its first values, too."""
+    if not is_dataclass(solver):
+        return {f"{prefix}parameters": word(solver)}
+    found: Words = {prefix + each.name: word(getattr(solver, each.name)) for each in fields(solver)}
+    size = getattr(solver, "step_size", None)
+    if callable(size) and not is_dataclass(size):
+        first: list[float] = []
+        with suppress(Exception):  # of a function that ends
+            for k in STEPS:
+                first.append(float(size(k)))
+        found[f"{prefix}step_size of steps 0, 1, ..."] = first
+    return found
+
+
+def _oracles(oracle: object) -> Words:
+    """The classes of the oracles and of the problem, from the outside, and their numbers, texts and terms."""
+    kinds, found = list[str](), Words()
+    inner = oracle
+    while inner is not None:
+        kinds.append(type(inner).__name__)
+        held: Mapping[str, object] = getattr(inner, "__dict__", {})
+        for name in _parameters(type(inner)):
+            value = number(held.get(name, held.get(f"_{name}", held)))
+            plain = value is None or isinstance(value, (bool, int, float, str))
+            if name not in LOCAL and (plain or is_dataclass(value)):
+                found[f"{kinds[-1]}.{name}"] = word(value)
+        within = (getattr(inner, name, None) for name in ("source", "problem"))
+        inner = next(
+            (each for each in within if hasattr(each, "grad") or hasattr(each, "start")), None
+        )
+    return {"problem": " of ".join(kinds) or "None", **found}
+
+
+def _parameters(kind: type) -> Iterable[str]:
+    try:
+        return inspect.signature(kind).parameters
+    except ValueError:  # of a class that is not written in Python
+        return ()
+
+
+def _at_start(net: Network, problem: Problem | None, X: np.ndarray) -> Words:
+    """Sums over the agents of their values and gradients at X, weighted differently; without those that are random."""
+    if problem is None:
+        return {}
+    m, d = X.shape
+    weight = 1 + np.arange(net.lo, net.lo + m) / net.n
+    along = np.cos(np.arange(1.0, d + 1))
+    sums = np.zeros((m, 5))
+    with on_all_ranks(net), np.errstate(all="ignore"):
+        values = [np.asarray(problem.value(X.copy()), float) for _ in range(2)]
+        grads = [np.asarray(problem.grad(X.copy()), float) for _ in range(2)]
+        for column, (one, other) in enumerate((values, grads)):
+            sums[:, 3 + column] = not np.array_equal(one, other, equal_nan=True)
+        sums[:, 0] = weight * values[0]
+        sums[:, 1] = weight * (grads[0] @ along)
+        sums[:, 2] = weight * (grads[0] ** 2).sum(axis=1)
+    value, slope, square, *random = net.sum(sums).tolist()
+    found: Words = {} if random[0] else {"value at x0": [value]}
+    return found if random[1] else {**found, "gradient at x0": [slope, float(np.sqrt(square))]}
+
+
+def _without_period(topology: Topology | Schedule) -> str:
+    """The graphs of the first steps."""
+    digest = 0
+    for k in STEPS:
+        W = topology.at(k).W
+        for part in (W.indptr, W.indices, W.data):
+            digest = zlib.crc32(np.ascontiguousarray(part).tobytes(), digest)
+    return f"{topology.name} #{digest:08x}"

@@ -1,0 +1,196 @@
+"""A run is resumed with what has shaped its curve; other settings are refused by name, or accepted on purpose."""
+
+import functools
+
+import h5py
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpidec
+from mpidec import problems as P, solvers as S, topology as T
+
+N = 6
+RNG = np.random.default_rng(0)
+A, Y = RNG.normal(size=(N, 10, 3)), np.sign(RNG.normal(size=(N, 10)))
+
+
+def logistic(net, A=A, **options):
+    return P.LogisticRegression(A[net.lo : net.hi], Y[net.lo : net.hi], **options)
+
+
+def squares(net):
+    return P.LeastSquares(A[net.lo : net.hi], Y[net.lo : net.hi])
+
+
+def custom(net, at=1.0):
+    target = at * A[net.lo : net.hi, 0]
+    return P.Custom(
+        lambda X: ((X - target) ** 2).sum(axis=1) / 2, lambda X: X - target, m=net.m, d=3
+    )
+
+
+def batches(net, size=2):
+    return P.MiniBatch(logistic(net, l2=0.1), size)
+
+
+def run(net, path, steps=6, problem=logistic, solver=None, topology="ring", **options):
+    return mpidec.solve(
+        problem(net),
+        solver or S.EXTRA(0.02),
+        topology,
+        steps=steps,
+        net=net,
+        every=3,
+        record=path,
+        **options,
+    )
+
+
+def resumed(path, **options):
+    return mpidec.Record(path, resume=True, **options)
+
+
+def option(problem, **options):
+    return {"problem": functools.partial(problem, **options)}
+
+
+CHANGES = {  # name: settings before, those that change, what the message says
+    "step size": ({}, {"solver": S.EXTRA(0.002)}, "solver.step_size was 0.02, is now 0.002"),
+    "solver": ({"solver": S.DGD(0.1)}, {"solver": S.Diffusion(0.1)}, "solver was DGD, is now Diff"),
+    "variant": (
+        {"solver": S.DGD(0.1)},
+        {"solver": S.DGD(0.1, "cta")},
+        "order was 'awc', is now 'cta'",
+    ),
+    "schedule": (
+        {"solver": S.DGD(S.InverseSqrt(0.1))},
+        {"solver": S.DGD(S.InverseSqrt(0.2))},
+        r"InverseSqrt\(start=0.1, delay=100\), is now InverseSqrt\(start=0.2",
+    ),
+    "function": (
+        {"solver": S.DGD(lambda k: 0.1)},
+        {"solver": S.DGD(lambda k: 0.2)},
+        "step_size of steps 0, 1, ... was 0.1, 0.1, 0.1, 0.1, is now 0.2",
+    ),
+    "auto": ({}, {"solver": S.EXTRA("auto")}, "its step size was given as a number"),
+    "problem": ({}, {"problem": squares}, "problem was LogisticRegression, is now LeastSquares"),
+    "l2": (option(logistic, l2=0.1), option(logistic, l2=3.0), "l2 was 0.1, is now 3.0"),
+    "term": (
+        {"solver": S.NIDS(0.1), **option(logistic, term=P.l1(0.1))},
+        option(logistic, term=P.l1(0.2)),
+        "l1=0.1.*, is now .*l1=0.2",
+    ),
+    "data": ({}, option(logistic, A=A + 1e-12), "the data of the problem have changed"),
+    "custom": ({"problem": custom}, option(custom, at=1.0001), "gradient at x0 was"),
+    "batch": ({"problem": batches}, option(batches, size=4), "batch_size was 2, is now 4"),
+    "oracle": (
+        {"problem": batches},
+        option(logistic, l2=0.1),
+        "MiniBatch of Logistic.*, is now Log",
+    ),
+    "seed": ({"problem": batches}, {"seed": 5}, "seed was 0, is now 5"),
+    "x0": ({}, {"x0": np.ones(3)}, "x0 was 0.0, is now 1.0"),
+    "dtype": (
+        {"problem": custom},
+        {"x0": np.zeros(3, np.float32)},
+        "dtype was float64, is now float32",
+    ),
+    "W": ({}, {"topology": "star"}, "made with another W"),
+    "graphs": (
+        {"solver": S.DGD(0.1), "topology": T.random_matchings(T.ring(N), seed=0)},
+        {"topology": T.random_matchings(T.ring(N), seed=1)},
+        "topology was random_matchings.*, is now",
+    ),
+    "mixing": ({}, {"mixing": lambda W: W.accelerate(2)}, r"mixing was W, is now .*accelerate\(2"),
+    "codec": (
+        {"mixing": lambda W: W.compress("top_k", fraction=0.5)},
+        {"mixing": lambda W: W.compress("top_k", fraction=0.4)},
+        "fraction=0.5.*, is now .*fraction=0.4",
+    ),
+}
+SHOWN = ("step size", "l2", "custom", "seed")  # those that are tried on purpose, too
+
+
+@pytest.fixture
+def net():
+    with mpidec.Network(N) as net:
+        yield net
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_shapes_the_curve_is_refused_by_name(net, shared_tmp, name):
+    first, change, words = CHANGES[name]
+    path = shared_tmp / "run.h5"
+    run(net, path, **first)
+    net.comm.Barrier()
+    before = path.read_bytes()
+    net.comm.Barrier()
+    with pytest.raises(ValueError, match=f"run.h5: .*{words}"):
+        run(net, resumed(path), 9, **first | change)
+    assert path.read_bytes() == before
+    net.comm.Barrier()
+    if name in SHOWN:  # then the settings of the second part are those that go on
+        run(net, resumed(path, changed=True), 9, **first | change)
+        net.comm.Barrier()
+        part = mpidec.read(path).attributes["resumed"]
+        assert part.startswith("step 6, changed: ") and part.count("\n") == 1
+        run(net, resumed(path), 12, **first | change)
+        net.comm.Barrier()
+        found = mpidec.read(path).attributes["resumed"].splitlines()
+        assert found[0] == part[:-1] and found[1].startswith("step 9, created: ")
+
+
+@pytest.mark.parametrize("problem", [custom, batches])
+def test_what_has_not_changed_is_accepted_on_any_number_of_ranks(net, shared_tmp, problem):
+    """Steps, records and targets are free; so are files without a description."""
+    path, whole = shared_tmp / "run.h5", shared_tmp / "whole.h5"
+    run(net, whole, 12, problem, seed=3)
+    with mpidec.Network(N, MPI.COMM_SELF) as alone:
+        if net.rank == 0:
+            run(alone, path, 6, problem, seed=3)
+    net.comm.Barrier()
+    run(net, resumed(path), 9, problem, seed=3, stop={"consensus": 0.0}, progress=print)
+    net.comm.Barrier()
+    if net.rank == 0:
+        with h5py.File(path, "r+") as file:
+            del file.attrs["curve"]
+    net.comm.Barrier()
+    run(net, resumed(path), 12, problem, seed=3)
+    net.comm.Barrier()
+    np.testing.assert_array_equal(mpidec.read(path).x, mpidec.read(whole).x)
+
+
+@pytest.mark.serial
+def test_functions_that_are_random_are_not_compared(tmp_path):
+    draw = np.random.default_rng(0).normal
+    problem = lambda net: P.Custom(lambda X: X[:, 0], lambda X: X + draw(size=X.shape), m=N, d=3)
+    with mpidec.Network(N) as net:
+        run(net, tmp_path / "run.h5", problem=problem)
+        run(net, resumed(tmp_path / "run.h5"), 9, problem=problem)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"drop": 0.1}, "drop was 0.0, is now 0.1"),
+        ({"delay": 1e-4}, "delay was None, is now 0.0001"),
+        ({"straggler": {0: 1e-4}}, "straggler was None, is now {0: 0.0001}"),
+        ({"solver": S.AsyncPushSum(0.02)}, "solver.step_size was 0.01, is now 0.02"),
+    ],
+    ids=["drop", "delay", "straggler", "step size"],
+)
+def test_asynchronous_runs(tmp_path, change, words):
+    path, solver = tmp_path / "run.h5", S.AsyncPushSum(0.01)
+    with mpidec.Network(N) as net:
+        run(net, path, solver=solver)
+        with pytest.raises(mpidec.ResumeError, match=words):
+            run(net, resumed(path), 9, **{"solver": solver, **change})
+        run(net, resumed(path), 9, solver=solver)
+
+
+@pytest.mark.serial
+def test_changes_without_a_run_are_refused(tmp_path):
+    with mpidec.Network(N) as net, pytest.raises(ValueError, match="changed=True without resume"):
+        run(net, mpidec.Record(tmp_path / "run.h5", changed=True))
