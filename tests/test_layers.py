@@ -333,6 +333,16 @@ def test_inside_of_mixing():
                 )
 
 
+def test_carriers_know_records_and_messages_only():
+    """Of windows: slots and what is built on them stand above."""
+    known = {"records", "messenger"}
+    for name, others in import_graph().items():
+        if name.startswith("mpidec.comm.rma.carriers"):
+            rest = {one.removeprefix("mpidec.comm.rma.") for one in others if ".comm.rma." in one}
+            rest = {one for one in rest if not one.startswith("carriers")} - known
+            assert not rest, f"{name} imports {rest}"
+
+
 def test_heavy_packages_are_imported_where_they_are_used():
     found = [
         f"{where(path, line)} imports {name}"

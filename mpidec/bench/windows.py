@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..comm.rma import Window
-from ..comm.rma.carrier import CARRIERS
+from ..comm.rma.carriers.carrier import CARRIERS
 from ..comm.runtime.mpi import MPI
 from .cells import Cell, Contender
 from .report import (

@@ -23,7 +23,7 @@ from ..cli.program import Command, Flag
 from ..cli.tables import plural
 from ..comm.mixing import Network
 from ..comm.mixing.lifecycle import TRANSPORTS
-from ..comm.rma import offload
+from ..comm.rma.carriers import offload
 from ..comm.runtime import cuda_aware, installed as _installed
 from ..comm.runtime.launch import check_launcher, library
 from ..comm.runtime.mpi import MPI, RANKS
@@ -270,7 +270,7 @@ def windows(comm: MPI.Intracomm) -> Finding:
         with net.window(np.zeros(1), graph, transport="auto") as win:
             alone = comm.allreduce(not win.node_neighbors, MPI.LAND)
             chosen = win.transport if alone or win.transport == "shared" else "shared and messages"
-    found = offload.network()
+    found = offload.interconnect()
     there = comm.allreduce(int(found.offloaded))
     seen = (
         f"; 'auto' takes {chosen}; adapters for MPI's one-sided calls (transport='rma'): "

@@ -17,8 +17,8 @@ import numpy as np
 from ... import _validation as check
 from ..checks.matching import Matching
 from ..kernels.weighted import COMPILED
-from ..rma.carrier import CARRIERS
-from ..rma.memory import Ended
+from ..rma.carriers.carrier import CARRIERS
+from ..rma.carriers.mpi_memory import Ended
 from ..rma.messenger import WindowMessenger
 from ..rma.window import Window
 from ..runtime.clocks import offset

@@ -9,9 +9,9 @@ import numpy as np
 
 from ... import _validation as check
 from ...topology.given import TopologyLike, as_graph
-from ..rma.carrier import CARRIERS
-from ..rma.layout import Layout
+from ..rma.carriers.carrier import CARRIERS
 from ..rma.messenger import WindowMessenger
+from ..rma.row_layout import RowLayout
 from ..rma.slots import Slots
 from ..rma.window import Window
 from ..runtime.mpi import MPI
@@ -312,7 +312,7 @@ class Network(NetworkOperators):
                 progress = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
             way = self.windows if transport is None else transport
             check.choice(way, "net.window: transport", CARRIERS)
-            layout = Layout(x)
+            layout = RowLayout(x)
         with self.collectives:
             if self.size > 1:
                 self.mixers.same_everywhere(graph, "net.window")

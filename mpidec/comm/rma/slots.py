@@ -13,39 +13,20 @@ from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.progress import progress, wait_until
 from . import records
-from .block import BlockLayout
-from .by_messages import Messages
-from .carrier import Carrier, Mutexes, Weights, Words
-from .memory import Ended
+from .block_layout import BlockLayout
+from .carriers.carrier import Carrier, Mutexes, Weights, Words
+from .carriers.messages import Messages
+from .carriers.mpi_memory import Ended
+from .carriers.mutex import Mutex
+from .carriers.one_sided import OneSided, OneSidedWords
+from .carriers.plan import OneSidedPlan
+from .carriers.queue_mutex import QueueMutex
+from .carriers.shared_memory import SharedMemory, SharedWords
+from .connections import Connections, neighbours
 from .messenger import Kind, Message, WindowMessenger
-from .mutex import Mutex
-from .one_sided import OneSided, OneSidedWords
-from .plan import OneSidedPlan
-from .queue_mutex import QueueMutex
-from .region import Region
-from .wiring import Wiring, neighbours
 
 if TYPE_CHECKING:
     from ...topology import Topology
-
-
-class NodeWords:
-    """Words of the ranks whose memory this one maps; see `Words`.  `boards`: those of each rank, shape (1 + agents, 8)."""
-
-    def __init__(self, boards: dict[int, np.ndarray]):
-        self._boards = boards
-
-    def reaches(self, rank: int) -> bool:
-        """Whether this rank maps the memory of a rank."""
-        return rank in self._boards
-
-    def swap(self, rank: int, k: int, before: int, after: int) -> bool:
-        """Set the k-th one to `after` if it is `before`; whether it was."""
-        return bool(records.native.swap(self._boards[rank], k, before, after))
-
-    def read(self, rank: int, k: int) -> int:
-        """The k-th one."""
-        return int(self._boards[rank][k // 8, k % 8])
 
 
 class Slots:
@@ -130,7 +111,7 @@ class Slots:
         self._lo, hi = context.partition.bounds(context.rank)
         self.senders, self.receivers = neighbours(topology, self._lo, hi)
         slots = sum(map(len, self.senders))
-        region = Region(
+        shared = SharedMemory(
             context,
             together,
             layout.size(len(X), slots),
@@ -139,27 +120,29 @@ class Slots:
             transport == "messages" or one_sided.used,
             one_sided.allocate,
         )
-        if transport == "shared" and not region.complete:
+        if transport == "shared" and not shared.complete:
             raise ValueError(
                 f"{what}: transport is 'shared', but not all ranks map the memory of each other (other nodes, containers, or no "
                 "compiled modules): expected auto, messages or rma"
             )
-        self._blocks = region.blocks
+        self._blocks = shared.blocks
         self.control_words = {
-            rank: layout.control_words(block) for rank, block in region.blocks.items()
+            rank: layout.control_words(block) for rank, block in shared.blocks.items()
         }
         self._memory, self._ended = one_sided.memory(), ended
         self.mutex, self.words = self._mutex_and_words(layout)
-        wiring = Wiring(context, topology, layout, region.blocks, self.senders, self.receivers)
-        self.near = wiring.near
-        self._edges = {(edge.place, edge.k): edge for edge in wiring.edges}
-        self._shown = wiring.shown  # of in-neighbours on this node
+        connections = Connections(
+            context, topology, layout, shared.blocks, self.senders, self.receivers
+        )
+        self.near = connections.near
+        self._edges = {(edge.place, edge.k): edge for edge in connections.edges}
+        self._shown = connections.shown  # of in-neighbours on this node
         self.others: Callable[[int, Message], None] = _unexpected
-        self.quiet = region.complete  # no messages ever
+        self.quiet = shared.complete  # no messages ever
         self.closed = False
         self.number = 0 if messenger is None else messenger.register(self._receive)
-        self.agents = wiring.agents
-        self.carrier = self._make_carrier(wiring, one_sided.unaided)
+        self.agents = connections.agents
+        self.carrier = self._make_carrier(connections, one_sided.unaided)
         if self.carrier is not None:
             self.agents = [self.carrier.guard(agent) for agent in self.agents]
             context.engine.add(self.send_outboxes)
@@ -182,15 +165,15 @@ class Slots:
         if memory is not None:
             return QueueMutex(memory, me, lock), OneSidedWords(memory, lock)
         mutexes = {rank: layout.mutex(block) for rank, block in self._blocks.items()}
-        return Mutex(mutexes, me, self._ask, lock), NodeWords(self.control_words)
+        return Mutex(mutexes, me, self._ask, lock), SharedWords(self.control_words)
 
-    def _make_carrier(self, wiring: Wiring, unaided: bool) -> Carrier | None:
+    def _make_carrier(self, connections: Connections, unaided: bool) -> Carrier | None:
         if self._memory is not None:
             return OneSided(
                 self._memory,
                 self._context.rank,
-                wiring.outgoing,
-                wiring.incoming,
+                connections.outgoing,
+                connections.incoming,
                 self._count,
                 self._dtype,
                 self._half,
@@ -202,7 +185,7 @@ class Slots:
         return Messages(
             self,
             self._messenger,
-            wiring.edges,
+            connections.edges,
             lambda agent: int(owner(np.array([agent]))[0]),
             self._lo,
             self._count,

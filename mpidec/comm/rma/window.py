@@ -12,11 +12,11 @@ import numpy as np
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.pending import Pending
-from .carrier import Weights
+from .carriers.carrier import Weights
+from .carriers.mpi_memory import Ended
 from .claims import RankLocks, is_rank
-from .layout import Arrays, Layout
-from .memory import Ended
 from .messenger import WindowMessenger
+from .row_layout import Arrays, RowLayout
 from .slots import GetRequest, Slots
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Window:
         messenger: WindowMessenger | None,
         topology: Topology,
         x: Arrays,
-        layout: Layout,
+        layout: RowLayout,
         zero: bool,
         progress: bool,
         transport: str,

@@ -13,8 +13,8 @@ from mpidec.comm.mixing import reductions
 from mpidec.comm.mixing.agreement import Agreement
 from mpidec.comm.mixing.local import operations
 from mpidec.comm.mixing.local.flat import FlatArray
+from mpidec.comm.rma.carriers.shared_memory import SharedMemory
 from mpidec.comm.rma.claims import RankLocks
-from mpidec.comm.rma.region import Region
 from mpidec.comm.runtime.collectives import Collectives
 
 pytestmark = [pytest.mark.most(1), pytest.mark.mpi(min_size=2), pytest.mark.timeout(100)]
@@ -110,7 +110,7 @@ def test_in_any_wait_of_a_call(monkeypatch, call, wait):
 
 
 def test_between_the_waits_of_a_window(monkeypatch):
-    told(monkeypatch, lambda net: net.window(rows(net)[0], T.ring(net.n)), Region, "__init__")
+    told(monkeypatch, lambda net: net.window(rows(net)[0], T.ring(net.n)), SharedMemory, "__init__")
     told(monkeypatch, lambda net: net.window(rows(net)[0], T.ring(net.n)), RankLocks, "__init__")
 
 

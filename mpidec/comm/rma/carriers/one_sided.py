@@ -18,13 +18,13 @@ from enum import Enum, auto
 
 import numpy as np
 
-from ..arrays.formats import flat_dtype, widen
-from ..runtime.mpi import MPI
-from ..runtime.progress import progress
-from . import records
+from ...arrays.formats import flat_dtype, widen
+from ...runtime.mpi import MPI
+from ...runtime.progress import progress
+from .. import records
+from ..messenger import Message
 from .carrier import Edge, Records, Weights
-from .memory import WORD, OneSidedMemory
-from .messenger import Message
+from .mpi_memory import WORD, MPIMemory
 
 HEADER = 64  # bytes before the rows of mails, and before the buffers of mailboxes
 COUNTER, READERS, TAIL, HOLDER = range(4)  # words at the beginning of a block
@@ -237,7 +237,7 @@ class OneSided:
 
     Parameters
     ----------
-    memory : OneSidedMemory
+    memory : MPIMemory
     me : int
         This rank.
     agent : Records
@@ -257,7 +257,7 @@ class OneSided:
 
     def __init__(
         self,
-        memory: OneSidedMemory,
+        memory: MPIMemory,
         me: int,
         outgoing: Sequence[Outgoing],
         incoming: dict[int, Incoming],
@@ -405,7 +405,7 @@ class OneSided:
 class OneSidedWords:
     """Words of all ranks by one-sided calls; see `Words`."""
 
-    def __init__(self, memory: OneSidedMemory, lock: AbstractContextManager[object]):
+    def __init__(self, memory: MPIMemory, lock: AbstractContextManager[object]):
         self._memory, self._lock = memory, lock
 
     def reaches(self, rank: int) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..runtime.collectives import Collectives
-from ..runtime.context import Context
-from ..runtime.node import ranks_of_node
+from ...runtime.collectives import Collectives
+from ...runtime.context import Context
+from ...runtime.node import ranks_of_node
 from . import offload
-from .memory import Ended, OneSidedMemory, refusal
+from .mpi_memory import Ended, MPIMemory, refusal
 from .one_sided import front, mailbox
 
 
@@ -58,13 +58,13 @@ class OneSidedPlan:
         )
         self.front = front(context.size) if self.used else 0
         self.unaided = self.used and self._on_one_node(None)
-        self._memory: OneSidedMemory | None = None
+        self._memory: MPIMemory | None = None
 
     def _is_best(self, context: Context) -> bool:
         """Whether there are several nodes, whose adapters perform one-sided calls; the same on all ranks."""
         if context.memory is not None and context.memory.single_node:
             return False
-        possible = np.array([offload.network().offloaded and not refusal()], np.int8)
+        possible = np.array([offload.interconnect().offloaded and not refusal()], np.int8)
         return bool(self._together.minimum(possible, self._what)[0]) and not self._on_one_node(
             context.ranks_per_node
         )
@@ -86,10 +86,10 @@ class OneSidedPlan:
         return self._allocate if self.used else None
 
     def _allocate(self, size: int) -> np.ndarray:
-        self._memory = OneSidedMemory(self._comm, self._together, size)
+        self._memory = MPIMemory(self._comm, self._together, size)
         return self._memory.block
 
-    def memory(self) -> OneSidedMemory | None:
+    def memory(self) -> MPIMemory | None:
         """The blocks of all ranks, if there are one-sided calls."""
         memory, self._memory = self._memory, None
         if memory is not None:

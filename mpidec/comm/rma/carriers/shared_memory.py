@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..runtime.collectives import Collectives
-from ..runtime.context import Context
-from .records import COMPILED, native
+from ...runtime.collectives import Collectives
+from ...runtime.context import Context
+from ..records import COMPILED, native
 
 _PRIVATE = (
     mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 )  # memory that no other process maps: a forked child gets a copy
 
 
-class Region:
+class SharedMemory:
     """Zeroed memory of this rank, and of the ranks of its node.
 
     Parameters
@@ -111,6 +111,25 @@ class Region:
         finally:
             if file >= 0:
                 os.close(file)
+
+
+class SharedWords:
+    """Words of the ranks whose memory this one maps; see `Words`.  `boards`: those of each rank, shape (1 + agents, 8)."""
+
+    def __init__(self, boards: dict[int, np.ndarray]):
+        self._boards = boards
+
+    def reaches(self, rank: int) -> bool:
+        """Whether this rank maps the memory of a rank."""
+        return rank in self._boards
+
+    def swap(self, rank: int, k: int, before: int, after: int) -> bool:
+        """Set the k-th one to `after` if it is `before`; whether it was."""
+        return bool(native.swap(self._boards[rank], k, before, after))
+
+    def read(self, rank: int, k: int) -> int:
+        """The k-th one."""
+        return int(self._boards[rank][k // 8, k % 8])
 
 
 def _mapped(pid: int, file: int, inode: int, size: int) -> np.ndarray:

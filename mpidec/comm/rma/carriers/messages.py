@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
+from ..messenger import Kind, Message, WindowMessenger
 from .carrier import Edge, Records
-from .messenger import Kind, Message, WindowMessenger
 
 
-class Place(Protocol):
+class AgentSlots(Protocol):
     """What a carrier needs of the slots that it works for."""
 
     number: int
@@ -30,7 +30,7 @@ class Messages:
 
     Parameters
     ----------
-    slots : Place
+    slots : AgentSlots
     messenger : WindowMessenger
     edges : sequence of Edge
         To the agents of other nodes.
@@ -43,7 +43,7 @@ class Messages:
 
     def __init__(
         self,
-        slots: Place,
+        slots: AgentSlots,
         messenger: WindowMessenger,
         edges: Sequence[Edge],
         owner: Callable[[int], int],

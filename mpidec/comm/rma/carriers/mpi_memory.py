@@ -9,10 +9,10 @@ import weakref
 
 import numpy as np
 
-from ..runtime.collectives import Collectives
-from ..runtime.mpi import MPI
-from ..runtime.progress import abandon
-from .records import native
+from ...runtime.collectives import Collectives
+from ...runtime.mpi import MPI
+from ...runtime.progress import abandon
+from ..records import native
 
 WORD = 8  # bytes of a word
 _LINE = 64  # of a cache line, to which blocks are aligned
@@ -24,7 +24,7 @@ _REFUSED = (
 )
 
 
-class OneSidedMemory:
+class MPIMemory:
     """A block of each rank, which all ranks reach by MPI's one-sided calls until it is freed.
 
     Parameters
@@ -129,7 +129,7 @@ class OneSidedMemory:
         self._win.Free()
 
 
-_KEPT: list[OneSidedMemory] = []  # of closed networks, in the same order on all ranks
+_KEPT: list[MPIMemory] = []  # of closed networks, in the same order on all ranks
 os.register_at_fork(after_in_child=_KEPT.clear)
 
 
@@ -137,9 +137,9 @@ class Ended:
     """Blocks whose windows are closed: freed when no rank has an array in them, which users may keep."""
 
     def __init__(self) -> None:
-        self._blocks: list[OneSidedMemory] = []
+        self._blocks: list[MPIMemory] = []
 
-    def add(self, block: OneSidedMemory) -> None:
+    def add(self, block: MPIMemory) -> None:
         """Free it some time."""
         self._blocks.append(block)
 

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ..runtime.progress import progress, timeout
-from .memory import WORD, OneSidedMemory
-from .messenger import Message
+from ...runtime.progress import progress, timeout
+from ..messenger import Message
+from .mpi_memory import WORD, MPIMemory
 from .mutex import HeldMutexes
 from .one_sided import FIRST, HOLDER, TAIL
 
@@ -27,7 +27,7 @@ class QueueMutex(HeldMutexes):
 
     Parameters
     ----------
-    memory : OneSidedMemory
+    memory : MPIMemory
     me : int
     lock : context manager
 
@@ -36,7 +36,7 @@ class QueueMutex(HeldMutexes):
     Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory multiprocessors, ACM TOCS 9, 1991, Algorithm 5.
     """
 
-    def __init__(self, memory: OneSidedMemory, me: int, lock: AbstractContextManager[object]):
+    def __init__(self, memory: MPIMemory, me: int, lock: AbstractContextManager[object]):
         super().__init__(lock)
         self._memory, self._me = memory, me
         self._words: np.ndarray = memory.block[: len(memory.block) // WORD * WORD].view(np.int64)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .messenger import Message
+from ..messenger import Message
 
 CARRIERS = ("auto", "shared", "messages", "rma")  #: how rows of a window travel
 Weights = list[float | None]

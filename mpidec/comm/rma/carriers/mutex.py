@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ..runtime.progress import progress, timeout
-from .messenger import Kind, Message
-from .records import native
+from ...runtime.progress import progress, timeout
+from ..messenger import Kind, Message
+from ..records import native
 
 _BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tries
 

@@ -21,7 +21,7 @@ _SLOTS = {
 }  # dtypes, and those in which they are added up
 
 
-class Layout:
+class RowLayout:
     """How an array, or a list of arrays, lies in a row of float32 or float64 numbers.
 
     Parameters

@@ -10,16 +10,16 @@ import numpy as np
 from ..runtime.context import Context
 from ..runtime.progress import timeout
 from . import records
-from .block import BlockLayout
-from .carrier import Edge, Records
-from .one_sided import Incoming, Outgoing
+from .block_layout import BlockLayout
+from .carriers.carrier import Edge, Records
+from .carriers.one_sided import Incoming, Outgoing
 
 if TYPE_CHECKING:
     from ...topology import Topology
     from ...topology.source import Block
 
 
-class Wiring:
+class Connections:
     """The records of the local agents, and the edges to and from the ranks whose memory this one does not map.
 
     Parameters

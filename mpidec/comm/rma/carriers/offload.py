@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ..runtime.mpi import MPI
+from ...runtime.mpi import MPI
 
 SYSTEM = Path("/sys/class")
 _SLOW = {"tcp", "sockets", "udp", "shm", "self", "sm", "vader", "posix", "sysv", "cma", "net"}
@@ -18,7 +18,7 @@ _MPICH = ("MPIR_CVAR_CH4_NETMOD", "MPIR_CVAR_OFI_USE_PROVIDER"), ("FI_PROVIDER",
 _OPEN_MPI = ("osc", "pml", "btl"), ("FI_PROVIDER", "UCX_TLS")
 
 
-class Network(NamedTuple):
+class Interconnect(NamedTuple):
     """What is known of the way between nodes."""
 
     offloaded: bool
@@ -26,20 +26,20 @@ class Network(NamedTuple):
 
 
 @cache
-def network() -> Network:
+def interconnect() -> Interconnect:
     """Whether adapters perform one-sided calls, as far as adapters, settings and the library's version tell."""
     found, said = adapters(SYSTEM), settings()
     library = MPI.Get_library_version()
     told = ", ".join(f"{name}={value}" for name, value in said.items()) or "no settings"
     if not found:
-        return Network(False, f"no adapter for remote memory access in {SYSTEM}; {told}")
+        return Interconnect(False, f"no adapter for remote memory access in {SYSTEM}; {told}")
     text = f"{', '.join(found)}; {told}"
     if "MPICH" in library and "ch4:" not in library:
-        return Network(False, f"{text}; this build of MPICH has no ch4 device")
+        return Interconnect(False, f"{text}; this build of MPICH has no ch4 device")
     slow = [name for name, value in said.items() if excludes(value)]
     if slow:
-        return Network(False, f"{text}: {slow[0]} keeps MPI off the adapter")
-    return Network(True, text)
+        return Interconnect(False, f"{text}: {slow[0]} keeps MPI off the adapter")
+    return Interconnect(True, text)
 
 
 def adapters(system: Path) -> list[str]:
