@@ -91,8 +91,8 @@ ROOMS = {
     ),
     "reproduce": ((*MATHEMATICS, *COMM, "driver", "cli", "train"), ()),
     "bench": (
-        (*MATHEMATICS, *COMM, "registry", "driver", "optim", "cli", "diagnostics", "experiment"),
-        ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch"),
+        (*GROUND, "topology", *COMM, "registry", "cli", "diagnostics"),
+        ("matplotlib", "mpi4py"),
     ),
     "run": (("experiment",), ()),
     "tune": (("driver", "experiment"), ()),

@@ -35,6 +35,7 @@ NEEDED = (
     "examples/**/*.*",
     "tutorials/*.ipynb",
     "jobscripts/*.*",
+    "benchmarks/*.py",
     "data/*.*",
     ".ci/*",
     "Makefile",

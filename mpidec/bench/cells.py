@@ -21,6 +21,7 @@ from ..exceptions import WrongResult
 from ..topology import Topology
 from .report import (
     ALLREDUCE,
+    Group,
     Timing,
     size_name,
 )
@@ -46,7 +47,7 @@ class Contender:
     task : str
         What is computed: ratios are taken between contenders with the same task.
     role : str
-        LOCAL, ALLREDUCE, HAND, ALONE or PARALLEL for contenders that others are compared with.
+        That of a `Ratio`, for contenders that others are compared with.
     within : callable
         Makes the context in which the calls are made.
     extra : callable, optional
@@ -81,10 +82,12 @@ class Cell:
     on the coefficients `c`, shape (n, 2), so that each rank knows the exact result of any matrix, and of any solver.
     """
 
+    group: ClassVar[Group]
     sizes: ClassVar[str]
     graphs: ClassVar[str] = "exponential"
     fewest_ranks: ClassVar[int] = 2
     fewest_calls: ClassVar[int] = 1  # in a block
+    requires: ClassVar[str] = ""  # an extra of the package
 
     def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
         self.graph, self.d, self.comm, self.transports = graph, d, comm, transports

@@ -16,6 +16,7 @@ from .cells import Cell, Contender, aligned
 from .report import (
     HAND,
     LOCAL,
+    Group,
 )
 
 RANKS_PER_NODE = 2  # pretended where all ranks are on one host
@@ -25,6 +26,7 @@ NEIGHBORHOOD, BY_HAND = "Neighbor_allgather + NumPy", "Isend/Irecv + NumPy"
 class MixingCell(Cell):
     """W(X) by each transport, the same by hand, an Allreduce, and the local limit."""
 
+    group = Group("mixing: W(X) by each transport", ("times_local_limit", "faster_than_allreduce"))
     sizes = "8,64K,1M,16M"
     graphs = "ring,exponential,one_peer_exponential"
     fewest_ranks = 1
@@ -109,6 +111,10 @@ class MixingCell(Cell):
 class NodesCell(Cell):
     """W(X) with messages between nodes, against the same by hand with the package's own weighted sum."""
 
+    group = Group(
+        "nodes: W(X) with messages, against MPI calls by hand and the package's own weighted sum",
+        ("times_hand", "faster_than_allreduce"),
+    )
     sizes = "8,64K,1M"
 
     @classmethod
@@ -186,6 +192,10 @@ class NodesCell(Cell):
 class LocalCell(Cell):
     """`neighbor_allreduce`, with the weights of the topology and with weights in each call."""
 
+    group = Group(
+        "local: neighbor_allreduce, with the weights of the topology or with weights in each call",
+        ("faster_than_allreduce",),
+    )
     sizes = "8,64K,1M"
 
     @classmethod

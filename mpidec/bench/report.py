@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +12,7 @@ import numpy as np
 from ..cli.tables import grouped
 
 LOCAL, ALLREDUCE, HAND = "local limit", "MPI_Allreduce", "by hand"
-NO_COMMUNICATION, DDP = "no communication", "DistributedDataParallel"
-SCHEMA = "mpidec.bench/2"
+SCHEMA = "mpidec.bench/3"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _COLUMNS = 4
 _DASHES = {
@@ -27,83 +26,11 @@ _DASHES = {
 }
 
 
-class Ratio(NamedTuple):
-    """A ratio: its heading in the table, what it is, and its label in the picture."""
-
-    heading: str
-    meaning: str
-    label: str
-
-
-class Group(NamedTuple):
-    """A group of rows: its title, and the ratios that its table shows; the first is drawn."""
-
-    title: str
-    ratios: tuple[str, ...]
-
-
-RATIOS = {
-    "times_local_limit": Ratio(
-        "/local", "time over that of the local limit (smaller is better)", "time / local limit"
-    ),
-    "times_hand": Ratio(
-        "/hand",
-        "time over that of the fastest version by hand (smaller is better)",
-        "time / by hand",
-    ),
-    "faster_than_allreduce": Ratio(
-        "Allr/",
-        "time of the version with MPI_Allreduce over this time (larger is better)",
-        "MPI_Allreduce / time",
-    ),
-    "times_alone": Ratio(
-        "/alone",
-        "time over that without communication (smaller is better)",
-        "time / no communication",
-    ),
-    "faster_than_ddp": Ratio(
-        "DDP/",
-        "time of DistributedDataParallel over this time (larger is better)",
-        "DistributedDataParallel / time",
-    ),
-    "extra_memory": Ratio(
-        "extra",
-        "memory beyond parameters, gradients and optimizer state, in units of the parameters",
-        "extra memory / parameters",
-    ),
-}
-GROUPS = {
-    "mixing": Group(
-        "mixing: W(X) by each transport", ("times_local_limit", "faster_than_allreduce")
-    ),
-    "nodes": Group(
-        "nodes: W(X) with messages, against MPI calls by hand and the package's own weighted sum",
-        ("times_hand", "faster_than_allreduce"),
-    ),
-    "steps": Group(
-        "steps: one solver.step, against the same equations by hand in NumPy with persistent requests",
-        ("times_hand", "faster_than_allreduce"),
-    ),
-    "local": Group(
-        "local: neighbor_allreduce, with the weights of the topology or with weights in each call",
-        ("faster_than_allreduce",),
-    ),
-    "windows": Group(
-        "windows: transfers with all neighbours, and mutexes, against MPI's own on memory of Win.Allocate",
-        ("times_hand",),
-    ),
-    "train": Group(
-        "train: steps of a PyTorch model, against no communication and DistributedDataParallel",
-        ("times_alone", "faster_than_ddp", "extra_memory"),
-    ),
-}
-
-
 class Timing(NamedTuple):
     """Times of one contender for rows of one size on one graph: microseconds per call, one number per block.
 
-    Ratios are taken between contenders of one task; `role` is LOCAL, ALLREDUCE, HAND, NO_COMMUNICATION or DDP for those that others
-    are compared with; `extra` is the memory that a contender needs for communication, in units of the row.
+    Ratios are taken between contenders of one task; `role` is LOCAL, ALLREDUCE, HAND or another role of `Ratio` for those that
+    others are compared with; `extra` is the memory that a contender needs for communication, in units of the row.
     """
 
     graph: str
@@ -118,6 +45,66 @@ class Timing(NamedTuple):
     @property
     def median(self) -> float:
         return float(np.median(self.blocks))
+
+
+class Ratio(NamedTuple):
+    """A ratio: its heading in the table, what it is, its label in the picture, and the role of those whose time is compared.
+
+    `inverse`: their time over this one.  Without a role it is the extra memory.
+    """
+
+    heading: str
+    meaning: str
+    label: str
+    role: str = ""
+    inverse: bool = False
+
+    def of(self, each: Timing, timings: Sequence[Timing]) -> float | None:
+        """The ratio for `each`, to the fastest of its task with this role; None if there are none."""
+        if not self.role:
+            return each.extra
+        same = (each.graph, each.bytes, each.task, self.role)
+        medians = [
+            one.median for one in timings if (one.graph, one.bytes, one.task, one.role) == same
+        ]
+        if not medians:
+            return None
+        return min(medians) / each.median if self.inverse else each.median / min(medians)
+
+
+RATIOS = {
+    "times_local_limit": Ratio(
+        "/local",
+        "time over that of the local limit (smaller is better)",
+        "time / local limit",
+        LOCAL,
+    ),
+    "times_hand": Ratio(
+        "/hand",
+        "time over that of the fastest version by hand (smaller is better)",
+        "time / by hand",
+        HAND,
+    ),
+    "faster_than_allreduce": Ratio(
+        "Allr/",
+        "time of the version with MPI_Allreduce over this time (larger is better)",
+        "MPI_Allreduce / time",
+        ALLREDUCE,
+        inverse=True,
+    ),
+}
+
+
+class Group(NamedTuple):
+    """A group of rows: its title, the ratios that its table shows (the first is drawn), and all that are written."""
+
+    title: str
+    columns: tuple[str, ...]
+    ratios: Mapping[str, Ratio] = RATIOS
+
+    @property
+    def shown(self) -> list[Ratio]:
+        return [self.ratios[name] for name in self.columns]
 
 
 def size_of(text: str) -> int:
@@ -155,60 +142,40 @@ def size_name(count: int) -> str:
     return f"{count // _UNITS[unit.strip()]} {unit.strip()}B"
 
 
-def ratios(group: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
+def ratios(name: str, group: Group, timings: Sequence[Timing]) -> list[dict[str, Any]]:
     """Every timing with its ratios within its cell."""
-    timings = list(timings)
-
-    def against(each: Timing, role: str) -> float | None:
-        medians = [
-            other.median
-            for other in timings
-            if (other.graph, other.bytes, other.task, other.role)
-            == (each.graph, each.bytes, each.task, role)
-        ]
-        return each.median / min(medians) if medians else None
-
-    rows = []
-    for each in timings:
-        collective, parallel = against(each, ALLREDUCE), against(each, DDP)
-        rows.append(
-            {
-                "group": group,
-                "graph": each.graph,
-                "bytes": each.bytes,
-                "contender": each.contender,
-                "median_us": each.median,
-                "times_local_limit": against(each, LOCAL),
-                "times_hand": against(each, HAND),
-                "faster_than_allreduce": collective and 1 / collective,
-                "times_alone": against(each, NO_COMMUNICATION),
-                "faster_than_ddp": parallel and 1 / parallel,
-                "extra_memory": each.extra,
-                "blocks_us": each.blocks,
-                "repeats": each.repeats,
-            }
-        )
-    return rows
+    return [
+        {
+            "group": name,
+            "graph": each.graph,
+            "bytes": each.bytes,
+            "contender": each.contender,
+            "median_us": each.median,
+            **{key: ratio.of(each, timings) for key, ratio in group.ratios.items()},
+            "blocks_us": each.blocks,
+            "repeats": each.repeats,
+        }
+        for each in timings
+    ]
 
 
-def legend(group: str) -> str:
+def legend(group: Group) -> str:
     """What the columns of a group's table are, a line each."""
-    shown = [RATIOS[name] for name in GROUPS[group].ratios]
     return "\n".join(
         [
             f"  {'us':<6} microseconds of one call",
-            *(f"  {ratio.heading:<6} {ratio.meaning}" for ratio in shown),
+            *(f"  {ratio.heading:<6} {ratio.meaning}" for ratio in group.shown),
         ]
     )
 
 
-def table(rows: Sequence[Mapping[str, Any]], group: str, graph: str) -> str:
-    """The rows of one group and graph, sizes side by side, some at a time."""
-    mine = [row for row in rows if (row["group"], row["graph"]) == (group, graph)]
+def table(rows: Sequence[Mapping[str, Any]], group: Group, graph: str) -> str:
+    """The rows of a group on one graph, sizes side by side, some at a time."""
+    mine = [row for row in rows if row["graph"] == graph]
     sizes = list(dict.fromkeys(row["bytes"] for row in mine))
     names = list(dict.fromkeys(row["contender"] for row in mine))
     cells = {(row["contender"], row["bytes"]): row for row in mine}
-    columns = {"us": "median_us"} | {RATIOS[name].heading: name for name in GROUPS[group].ratios}
+    columns = {"us": "median_us"} | {group.ratios[name].heading: name for name in group.columns}
     parts = []
     for start in range(0, len(sizes), _COLUMNS):
         shown = {
@@ -250,7 +217,10 @@ def write_json(
 
 
 def picture(
-    path: str | os.PathLike[str], machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    path: str | os.PathLike[str],
+    machine: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    groups: Mapping[str, Group],
 ) -> None:
     """Draw time against size, and a ratio, side by side: a line of panels for each group and graph."""
     from matplotlib import rc_context
@@ -260,7 +230,7 @@ def picture(
 
     graphs = {
         group: list(dict.fromkeys(row["graph"] for row in rows if row["group"] == group))
-        for group in GROUPS
+        for group in groups
     }
     graphs = {group: names for group, names in graphs.items() if names}
     heights = [2.3 * len(names) + 0.5 for names in graphs.values()]
@@ -268,7 +238,8 @@ def picture(
         figure = Figure(figsize=(9.6, sum(heights) + 0.3), layout="constrained")
         parts = figure.subfigures(len(graphs), 1, height_ratios=heights, squeeze=False)[:, 0]
         for part, (group, names) in zip(parts, graphs.items()):
-            _draw(part, group, names, [row for row in rows if row["group"] == group])
+            mine = [row for row in rows if row["group"] == group]
+            _draw(part, group, groups[group], names, mine)
         figure.suptitle(
             f"{machine['ranks']} ranks on {machine['cores']} cores, {machine['cpu']}, {machine['mpi'].split(',')[0]}",
             fontsize=8,
@@ -277,13 +248,15 @@ def picture(
         figure.savefig(path, dpi=160)
 
 
-def _draw(part: Any, group: str, graphs: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def _draw(
+    part: Any, title: str, group: Group, graphs: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> None:
     """Draw the panels of one group."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     from .._style import COLOURS
 
-    ratio = GROUPS[group].ratios[0]
+    compared, ratio = group.columns[0], group.shown[0]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     families = list(dict.fromkeys(name.partition(", ")[0] for name in names if name != LOCAL))
     panels = part.subplots(len(graphs), 2, squeeze=False, sharex=True, sharey="col")
@@ -301,12 +274,12 @@ def _draw(part: Any, group: str, graphs: Sequence[str], rows: Sequence[Mapping[s
                 "linestyle": _DASHES.get(how, "-"),
                 "marker": "" if name == LOCAL else "osD^vXP*"[place % 8],
             }
-            for panel, key in zip(line, ("median_us", ratio)):
+            for panel, key in zip(line, ("median_us", compared)):
                 points = [(row["bytes"], row[key]) for row in mine if row[key] is not None]
                 if points or panel is line[0]:
                     panel.plot(*np.array(points).reshape(-1, 2).T, **style)
         line[0].set_title(graph, fontsize=9)
-        line[1].set_title(RATIOS[ratio].label, fontsize=9)
+        line[1].set_title(ratio.label, fontsize=9)
         line[0].set_ylabel("time  [µs]")
         for panel in line:
             panel.set_xscale("log", base=2)
@@ -324,6 +297,6 @@ def _draw(part: Any, group: str, graphs: Sequence[str], rows: Sequence[Mapping[s
         *panels[0, 0].get_legend_handles_labels(),
         loc="outside right center",
         fontsize=7,
-        title=group,
+        title=title,
         title_fontsize=8,
     )

@@ -15,6 +15,7 @@ from ..comm.runtime.mpi import MPI
 from .cells import Cell, Contender
 from .report import (
     HAND,
+    Group,
 )
 
 
@@ -34,6 +35,10 @@ class Transfer(Contender):
 class WindowsCell(Cell):
     """Transfers through windows and through MPI's own, and mutexes."""
 
+    group = Group(
+        "windows: transfers with all neighbours, and mutexes, against MPI's own on memory of Win.Allocate",
+        ("times_hand",),
+    )
     sizes = "8,64K,1M"
 
     @classmethod

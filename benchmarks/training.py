@@ -12,19 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import registry as catalogue
-from ..comm.runtime.mpi import MPI
-from ..exceptions import WrongResult
-from .cells import COLUMNS, Cell, Contender
-from .report import (
-    DDP as PARALLEL,
-    NO_COMMUNICATION as ALONE,
-    size_name,
-)
+from mpidec import registry as catalogue
+from mpidec.bench.cells import COLUMNS, Cell, Contender
+from mpidec.bench.report import Group, Ratio, size_name
+from mpidec.comm.runtime.mpi import MPI
+from mpidec.exceptions import WrongResult
 
 if TYPE_CHECKING:
     import torch
 
+ALONE, PARALLEL = "no communication", "DistributedDataParallel"
+RATIOS = {
+    "times_alone": Ratio(
+        "/alone",
+        "time over that without communication (smaller is better)",
+        "time / no communication",
+        ALONE,
+    ),
+    "faster_than_ddp": Ratio(
+        "DDP/",
+        "time of DistributedDataParallel over this time (larger is better)",
+        "DistributedDataParallel / time",
+        PARALLEL,
+        inverse=True,
+    ),
+    "extra_memory": Ratio(
+        "extra",
+        "memory beyond parameters, gradients and optimizer state, in units of the parameters",
+        "extra memory / parameters",
+    ),
+}
 PIXELS, CLASSES, BATCH = 784, 10, 32  # of the training
 
 
@@ -47,9 +64,15 @@ class Training(Contender):
 class TrainCell(Cell):
     """Training steps of a network, against those without communication and those of DistributedDataParallel."""
 
+    group = Group(
+        "train: steps of a PyTorch model, against no communication and DistributedDataParallel",
+        tuple(RATIOS),
+        RATIOS,
+    )
     sizes = "256K,16M"
     graphs = "one_peer_exponential"
     fewest_calls = 4  # so that what travels from one step to the next is within a block
+    requires = "torch"
 
     def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
         import torch
@@ -95,7 +118,7 @@ class TrainCell(Cell):
         """A network with about `d` float64 of parameters, and an optimizer."""
         import torch
 
-        from ..nn import models
+        from mpidec.nn import models
 
         hidden = max(
             1, round((398**2 + 2 * self.d - CLASSES) ** 0.5 - 398)
@@ -128,7 +151,7 @@ class TrainCell(Cell):
         return Training(name, [step], (), probe=probe, matrix=matrix, **more)
 
     def _decentralized(self, algorithm: str, matrix: np.ndarray) -> Training:
-        from ..optim import Decentralized
+        from mpidec.optim import Decentralized
 
         model, optimizer = self._start()
         wrapped = Decentralized(optimizer, model, self.topology, algorithm, self._network())
