@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..topology import Schedule, Topology
 
 STEPS = range(4)  # of which functions of the step, and schedules without a period, are compared
-LOCAL = {"m", "n", "x_star"}  # what depends on the number of ranks, or on what is known by now
+FREE = {"m", "n", "x_star", "smoothness", "check"}  # parameters of problems that shape no curve
 
 Words = dict[str, str | list[float]]
 
@@ -41,8 +41,8 @@ def curve(
 ) -> dict[str, str]:
     """The root attribute ``curve``, on rank 0: texts and numbers by name, as JSON; collective.
 
-    Of the problem its class and its plain parameters, and value and gradient at the initial rows `X`, unless they are random: data
-    with a hash are compared by that (see `mpidec.record.origin`).
+    Of the problem its class and its plain parameters, and value and gradient at the initial rows `X`, unless they are random.  Its
+    data have a hash besides (see `provenance`).
     """
     rows = net.gather(X)
     problem = problem_of(oracle)
@@ -86,7 +86,7 @@ def _oracles(oracle: object) -> Words:
         for name in _parameters(type(inner)):
             value = number(held.get(name, held.get(f"_{name}", held)))
             plain = value is None or isinstance(value, (bool, int, float, str))
-            if name not in LOCAL and (plain or is_dataclass(value)):
+            if name not in FREE and (plain or is_dataclass(value)):
                 found[f"{kinds[-1]}.{name}"] = word(value)
         within = (getattr(inner, name, None) for name in ("source", "problem"))
         inner = next(

@@ -554,6 +554,7 @@ def test_a_run_is_resumed_with_the_data_and_the_code_of_its_beginning(tmp_path, 
     assert run.main(["--resume", "run.h5", "--steps=20", "--quiet"]) == 0
     with h5py.File("run.h5", "r+") as file:  # as before these attributes
         for name in (
+            "curve",
             "data_hash",
             "data_samples",
             "files",
