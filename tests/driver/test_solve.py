@@ -856,8 +856,10 @@ def test_a_run_that_resumes_between_two_records_adds_none_there(comm, shared_tmp
     monkeypatch.setattr(decisions.Control, "_interval", lambda *arguments: 1)  # a decision per step
     path = shared_tmp / "run.h5"
     with mpidec.Network(2 * comm.size) as net:
-        for call in (8, 0):
-            record = mpidec.Record(path, resume=call == 0, checkpoint_seconds=1e-9)
+        for call in (10, 0):
+            record = mpidec.Record(
+                path, resume=call == 0, changed=call == 0, checkpoint_seconds=1e-9
+            )
             problem = Broken(net, "grad", call, 0)
             ended = pytest.raises(ZeroDivisionError) if call else nullcontext()
             with ended:
