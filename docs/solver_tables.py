@@ -1,6 +1,6 @@
 """Write the tables of solvers of docs/guide/choosing.md, measured: `python docs/solver_tables.py`.
 
-Each row is a solver of the catalogue.  Its class says what it is (`exact`, `composite`, `kinds`); what it sends is counted by
+Each row is a solver of the catalogue.  Its class says what it is (`exact`, `needs`); what it sends is counted by
 the mixer, what it keeps is the size of its state, and which graphs it bears is tried on small quadratics.
 """
 
@@ -21,7 +21,7 @@ from mpidec.comm.mixing import Mixer
 from mpidec.comm.mixing.operator import Operator, StepOperator
 from mpidec.driver.stepsize.varying import growth
 from mpidec.solvers import CATALOGUE, Solver
-from mpidec.solvers.asynchronous import PushSolver
+from mpidec.solvers.asynchronous import PushSolver, is_asynchronous
 from mpidec.testing.case import SMALL, alone, costs, graph_of, made, problem, with_number
 from mpidec.testing.convergence import rest
 from mpidec.testing.linear import LinearMap, Quadratics, cycle_length, run
@@ -68,11 +68,11 @@ def bears(solver: Solver, graph: T.Topology | T.Schedule) -> bool:
         W = net.mixer(graph)
         if graph.period != 1 and not solver.adaptive and growth(method, W) > 1:
             return False  # with smaller step sizes, at least
-        if solver.uses == "nothing":
+        if not solver.needs.problem:
             X = np.random.default_rng(0).standard_normal((graph.n, 1))
             end = run(method, W, f, method.init(X, W.at(0)), 600).X
             return bool(np.ptp(end) < 1e-6)
-        constant = "column" not in solver.kinds and not solver.adaptive
+        constant = "column" not in solver.needs.kinds and not solver.adaptive
         if constant and cycle_length(method, W) is not None:
             steps = LinearMap(method, W, f.h)
             if steps.linear:
@@ -93,7 +93,7 @@ def operators(solver: Solver) -> tuple[str, str]:
         "doubly stochastic" if all(bears(solver, make()) for make in DIRECTED) else "symmetric"
     ]
     others = {"row": "row stochastic", "column": "column stochastic", "pair": "a pair"}
-    found += [text for kind, text in others.items() if kind in solver.kinds]
+    found += [text for kind, text in others.items() if kind in solver.needs.kinds]
     return ", ".join(found), "yes" if all(bears(solver, make()) for make in VARYING) else "–"
 
 
@@ -120,9 +120,9 @@ def counted(solver: Solver) -> tuple[str, str]:
         text += " every H steps"
     arrays = {id(value): (name, value) for name, value in zip(s._fields, s) if np.ndim(value) == 2}
     kept = sum(
-        value.shape[1] >= D and name not in method.per_edge for name, value in arrays.values()
+        value.shape[1] >= D and name not in method.needs.per_edge for name, value in arrays.values()
     )
-    edges = sum(name in method.per_edge for name, _ in arrays.values())
+    edges = sum(name in method.needs.per_edge for name, _ in arrays.values())
     return text, f"{kept}" + (f", {edges} per neighbour" if edges else "")
 
 
@@ -143,8 +143,8 @@ def fault_row(name: str, solver: Solver, steps: int = 600) -> str:
     """Return the row of a solver with its errors when links fail, agents sleep, messages are lost or rows are noisy."""
     graph, method = graph_of(solver), with_number(solver, 0.08)
     f = costs(graph.n)
-    X = np.random.default_rng(0).standard_normal((graph.n, 3)) * (solver.uses == "nothing")
-    goal = X.mean(axis=0) if solver.uses == "nothing" else f.minimizer
+    X = np.random.default_rng(0).standard_normal((graph.n, 3)) * (not solver.needs.problem)
+    goal = X.mean(axis=0) if not solver.needs.problem else f.minimizer
     scale = np.linalg.norm(goal)
 
     def error(topology: T.Topology | T.Schedule, mixing: Mixing = lambda W: W) -> str:
@@ -170,7 +170,7 @@ def fault_row(name: str, solver: Solver, steps: int = 600) -> str:
 
 def row(name: str, solver: Solver) -> str:
     """Return the row of a solver whose agents take common steps."""
-    limit = "average" if solver.uses == "nothing" else "minimizer"
+    limit = "average" if not solver.needs.problem else "minimizer"
     bias = "–"
     if not solver.exact:
         graph = T.ring(7) if bears(solver, T.ring(7)) else None
@@ -179,7 +179,7 @@ def row(name: str, solver: Solver) -> str:
             bias = f"{rest(solver, SMALL / 4, costs(7), graph):.2g}"
     if getattr(solver, "local_steps", 1) > 1 or "local_steps" in getattr(solver, "__dict__", {}):
         limit += ", with H local steps"
-    composite = "yes" if solver.composite else "–"
+    composite = "yes" if solver.needs.term else "–"
     W, varying = operators(solver)
     sent, kept = counted(solver)
     cells = [f"`{name}`", limit, bias, W, varying, sent, kept, composite, reference(solver)]
@@ -220,8 +220,8 @@ def tables() -> dict[str, str]:
     solvers = {name: made(one) for name, one in CATALOGUE.items()}
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        together = [row(name, one) for name, one in solvers.items() if not one.asynchronous]
-    apart = [asynchronous_row(name, one) for name, one in solvers.items() if one.asynchronous]
+        together = [row(name, one) for name, one in solvers.items() if not is_asynchronous(one)]
+    apart = [asynchronous_row(name, one) for name, one in solvers.items() if is_asynchronous(one)]
     return {
         "solvers": "\n".join([*SYNCHRONOUS, *together]),
         "asynchronous solvers": "\n".join([*ASYNCHRONOUS, *apart]),
@@ -233,7 +233,7 @@ def fault_table() -> dict[str, str]:
     solvers = {name: made(one) for name, one in CATALOGUE.items()}
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rows = [fault_row(name, one) for name, one in solvers.items() if not one.asynchronous]
+        rows = [fault_row(name, one) for name, one in solvers.items() if not is_asynchronous(one)]
     return {"faults": "\n".join([*FAULTS, *rows])}
 
 

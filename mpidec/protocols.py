@@ -84,7 +84,7 @@ class Agents(Reductions, Protocol):
 
 
 class Functions(Protocol):
-    """The functions of the local agents at one step, for solvers with `uses = "functions"`."""
+    """The functions of the local agents at one step, as solvers ask them (`Solver.ask`)."""
 
     def grad(self, X: np.ndarray) -> np.ndarray:
         """The gradients of the smooth parts, of the oracle's draw for this step: `(m, d) -> (m, d)`, a new array."""
@@ -146,6 +146,10 @@ class ConstantGraph(Graph, Protocol):
     @property
     def W(self) -> Matrix:
         """Mixing matrix."""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether W equals its transpose."""
 
     @property
     def connected(self) -> bool:

@@ -21,6 +21,7 @@ from ..problems.custom import REAL
 from ..problems.differences import mismatch
 from ..protocols import Reductions
 from ..record.recorder import Record
+from ..solvers.asynchronous import is_asynchronous
 from ..solvers.base import Solver
 from ..topology.given import (
     TOPOLOGIES,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from ..topology import Schedule, Topology
     from ..topology.weights import WeightsLike
 
-SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows", "unstable")
+SOLVER = ("init", "step", "ask", "point", "check", "needs", "keeps_rows", "unstable")
 OTHER_NAMES = {
     "iterations": "steps",
     "iters": "steps",
@@ -185,14 +186,14 @@ def _converted(
     from ..topology.weights import FOR_DIGRAPHS
 
     if weights is None and is_networkx(made) and made.is_directed() and solver is not None:
-        weights = "push" if solver.asynchronous else None
+        weights = "push" if is_asynchronous(solver) else None
     try:
         return converted(made, weights)
     except ValueError as error:
         if solver is None or FOR_DIGRAPHS not in str(error):
             raise
         name = solver.__name__ if isinstance(solver, type) else type(solver).__name__
-        own = DIGRAPH_WEIGHTS[solver.kinds[-1]]
+        own = DIGRAPH_WEIGHTS[solver.needs.kinds[-1]]
         remedy = (
             f'{name} takes weights="{own}" on it: from_networkx(G, weights="{own}"), or topology.weights={own} on the '
             "command line"
@@ -260,7 +261,8 @@ def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
     if _takes_term(solver):
         given = getattr(solver, "term", None) is not None
         return solver if given else dataclasses.replace(solver, term=term)  # type: ignore[type-var]
-    if _ignores_term(solver) and not getattr(problem, "includes_term", False):
+    ignored = solver.needs.problem and not solver.needs.term
+    if ignored and not getattr(problem, "includes_term", False):
         bounded = getattr(term, "bounded", True)
         remedy = (
             "use a solver with a proximal step, such as NIDS"
@@ -274,10 +276,6 @@ def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
             f"{remedy}"
         )
     return solver
-
-
-def _ignores_term(solver: Solver | type[Solver]) -> bool:
-    return solver.uses == "gradient" or (solver.uses == "functions" and not solver.composite)
 
 
 def _takes_term(solver: Solver | type[Solver]) -> bool:
@@ -297,7 +295,7 @@ def with_subgradients(oracle: Problem | Oracle, solver: type[Solver]) -> Problem
     'Subgradient'
     """
     term = getattr(problem_of(oracle), "term", None)
-    if term is None or not _ignores_term(solver) or _takes_term(solver):
+    if term is None or not solver.needs.problem or solver.needs.term or _takes_term(solver):
         return oracle
     from ..problems import Subgradient
 
@@ -444,7 +442,7 @@ def check_step_size(solver: Solver) -> None:
             f"{type(solver).__name__}: step_size is an array of shape {size.shape}, expected one number for all agents and "
             'columns, "auto", "safe", or a function of the step'
         )
-    if solver.uses != "nothing" and isinstance(size, numbers.Real) and size == 0:
+    if solver.needs.problem and isinstance(size, numbers.Real) and size == 0:
         raise ValueError(
             f'{type(solver).__name__}: step_size is {size}, expected a number > 0, or "auto": with 0 it takes no '
             "steps towards the minimum"

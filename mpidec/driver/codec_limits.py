@@ -8,20 +8,20 @@ from ..solvers.base import Solver, name_of
 
 def disturbance(solver: Solver, mixer: Operator[StepOperator]) -> str:
     """What of a mixer moves the limit of an exact method, or ""."""
-    return mixer.disturbance if getattr(solver, "exact", False) else ""
+    return mixer.disturbance if solver.exact else ""
 
 
 def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     """Why a solver may not converge with the codec of a mixer for rows of `d` entries, or ""."""
     limits, name = mixer.limits(d), type(solver).__name__
-    codec, least = limits.codec, getattr(solver, "least_delta", 0.0)
+    codec, least = limits.codec, solver.needs.least_delta
     if codec is None:
         return ""
-    feedback = limits.feedback and not solver.edgewise
-    if (codec.feedback or codec.unbiased) and not feedback and getattr(solver, "exact", False):
+    feedback = limits.feedback and not solver.needs.exchange
+    if (codec.feedback or codec.unbiased) and not feedback and solver.exact:
         remedy = (
             "messages to single neighbours exclude it: round"
-            if solver.edgewise
+            if solver.needs.exchange
             else "leave out feedback=False (mixing.feedback=false), or round"
             if mixer.topology.period == 1
             else "graphs that change exclude it: round"
@@ -41,16 +41,16 @@ def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
 def limit(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     """Why a mixer limits the accuracy of an exact method, in one sentence with a remedy, or ""."""
     if moved := disturbance(solver, mixer):
-        goal = "average" if solver.uses == "nothing" else "minimizer"
+        goal = "average" if not solver.needs.problem else "minimizer"
         return f"{moved}: {name_of(solver)}, exact without that, does not reach the {goal}"
     codec, feedback, _ = mixer.limits(d)
-    if codec is None or not getattr(solver, "exact", False):
+    if codec is None or not solver.exact:
         return ""
-    if feedback and not solver.edgewise:
+    if feedback and not solver.needs.exchange:
         return ""
     remedy = (
         " leave out feedback=False (mixing.feedback=false), or"
-        if mixer.topology.period == 1 and not solver.edgewise
+        if mixer.topology.period == 1 and not solver.needs.exchange
         else ""
     )
     return f"{codec!r} without error feedback limits the accuracy:{remedy} send more of each entry"

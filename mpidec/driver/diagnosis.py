@@ -12,6 +12,7 @@ import numpy as np
 
 from ..problems.oracles import is_random, is_reduced, is_smooth
 from ..protocols import Reductions
+from ..solvers.asynchronous import is_asynchronous
 from ..solvers.base import Bias, Solver, is_sample, name_of
 from .metrics import Metrics
 from .verdict import STILL, UNMOVED, falling, limit_of, resting_since, unbounded
@@ -157,7 +158,7 @@ class Diagnosis:
     @property
     def exact(self) -> str:
         """An exact method for the gradients and the topology of the run."""
-        if self.solver.asynchronous:
+        if is_asynchronous(self.solver):
             return "RunningSumTracking"
         if not is_smooth(self.oracle):
             return "proximal_gradient_tracking"
@@ -181,7 +182,7 @@ class Diagnosis:
         """The likely cause, with a remedy, or "" where nothing is known; collective."""
         if len(self.values) < 2:
             return ""
-        if self.solver.uses == "nothing" or self.problem is None:
+        if not self.solver.needs.problem or self.problem is None:
             return self._of_averaging()
         return (
             self._of_rounding()
@@ -331,7 +332,7 @@ class Diagnosis:
 
     @property
     def _gossip(self) -> str:
-        plain = not self.solver.asynchronous and not self.solver.edgewise
+        plain = not is_asynchronous(self.solver) and not self.solver.needs.exchange
         return ", or mixing.accelerate=3" * plain
 
     def _more_steps(self, advice: str) -> str:

@@ -10,24 +10,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ..comm.mixing import Mixer, Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import on_all_ranks
 from ..comm.runtime.interrupts import interrupts
 from ..exceptions import ResumeError
-from ..problems.oracles import Remembering
 from ..record.reader import read
 from ..record.recorder import Record, Recorder
 from ..solvers.base import Solver, at_step, state
 from ..topology.optimized import Adaptive
 from . import codec_limits
-from .arguments import Delay, check_equal, problem_of
+from .answers import Answers, Errors, gradients_for, term_of
+from .arguments import Delay, check_equal
 from .curve import curve
 from .decisions import Control
 from .diagnosis import Diagnosis
-from .functions import LocalFunctions, term_of
 from .metrics import Metrics, columns
 from .outcome import Outcome, RunEnd, Stop, StopFunction, Target, decide_outcome, not_finite
 from .provenance import attributes
@@ -44,7 +42,6 @@ _ORACLE = "oracle."  # prefix of what gradients remember, beside the memory of t
 
 Progress = Callable[[int, int, Mapping[str, float]], None]
 Mixing = Callable[[Mixer], Operator[StepOperator]]
-Evaluate = Callable[[np.ndarray, int], np.ndarray | None]
 
 
 def resumed_at(step: int, later: bool) -> str:
@@ -203,19 +200,13 @@ class _Run:
         self.unstable = unstable
         self.plan, self.net, self.solver, self.mixer = plan, plan.net, plan.solver, mixer
         self.choice, self.guard, self.last = choice, guard, last
-        self.evaluate = evaluator(plan.oracle, plan.solver, plan.net.agents, plan.seed)
-        self.functions: LocalFunctions | None = None
-        if plan.solver.uses == "functions" and plan.problem is not None:
-            self.functions = LocalFunctions(
-                plan.problem, term_of(plan.oracle), self.evaluate, self._or_zeros
-            )
-        self.before = 0.0  # gradients of an agent in the part of the run that is resumed
+        self.errors = Errors(plan.net)
+        gradient = gradients_for(plan.solver, plan.oracle, plan.net.agents, plan.seed)
+        self.answers = Answers(plan.problem, term_of(plan.oracle), gradient, self.errors)
         self.measure = Metrics(plan.net, plan.problem)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
         self.recorder: Recorder[Any] | None = None
-        self.error: Exception | None = None  # of a gradient on this rank
-        self.common = False  # whether all ranks have raised an exception together
         self._elapsed = 0.0
 
     def __call__(self) -> Result:
@@ -231,7 +222,7 @@ class _Run:
             first, s = 0, at_step(solver, 0).init(plan.X, self.mixer.at(0))
             state(solver, "init", s, plan.X.shape)
             if record is not None:
-                self.recorder = Recorder(self.net, record, s, solver.per_edge)
+                self.recorder = Recorder(self.net, record, s, solver.needs.per_edge)
                 first, s = self._begin(self.recorder, record, s)
             if self.choice is not None:
                 note(plan, f"step size {self.choice.line()}")
@@ -245,7 +236,7 @@ class _Run:
             if self.recorder is not None:
                 failed = isinstance(error, Exception) and not isinstance(error, Retry)
                 self.recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
-            if self.common:  # none ends the job before rank 0 has written
+            if self.errors.common:  # none ends the job before rank 0 has written
                 self.net.agree()
             raise
         if self.recorder is not None:
@@ -300,14 +291,14 @@ class _Run:
         first, s, counters, memory = recorder.load(mixer.topology, meta)
         # earlier versions have counted no rows, and no gradients
         known = counters.tolist() + [0.0, float(first)][len(counters) - 3 :]
-        self._elapsed, rounds, sent, rows, self.before = known
+        self._elapsed, rounds, sent, rows, gradients = known
         own = {
             name.removeprefix(_ORACLE): rows
             for name, rows in memory.items()
             if name.startswith(_ORACLE)
         }
         memory = {name: rows for name, rows in memory.items() if not name.startswith(_ORACLE)}
-        expected = mixer.feedback and not self.solver.edgewise
+        expected = mixer.feedback and not self.solver.needs.exchange
         if first > 0 and expected and not memory and self.net.rank == 0:
             warnings.warn(
                 f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "
@@ -316,16 +307,12 @@ class _Run:
                 stacklevel=4,
             )
         mixer.recall(memory)
-        if first > 0 and isinstance(self.evaluate, Remembering) != bool(own):
-            raise ResumeError(
-                f"{record.path}: the checkpoint of step {first} has {'a' if own else 'no'} memory of variance-reduced gradients: "
-                "resume with the oracle that wrote it"
+        try:
+            self.answers.recall(
+                own, int(gradients), first if self.solver.needs.argmin else 0, first
             )
-        if own and isinstance(self.evaluate, Remembering):
-            try:
-                self.evaluate.recall(own)
-            except ValueError as error:
-                raise ResumeError(f"{record.path}: {error}") from error
+        except ResumeError as error:
+            raise ResumeError(f"{record.path}: {error}") from error
         counts, root = mixer.counts, self.net.rank == 0
         counts.rounds, counts.bytes = int(rounds), int(sent) * root
         counts.messages = int(rows) * root
@@ -335,14 +322,7 @@ class _Run:
     def _loop(
         self, s: State, first: int, control: Control, interrupted: Callable[[], bool]
     ) -> tuple[State, int, RunEnd]:
-        solver, mixer, gradients, functions = (
-            self.solver,
-            self.mixer,
-            self._gradients,
-            self.functions,
-        )
-        if self.net.context.timeline is not None:
-            gradients = self.net.context.timeline.computing("gradient", gradients)
+        solver, mixer, answers = self.solver, self.mixer, self.answers
         steps, every, shape = self.plan.steps, self.plan.every, s.X.shape
         self._clock = time.perf_counter() - self._elapsed
         stopped = False
@@ -353,12 +333,12 @@ class _Run:
             stopped = self._record(first, s)
         k = first
         varying, guard = callable(getattr(solver, "step_size", None)), self.guard
-        step = self._step(solver)
+        ask, step = self._timed("gradient", solver.ask), self._step(solver)
         while not stopped and k < steps:
             if varying:
-                step = self._step(at_step(solver, k))
-            G = gradients(solver.point(s), k) if functions is None else functions.at(k)
-            s = step(s, G, mixer.at(k))
+                now = at_step(solver, k)
+                ask, step = self._timed("gradient", now.ask), self._step(now)
+            s = step(s, ask(answers.at(k), s), mixer.at(k))
             if k == first:
                 state(solver, "step", s, shape)
             k += 1
@@ -368,10 +348,10 @@ class _Run:
             recording = k % every == 0 or k == steps
             if not (recording or control.due(k)):
                 continue
-            error = self.error or (self.recorder.error if self.recorder else None)
+            error = self.errors.first or (self.recorder.error if self.recorder else None)
             decision = control.decide(k, interrupted(), error)
             if decision.failed:
-                self._fail(error)
+                self.errors.raise_together(error)
             if decision.diverged is not None:
                 k, agent = decision.diverged
                 reason = f"the iterate of agent {agent} is not finite after step {k}"
@@ -387,15 +367,17 @@ class _Run:
                 return s, k, RunEnd(Outcome.INTERRUPTED)
             if decision.checkpoint:
                 self._checkpoint(k, s)
-        self._fail(self.error)  # of the last call of progress
+        self.errors.raise_together()  # of the last call of progress
         return s, k, self._end(s, k, stopped)
 
     def _step(self, solver: Solver) -> Callable[..., Any]:
         """The step of a solver, which is an event of the timeline if there is one."""
         step: Callable[..., Any] = solver.step
-        step = self.net.keeping(step) if solver.keeps_rows else step
+        return self._timed("step", self.net.keeping(step) if solver.keeps_rows else step)
+
+    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         timeline = self.net.context.timeline
-        return step if timeline is None else timeline.computing("step", step)
+        return call if timeline is None else timeline.computing(name, call)
 
     def _end(self, s: State, k: int, stopped: bool) -> RunEnd:
         """The outcome of a run that has ended by itself; collective."""
@@ -442,54 +424,20 @@ class _Run:
             "a step size or a schedule"
         )
 
-    def _gradients(self, V: np.ndarray, k: int) -> np.ndarray | None:
-        """The gradients (or proximal points) of step `k`; None for a solver that uses nothing."""
-        return self._or_zeros(lambda: self.evaluate(V, k), V.shape, V.dtype)
-
-    def _or_zeros(
-        self, evaluate: Callable[[], np.ndarray | None], shape: tuple[int, ...], dtype: DTypeLike
-    ) -> np.ndarray | None:
-        """What the problem answers; if that fails on one of several ranks, zeros until the next decision.
-
-        The other ranks wait for this one in their mixings: it goes on to the decision, where all ranks raise its exception.
-        """
-        if self.error is None:
-            try:
-                answer = evaluate()
-                if answer is not None and np.shape(answer) != shape:
-                    raise ValueError(
-                        "the problem returned gradients (or values, or proximal points) of shape "
-                        f"{np.shape(answer)}, expected {shape}"
-                    )
-                return None if answer is None else np.asarray(answer).astype(dtype, copy=False)
-            except Exception as error:
-                if self.net.size == 1:
-                    raise
-                self.error = error
-        return np.zeros(shape, dtype)
-
-    def _fail(self, error: Exception | None) -> None:
-        """Raise the exception of the lowest rank that has one, on all ranks."""
-        try:
-            self.net.agree(error)
-        except Exception:
-            self.common = True
-            raise
-
     def _record(self, k: int, s: State) -> bool:
         """Measure the iterates after step `k`, record them, and return whether to stop; collective."""
         begun = time.perf_counter()
-        plan, uses = self.plan, self.solver.uses
+        plan = self.plan
         metrics = {
             "step": k,
             "time": begun - self._clock,
             "rounds": self.mixer.rounds,
-            "gradients": self._gradients_until(k),
-            "prox": k * (uses == "prox"),
+            "gradients": self.answers.gradients,
+            "prox": self.answers.points,
             **self.measure(s.X, self.mixer.messages, self.mixer.bytes),
         }
         if self.measure.failed:
-            self._fail(self.measure.error)
+            self.errors.raise_together(self.measure.error)
         self.records.append(metrics)
         self.sizes.append(self.measure.size)
         if self.recorder is not None:
@@ -498,16 +446,10 @@ class _Run:
             try:
                 plan.progress(k, plan.steps, metrics)
             except Exception as error:  # raised on all ranks at the next decision
-                self.error = self.error or error
+                self.errors.note(error)
         stopped = self._reached(metrics)
         self._clock += time.perf_counter() - begun
         return stopped
-
-    def _gradients_until(self, k: int) -> int:
-        """Gradients of each agent in k steps."""
-        if self.functions is None:
-            return k * (self.solver.uses == "gradient")
-        return int(self.before) + self.functions.gradients
 
     def _reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether to stop; where the clock or a callable decides, rank 0 does."""
@@ -526,12 +468,12 @@ class _Run:
             except Exception as error:
                 if net.size == 1:
                     raise
-                self.error = self.error or error
+                self.errors.note(error)
         stopped, failed = net.collectives.broadcast(
-            (stopped, self.error is not None), 0, "the decision to stop"
+            (stopped, self.errors.first is not None), 0, "the decision to stop"
         )
         if failed:
-            self._fail(self.error)
+            self.errors.raise_together()
         return bool(stopped)
 
     def _checkpoint(self, k: int, s: State) -> None:
@@ -541,58 +483,11 @@ class _Run:
             if self.net.size > 1:
                 sent = self.net.collectives.gather_all(sent, "a checkpoint")
             totals = sent.reshape(-1, 2).sum(axis=0)
-            counters = [begun - self._clock, self.mixer.rounds, *totals, self._gradients_until(k)]
+            counters = [begun - self._clock, self.mixer.rounds, *totals, self.answers.gradients]
             memory = self.mixer.memory()
-            if isinstance(self.evaluate, Remembering):
-                memory |= {_ORACLE + name: rows for name, rows in self.evaluate.memory().items()}
+            memory |= {_ORACLE + name: rows for name, rows in self.answers.memory().items()}
             self.recorder.checkpoint(k, s, np.array(counters, float), memory)
             self._clock += time.perf_counter() - begun
-
-
-def evaluator(
-    oracle: Problem | Oracle | None, solver: Solver, agents: range, seed: int
-) -> Evaluate:
-    """The function that evaluates the gradients (or proximal points) of the local agents at the rows `V`, for step k.
-
-    Raises
-    ------
-    ValueError
-        If the problem has not what the solver needs.
-    """
-    problem = problem_of(oracle)
-    if solver.uses == "nothing" or (
-        problem is None and solver.asynchronous and not getattr(solver, "needs_problem", True)
-    ):
-        return lambda V, k: None
-    if problem is None:
-        raise ValueError(
-            f"{type(solver).__name__} needs the {solver.uses} of a problem, but problem is None"
-        )
-    if solver.uses == "functions" and solver.asynchronous:
-        raise ValueError(
-            f'{type(solver).__name__} has uses = "functions" and asynchronous = True, expected uses = "gradient": '
-            "events take one gradient each"
-        )
-    if solver.implicit and not hasattr(problem, "prox"):
-        raise ValueError(
-            f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have"
-        )
-    drawn = getattr(oracle, "random", True) or hasattr(oracle, "batches")
-    if solver.implicit and hasattr(oracle, "start") and drawn:
-        raise ValueError(
-            f"{type(solver).__name__} minimizes each agent's own function and takes no random gradients, got "
-            f"{type(oracle).__name__}: pass the problem itself, or take a linearized method, such as DLM"
-        )
-    if solver.uses == "prox":
-        prox = getattr(problem, "prox", None)
-        if prox is None:
-            raise ValueError(
-                f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have"
-            )
-        return lambda V, k: prox(V, at_step(solver, k).step_size)
-    if oracle is not None and hasattr(oracle, "start"):
-        return oracle.start(agents, seed)
-    return lambda V, k: problem.grad(V)
 
 
 def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOperator]:

@@ -19,6 +19,7 @@ from ..record.recorder import Record
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver
 from . import loop
+from .answers import gradients_for
 from .arguments import (
     as_oracle,
     as_record,
@@ -35,14 +36,15 @@ from .arguments import (
 )
 from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.result import AsyncResult
-from .loop import Mixing, Plan, Progress as Progress, arithmetic, evaluator
+from .loop import Mixing, Plan, Progress as Progress, arithmetic
 from .metrics import GROWING
 from .outcome import Outcome as Outcome, Stop, StopFunction, Target, target_of
 from .result import Result as Result
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
-    from .arguments import Delay, TopologyLike
+    from .answers import gradients_for
+from .arguments import Delay, TopologyLike
 
 
 @overload
@@ -239,14 +241,15 @@ def solve(
                 {"mixing": mixing},
             )
             seed = integer(seed, "seed", least=0)
-            gradient = evaluator(oracle, method, net.agents, seed)
-            if method.asynchronous and saved and saved.resume and isinstance(gradient, Remembering):
+            gradient = gradients_for(method, oracle, net.agents, seed)
+            apart = isinstance(method, Asynchronous)
+            if apart and saved and saved.resume and isinstance(gradient, Remembering):
                 raise ResumeError(
                     f"{saved.path}: files of asynchronous runs hold no memory of variance-reduced gradients: repeat the run"
                 )
             steps, every = integer(steps, "steps", least=0), integer(every, "every")
             X = initial_rows(x0, functions, net)
-            check_callbacks(functions, X, net.lo, method.uses in ("gradient", "functions"))
+            check_callbacks(functions, X, net.lo, method.needs.problem)
             if functions is not None:
                 check_step_size(method)
             with warnings.catch_warnings():
@@ -254,7 +257,7 @@ def solve(
                     warnings.simplefilter("ignore")
                 method.check(graph.at(0) if graph.period == 1 else graph)
             target = target_of(stop, functions)
-            if method.asynchronous:
+            if apart:
                 target = _target_at_the_end(target, method)
         check_equal(
             net,
@@ -292,7 +295,7 @@ def solve(
             drop,
             straggler,
         )
-        result: Result | AsyncResult = run_on_ranks(plan) if method.asynchronous else loop.run(plan)
+        result: Result | AsyncResult = run_on_ranks(plan) if apart else loop.run(plan)
     if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed
         raise Interrupted(result, saved)
     return result
@@ -306,9 +309,10 @@ def _only_for(
         "common steps",
         "delay, drop and straggler are for asynchronous solvers, such as A2CiD2",
     )
-    if solver.asynchronous:
+    apart = isinstance(solver, Asynchronous)
+    if apart:
         kind, remedy = "no common steps", "its agents exchange rows in pairs, or push them"
-    for name, value in (synchronous if solver.asynchronous else asynchronous).items():
+    for name, value in (synchronous if apart else asynchronous).items():
         if value is not None:
             raise ValueError(
                 f"{name} is given, but {type(solver).__name__} has {kind}: leave it out ({remedy})"

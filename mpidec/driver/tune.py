@@ -15,6 +15,7 @@ from ..comm.runtime.agreement import on_all_ranks
 from ..solvers.asynchronous import PairwiseSolver, PushSolver
 from ..solvers.base import Solver, with_step_size
 from ..solvers.step_schedules import StepSchedule
+from .answers import gradients_for
 from .arguments import (
     Delay,
     as_oracle,
@@ -29,13 +30,14 @@ from .asynchronous.events import Events
 from .asynchronous.runner import pauses
 from .asynchronous.search import AsyncSearch
 from .asynchronous.simulation import checked_rates, prepared
-from .loop import Mixing, arithmetic, closing, derived, evaluator
+from .loop import Mixing, arithmetic, closing, derived
 from .stepsize import Choice, Search
 from .stepsize.choice import TOLERANCE
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
-    from .arguments import TopologyLike
+    from .answers import gradients_for
+from .arguments import TopologyLike
 
 
 def tune(
@@ -94,8 +96,8 @@ def tune(
             behind = problem_of(oracle)
             method = as_solver(solver, problem)
             graph = as_topology(topology, net.n, solver=method)
-            evaluator(oracle, method, net.agents, integer(seed, "seed", least=0))
-            if behind is None or not hasattr(method, "step_size") or method.uses == "nothing":
+            gradients_for(method, oracle, net.agents, integer(seed, "seed", least=0))
+            if behind is None or not hasattr(method, "step_size") or not method.needs.problem:
                 raise ValueError(f"{type(method).__name__} has no step size")
             functions = behind
             steps = integer(steps, "steps", least=0)

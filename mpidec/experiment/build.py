@@ -15,8 +15,8 @@ from ..comm.mixing.network import Network
 from ..comm.mixing.operator import EXCLUDED, FAULTS, ORDER, Operator, StepOperator
 from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
 from ..driver import arguments as resolve
+from ..driver.answers import gradients_for
 from ..driver.asynchronous import AsyncResult, simulate
-from ..driver.loop import evaluator
 from ..driver.solve import Progress, Result, solve
 from ..driver.stepsize import Choice, requested_rule
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
@@ -24,6 +24,7 @@ from ..plugins import is_plugin, short
 from ..problems.loading import Prepared, prepare, scattered, usual_partition
 from ..problems.variance_reduction import REDUCTIONS
 from ..record import Record
+from ..solvers.asynchronous import is_asynchronous
 from ..solvers.base import Solver
 from ..topology import Schedule, Topology
 from ..topology.given import named
@@ -81,7 +82,7 @@ class Job:
                 if call in calls:
                     W = methodcaller(call, **calls[call][1])(W)
             several = calls.keys() & {"accelerate", "repeat", "robust"}
-            if self.solver.edgewise and (several or feedback):
+            if self.solver.needs.exchange and (several or feedback):
                 raise ValueError(
                     f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
                     "acceleration, repetition, robust rules and error feedback: use mixing.codec=blockwise8, or another solver"
@@ -103,7 +104,7 @@ class Job:
     @property
     def asynchronous(self) -> bool:
         """Whether agents take steps at times of their own."""
-        return bool(getattr(self.solver, "asynchronous", False))
+        return is_asynchronous(self.solver)
 
     def solve(
         self,
@@ -144,7 +145,7 @@ class Job:
         own = self.conditions(net) | ({} if wanted.simulate else {"net": net})
         run = cast(Callable[..., Result | AsyncResult], simulate if wanted.simulate else solve)
         try:
-            evaluator(self.oracle, self.solver, net.agents, wanted.seed)
+            gradients_for(self.solver, self.oracle, net.agents, wanted.seed)
         except ValueError as error:
             raise InputError(str(error)) from error
         try:
@@ -231,7 +232,7 @@ def build(experiment: Experiment, net: Network) -> Job:
         solver.check(topology)
         experiment = replace(experiment, mixing=_mixing(experiment.mixing, solver, topology))
     x0 = None
-    if solver.uses == "nothing":
+    if not solver.needs.problem:
         x0 = np.stack(
             [
                 np.random.default_rng([experiment.run.seed, agent]).standard_normal(problem.d)
@@ -249,7 +250,7 @@ def _mixing(wanted: Mixing, solver: Solver, topology: Topology | Schedule) -> Mi
     if wanted.codec is None or wanted.feedback is not None:
         return wanted
     codec = catalogue.CODECS.find(wanted.codec)
-    edgewise = solver.edgewise and not codec.feedback
+    edgewise = solver.needs.exchange and not codec.feedback
     return replace(wanted, feedback=not edgewise and with_feedback(codec, topology))
 
 
@@ -266,7 +267,10 @@ def accepted(experiment: Experiment) -> bool:
 
 def idle_codec(experiment: Experiment) -> str:
     """Which other method the solver of an experiment is, as there is no codec; empty if it is none, or if there is one."""
-    name, method = experiment.solver.name, catalogue.SOLVERS[experiment.solver.name].uncompressed
+    name, method = (
+        experiment.solver.name,
+        catalogue.SOLVERS[experiment.solver.name].needs.uncompressed,
+    )
     if not method or experiment.mixing.codec is not None:
         return ""
     return (
@@ -280,7 +284,7 @@ def seeded(experiment: Experiment, other: Experiment) -> bool:
     solver = catalogue.SOLVERS[experiment.solver.name]
     if replace(other, run=experiment.run) != experiment or is_plugin(problem.name):
         return True
-    if solver.asynchronous or solver.uses == "nothing":
+    if is_asynchronous(solver) or not solver.needs.problem:
         return True
     drawn = (problem.batch_size, problem.noise, mixing.noise, mixing.loss)
     if any(value is not None for value in drawn):

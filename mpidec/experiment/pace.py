@@ -6,8 +6,8 @@ from time import perf_counter
 
 from ..comm.mixing.network import Network
 from ..comm.runtime.node import cores_of_node
+from ..driver.answers import gradients_for
 from ..driver.asynchronous import AsyncResult
-from ..driver.loop import evaluator
 from ..driver.solve import Result
 from .build import Job
 
@@ -56,9 +56,9 @@ def _step(result: Result | AsyncResult) -> float:
 
 def _gradients(job: Job, result: Result | AsyncResult, net: Network) -> float:
     """Seconds of the gradients of the agents of this rank, the least of three; 0 where a step takes no gradients."""
-    if job.solver.uses != "gradient":
+    gradients = gradients_for(job.solver, job.oracle, net.agents, job.experiment.run.seed)
+    if gradients is None or job.solver.needs.functions != ("grad",):
         return 0.0
-    gradients = evaluator(job.oracle, job.solver, net.agents, job.experiment.run.seed)
     times = []
     for k in range(3):
         begin = perf_counter()

@@ -24,6 +24,7 @@ from ..datasets.built_in import maker
 from ..datasets.partition import TAKE
 from ..exceptions import ConfigError as ConfigError
 from ..problems import registry
+from ..solvers.asynchronous import is_asynchronous
 from ..solvers.step_schedules import SCHEDULES, WORDS, parsed as schedule
 from . import schema
 from .schema import (
@@ -433,7 +434,7 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
                 f"{stated.origin}: {name.value} is {tables['solver']['name']} with {key} = {value}: omit it"
             )
         given["solver"][key] = Setting(f"solver.{key}", value, name.origin, False, name.level)
-    graph = solver.graph
+    graph = solver.needs.graph
     if graph == "exponential" and "accelerate" in mixing:
         graph = "symmetric_exponential"
     topology = _component(catalogue.TOPOLOGIES, "topology", tables, given, graph)
@@ -536,10 +537,10 @@ def _check_pace(
     """
     name, run = plugins.short(tables["solver"]["name"]), tables["run"]
     level = given["solver"]["name"].level if "name" in given["solver"] else -1
-    own_pace = bool(getattr(solver, "asynchronous", False))
+    own_pace = is_asynchronous(solver)
     table, keys = "run", [key for key in OWN_PACE if key in run]
     remedy = "takes common steps: omit it, or use an asynchronous solver: " + ", ".join(
-        known for known, kind in solvers.CATALOGUE.items() if getattr(kind, "asynchronous", False)
+        known for known, kind in solvers.CATALOGUE.items() if is_asynchronous(kind)
     )
     if own_pace:
         table, keys = "mixing", [*given["mixing"]]

@@ -31,7 +31,7 @@ def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
             remedy = f"the likely cause is the graph, on which {type(job.solver).__name__} is unstable (see the warning above)"
         elif mixing.codec and getattr(job.solver, "exact", False):
             codec = f"{short(mixing.codec)}{options(mixing.options)}"
-            smaller = "" if getattr(job.solver, "least_delta", 0.0) else f", or {remedy}"
+            smaller = "" if job.solver.needs.least_delta else f", or {remedy}"
             remedy = (
                 f"the likely cause is the codec, {codec}: send more of each row, set a smaller mixing.gamma, take another solver, "
                 f"such as beer{smaller}"

@@ -14,7 +14,7 @@ from ..comm.mixing import Network
 from ..comm.mixing.codecs.base import Codec
 from ..plugins import canonical, nearest
 from ..solvers import A2CiD2, DiLoCo, GASLoC, NoLoCo, SlowMo
-from ..solvers.asynchronous import PairwiseSolver
+from ..solvers.asynchronous import Asynchronous, PairwiseSolver
 from ..solvers.base import Solver
 from ..topology import Schedule, Topology
 from .asynchronous import MOST, PairwiseMethod, PushSum
@@ -120,7 +120,7 @@ def _equations(
             f"algorithm is {solver!r}, expected a solver with the step size 1, such as D2(1.0): the optimizer has the "
             "learning rate"
         )
-    if getattr(solver, "asynchronous", False) or solver.uses != "gradient":
+    if isinstance(solver, Asynchronous) or solver.needs.functions != ("grad",):
         raise ValueError(
             f"{type(solver).__name__} does not work on gradients in common steps: it cannot train a model"
         )
@@ -128,11 +128,11 @@ def _equations(
         name,
         text,
         make,
-        graph=graph or solver.graph,
+        graph=graph or solver.needs.graph,
         every=every,
         check=solver.check,
         by_rate=by_rate,
-        edgewise=solver.edgewise,
+        edgewise=solver.needs.exchange,
         own_momentum=own_momentum,
     )
 

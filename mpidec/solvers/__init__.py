@@ -10,7 +10,7 @@ from .admm import (
     DiNNO as DiNNO,
 )
 from .async_push import AsyncPushSum as AsyncPushSum, RunningSumTracking as RunningSumTracking
-from .base import Bias as Bias, Solver as Solver
+from .base import Bias as Bias, FunctionSolver as FunctionSolver, Solver as Solver
 from .ceca import DSGDCECA as DSGDCECA
 from .composite import (
     NIDS as NIDS,
@@ -27,6 +27,7 @@ from .momentum import (
     DecentralizedMomentum as DecentralizedMomentum,
     QuasiGlobalMomentum as QuasiGlobalMomentum,
 )
+from .needs import Choice as Choice, Needs as Needs, Within as Within
 from .outer import (
     KGT as KGT,
     LED as LED,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
 from .base import Solver, zeros
+from .needs import Within
 from .step_schedules import StepSize
 
 
@@ -52,8 +53,7 @@ class AccDNGD(Solver):
 
     keeps_rows: ClassVar = True
     step_size: StepSize = "auto"
-    momentum: float = 0.1
-    limits: ClassVar = {"momentum": {"above": 0.0, "below": 1.0}}
+    momentum: Annotated[float, Within(above=0.0, below=1.0)] = 0.1
 
     class State(NamedTuple):  # X^k, Y^k, V^k, W S^{k-1}, the gradient at Y^{k-1}
         X: np.ndarray
@@ -122,9 +122,8 @@ class OPAPC(Solver):
 
     keeps_rows: ClassVar = True
     step_size: StepSize = "auto"
-    momentum: float = 0.2
-    chi: float = 1.0
-    limits: ClassVar = {"momentum": {"above": 0.0, "most": 1.0}, "chi": {"least": 1.0}}
+    momentum: Annotated[float, Within(above=0.0, most=1.0)] = 0.2
+    chi: Annotated[float, Within(least=1.0)] = 1.0
 
     class State(NamedTuple):
         X: np.ndarray

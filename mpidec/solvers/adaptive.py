@@ -8,7 +8,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ..protocols import Graph, Operator
-from .base import POSITIVE, Solver, zeros
+from .base import Solver, zeros
+from .needs import Needs, Positive
 
 TURN = 0.6  # largest imaginary part of an eigenvalue of W that adaptive step sizes have been seen to bear
 _LARGE = 500  # agents up to which eigenvalues are computed
@@ -57,10 +58,9 @@ class AdaptiveGradientTracking(Solver):
 
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False  # the agents' step sizes differ
-    graph: ClassVar = "exponential"
+    needs: ClassVar = Needs(graph="exponential")
     adaptive: ClassVar = True
-    step_size: float = 1e-6
-    limits: ClassVar = {"step_size": POSITIVE}
+    step_size: Positive = 1e-6
 
     class State(NamedTuple):
         X: np.ndarray  # X^k

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from .. import _validation as check
 from ..comm.kernels.descent import descend
 from ..protocols import Functions, Graph, Operator
-from .base import POSITIVE, Solver, disagreement, name_of, needed, zeros
+from .base import FunctionSolver, Solver, disagreement, name_of, needed, zeros
+from .needs import Needs, Positive, Within
 from .step_schedules import StepSize
 
 
@@ -22,7 +23,7 @@ def _degrees(X: np.ndarray, W: Operator) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class ADMM(Solver):
+class ADMM(FunctionSolver):
     r"""Consensus ADMM: each agent minimizes its function with a penalty on the distances to its neighbours.
 
     .. math::
@@ -58,9 +59,7 @@ class ADMM(Solver):
 
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False
-    uses: ClassVar = "functions"
-    composite: ClassVar = True
-    implicit: ClassVar = True
+    needs: ClassVar = Needs(functions=("argmin",))
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -119,8 +118,7 @@ class DLM(Solver):
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False
     step_size: StepSize = "auto"
-    penalty: float = 1.0
-    limits: ClassVar = {"penalty": POSITIVE}
+    penalty: Positive = 1.0
 
     class State(NamedTuple):
         X: np.ndarray
@@ -209,8 +207,7 @@ class DiNNO(_Rounds):
     keeps_mean: ClassVar = False
     step_size: StepSize = "auto"
     local_steps: int = 5
-    penalty: float = 0.25
-    limits: ClassVar = {"penalty": {"above": 0.0, "below": 1.0}}
+    penalty: Annotated[float, Within(above=0.0, below=1.0)] = 0.25
 
     def step(self, s: _Rounds.State, G: np.ndarray, W: Operator) -> _Rounds.State:
         P, C, kappa, WX = s.P, s.C, self.penalty, self._mixed(s, W)
@@ -263,8 +260,7 @@ class LTADMM(_Rounds):
 
     step_size: StepSize = "auto"
     local_steps: int = 5
-    dual_step: float | None = None
-    limits: ClassVar = {"dual_step": POSITIVE}
+    dual_step: Annotated[float | None, Within(above=0.0)] = None
 
     @property
     def _beta(self) -> float:
@@ -330,12 +326,12 @@ class ATG(Solver):
     and unreliable networks", IEEE TAC 70 (2025).
     """
 
+    needs: ClassVar = Needs(symmetric=True)
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False
     step_size: StepSize = "auto"
-    penalty: float = 1.0
-    mixing: float = 1.0
-    limits: ClassVar = {"penalty": POSITIVE, "mixing": {"above": 0.0, "most": 1.0}}
+    penalty: Positive = 1.0
+    mixing: Annotated[float, Within(above=0.0, most=1.0)] = 1.0
 
     class State(NamedTuple):  # U and P: of the iterates, and of the gradients
         X: np.ndarray

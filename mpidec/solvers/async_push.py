@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from .asynchronous import Gradient, Place, PushSolver
+from .needs import Needs
 from .step_schedules import StepSize
 
 
@@ -57,7 +58,7 @@ class AsyncPushSum(PushSolver):
     """
 
     accumulates: ClassVar = True
-    graph: ClassVar = "exponential"
+    needs: ClassVar = Needs(graph="exponential")
     step_size: StepSize = "auto"
 
     @dataclass(slots=True, eq=False)
@@ -152,7 +153,7 @@ class RunningSumTracking(PushSolver):
     accumulates: ClassVar = False
     exact: ClassVar = True
     needs_problem: ClassVar = True
-    graph: ClassVar = "exponential"
+    needs: ClassVar = Needs(graph="exponential")
     safe: ClassVar = 1.0
     step_size: StepSize = "auto"
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..protocols import Graph, Operator
 from .base import Solver, name_of, number
+from .needs import Within
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -52,7 +53,6 @@ class Asynchronous(Solver, ABC):
         Whether there must be a problem; without one, the other solvers compute the average.
     """
 
-    asynchronous: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = True
     exact: ClassVar[bool] = False
     safe: ClassVar[float] = 0.1
@@ -85,6 +85,11 @@ class Asynchronous(Solver, ABC):
                 f"{name_of(self)} needs a connected graph, some agents of the {topology.name} topology are not "
                 "reached by others; add edges, or use topology.ring(n)"
             )
+
+
+def is_asynchronous(solver: Solver | type[Solver]) -> bool:
+    """Whether a solver, or a class of solvers, consists of events on single agents."""
+    return issubclass(solver if isinstance(solver, type) else type(solver), Asynchronous)
 
 
 class PushSolver(Asynchronous):
@@ -169,7 +174,7 @@ class PairwiseSolver(Asynchronous):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.rate, dict) and not hasattr(self.rate, "shape"):
-            number(self, "rate", above=0)
+            number(self, "rate", Within(above=0.0))
 
     def prepared(self, constants: Callable[[Any], tuple[float, float]]) -> PairwiseSolver:
         r"""The solver with numbers for the parameters that depend on the graph.

@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import enum
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable
+from functools import cache
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
 from .._words import Described
-from ..protocols import Graph, Operator
+from ..protocols import Functions, Graph, Operator
+from . import former
+from .needs import Choice, Needs, Within
 from .step_schedules import WORDS, StepSize, parsed
 
 S = TypeVar("S", bound="Solver")
 T = TypeVar("T")
 _LARGE = 1500  # agents up to which the spectrum is computed for a warning
+_PHASES = 64  # graphs of a schedule whose symmetry is checked
 
 
 class Bias(enum.Enum):
@@ -42,91 +46,55 @@ class Bias(enum.Enum):
 class Solver(Described):
     """The protocol of a solver; each one is a frozen dataclass of its hyper-parameters.
 
-    A solver is the paper's equations on a stack of rows, one row per agent.  It is given the gradients `G` and the
-    operator `W`, and knows nothing of MPI, files or clocks::
+    A solver is the paper's equations on a stack of rows, one row per agent.  It asks the functions `F` of the local agents for
+    what a step needs, usually the gradients `G`, is given the operator `W`, and knows nothing of MPI, files or clocks::
 
         s = solver.init(X, W.at(0))
         for k in range(steps):
-            G = gradient(solver.point(s), k)
+            G = solver.ask(F.at(k), s)
             s = solver.step(s, G, W.at(k))
 
     A state is a NamedTuple with the field `X`, the iterate.  Its other fields are arrays with a row per local agent, arrays
-    with a row per edge into the local agents (named in `per_edge`), or plain numbers: all that a restart needs.  All arrays
-    have the kind, the dtype and the device of `X`: NumPy, PyTorch or CuPy.
+    with a row per edge into the local agents (named in `needs.per_edge`), or plain numbers: all that a restart needs.  All
+    arrays have the kind, the dtype and the device of `X`: NumPy, PyTorch or CuPy.
 
     Attributes
     ----------
-    kinds : tuple of str
-        The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic, or "pair", a row-stochastic
-        `W.R` and a column-stochastic `W.C`.
-    positive : bool
-        Whether the solver divides by weights that `W` mixes: they remain > 0 if `W` is doubly stochastic or has no negative
-        entries.
-    samples : bool
-        Whether the solver bears the average over a sample of the agents in place of `W` (`topology.sampled_average`).
-    uses : {"gradient", "prox", "functions", "nothing"}
-        What `step` needs of the problem at `point(s)`, as its argument `G`: the gradients; the proximal points
-        :math:`\\arg\\min_x f_i(x) + \\|x - v_i\\|^2 / (2 \\alpha)`; or nothing (None).  With "functions", `step(s, F, W)` is given
-        the functions themselves, `mpidec.protocols.Functions`, and `point` is not called.
-    composite : bool
-        Whether a solver with `uses = "functions"` takes proximal steps of the term of the functions (`F.prox`, `F.argmin`).
-        Problems with a term are refused for solvers that would ignore it.
-    implicit : bool
-        Whether a solver with `uses = "functions"` takes proximal points of whole functions (`F.argmin`).
-    per_edge : tuple of str
-        Fields of the state with a row per edge.
-    keeps_rows : bool
-        Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the gradient at `point(s)`.  Where
-        a solver declares this, `solve` need not wait until the neighbours have read the rows.  All solvers of this package
-        declare it; the default is False.
+    needs : Needs
+        What the solver needs of `W` and of the problem; `check` refuses what does not provide it.
+    exact : bool
+        Whether the iterates of all agents converge to the minimizer with a constant step size.  `step_size="auto"` is the fastest
+        step size of an exact method, and otherwise the one of least error after the steps of the run.
     adaptive : bool
         Whether a step divides by sizes of earlier gradients, or of their changes, so that bias and noise are not proportional to
         the step size; "auto" then gives no prediction.
     keeps_mean : bool
         Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent with the mean of the gradients.
-    exact : bool
-        Whether the iterates of all agents converge to the minimizer with a constant step size.  `step_size="auto"` is the fastest
-        step size of an exact method, and otherwise the one of least error after the steps of the run.
-    graph : str
-        Name of the default topology, on the command line.
-    edgewise : bool
-        Whether the solver sends a row of its own to each neighbour (`W.exchange`), which excludes mixers with acceleration or
-        error feedback.
-    asynchronous : bool
-        Whether the solver consists of events on single agents (`mpidec.solvers.asynchronous`) instead of common steps.
-    uncompressed : str
-        Of a solver for compressed communication: the method that it is without a codec.
-    least_delta : float
-        Contraction parameter of a codec below which the solver may diverge; 0 if it tolerates any codec with error feedback.
-    limits : dict
-        What the fields may be, by name: the choices of a text, or the bounds (`least`, `above`, `most`, `below`) of a number, which
-        becomes a `float`.  A field whose default is None may be None.
+    keeps_rows : bool
+        Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the gradient at `point(s)`.  Where
+        a solver declares this, `solve` need not wait until the neighbours have read the rows.  All solvers of this package
+        declare it; the default is False.
 
     Notes
     -----
     `step_size` is a number; "auto" or "safe", which `solve` replaces by a number; or a function of the step k, such as a schedule
     of `mpidec.solvers`, with which `solve` makes the solver of each step.  `init` and `step` meet numbers only, or an array with
     one step size per column: `solve` tries many step sizes at once, as columns of one stack.
+
+    Parameters annotated with `Within` and `Choice` (`mpidec.solvers.needs`) are checked when a solver is made; a number becomes
+    a `float`.  One whose default is None may be None.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("doubly",)
-    positive: ClassVar[bool] = False
-    samples: ClassVar[bool] = False
-    adaptive: ClassVar[bool] = False
-    uses: ClassVar[str] = "gradient"
-    per_edge: ClassVar[tuple[str, ...]] = ()
-    keeps_rows: ClassVar[bool] = False
-    composite: ClassVar[bool] = False
-    keeps_mean: ClassVar[bool] = True
-    implicit: ClassVar[bool] = False
+    needs: ClassVar[Needs] = Needs()
     exact: ClassVar[bool] = True
-    graph: ClassVar[str] = "symmetric_exponential"
-    edgewise: ClassVar[bool] = False
-    asynchronous: ClassVar[bool] = False
-    least_delta: ClassVar[float] = 0.0
-    uncompressed: ClassVar[str] = ""
-    limits: ClassVar[Mapping[str, tuple[str, ...] | Mapping[str, float]]] = {}
+    adaptive: ClassVar[bool] = False
+    keeps_mean: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = False
     step_size: Any
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        former.adapt(cls)
 
     def __post_init__(self) -> None:
         positive_step(self)
@@ -134,24 +102,28 @@ class Solver(Described):
             for option in dataclasses.fields(self):
                 if isinstance(option.default, bool):
                     flag(self, option.name)
-        for field, limit in self.limits.items():
-            if isinstance(limit, tuple):
+        for field, limit in limits(type(self)).items():
+            if isinstance(limit, Choice):
                 check.choice(getattr(self, field), f"{name_of(self)}: {field}", limit)
             elif getattr(self, field) is not None or getattr(type(self), field) is not None:
-                number(self, field, **limit)
+                number(self, field, limit)
 
     def init(self, X: np.ndarray, W: Any = None) -> Any:
         """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used only by solvers that say so."""
         raise NotImplementedError(f"{name_of(self)} has no init(X, W), which makes the first state")
 
     def step(self, s: Any, G: Any, W: Operator) -> Any:
-        """The state after one step, from the gradients `G`, shape `(m, d)`, at `point(s)`, with the operator `W` of the step.
-
-        With `uses = "functions"`, `G` is a `mpidec.protocols.Functions`.
-        """
+        """The state after one step, from what `ask` returned, such as the gradients, with the operator `W` of the step."""
         raise NotImplementedError(
             f"{name_of(self)} has no step(s, G, W), which makes the next state"
         )
+
+    def ask(self, F: Functions, s: Any) -> Any:
+        """What the next step is given, of the functions `F` at this step: the gradients at `point(s)`, shape `(m, d)`.
+
+        A solver that evaluates more than these returns `F` itself, and names what it calls in `needs.functions`.
+        """
+        return F.grad(self.point(s))
 
     def point(self, s: Any) -> Any:
         """The rows at which the next step needs its gradients, shape `(m, d)`."""
@@ -167,19 +139,25 @@ class Solver(Described):
         ValueError
             With the reason, and with a topology that works.
         """
-        if topology.kind not in self.kinds and not (self.samples and is_sample(topology)):
-            single = " or ".join(kind for kind in self.kinds if kind != "pair") + " stochastic W"
-            pair = ", or a row and a column stochastic one" if "pair" in self.kinds else ""
+        needs = self.needs
+        if topology.kind not in needs.kinds and not (needs.samples and is_sample(topology)):
+            single = " or ".join(kind for kind in needs.kinds if kind != "pair") + " stochastic W"
+            pair = ", or a row and a column stochastic one" if "pair" in needs.kinds else ""
             given = "a pair" if topology.kind == "pair" else f"{topology.kind} stochastic"
             raise ValueError(
                 f"{name_of(self)} needs a {single}{pair}, the {topology.name} topology is {given}; "
-                f"{REMEDIES[self.kinds[-1]]}"
+                f"{REMEDIES[needs.kinds[-1]]}"
             )
-        signed = self.positive and topology.kind != "doubly" and 1 < topology.n <= _LARGE
+        signed = needs.positive and topology.kind != "doubly" and 1 < topology.n <= _LARGE
         if signed and topology.period == 1 and topology.at(0).W.toarray().min() < 0:
             raise ValueError(
                 f"{name_of(self)} divides by weights that W mixes, which need a W without negative entries unless it is "
                 f"doubly stochastic, the {topology.name} topology has some; {REMEDIES['column']}"
+            )
+        phases = range(min(topology.period or 1, _PHASES))
+        if needs.symmetric and not all(topology.at(k).symmetric for k in phases):
+            raise ValueError(
+                f"{name_of(self)} needs a symmetric W, that of the {topology.name} topology is not; {REMEDIES['symmetric']}"
             )
         step = getattr(self, "step_size", None)
         if getattr(step, "start", step) != "auto" and (cause := self.unstable(topology)):
@@ -197,6 +175,22 @@ class Solver(Described):
         return ""
 
 
+class FunctionSolver(Solver):
+    """Base class of solvers whose `step` evaluates the functions `F` itself, where it needs them: `step(s, F, W)`.
+
+    What it calls of them stands in `needs.functions`.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> mpidec.solvers.NIDS.needs.functions
+    ('grad', 'prox')
+    """
+
+    def ask(self, F: Functions, s: Any) -> Functions:
+        return F
+
+
 def is_sample(topology: Graph) -> bool:
     """Whether each step of a topology is the average over a sample of the agents."""
     return bool(getattr(topology, "samples", False))
@@ -209,12 +203,11 @@ def averages(topology: Graph) -> bool:
     return topology.kind == "doubly" and topology.at(0).spectral_gap() > 1 - 1e-9
 
 
-POSITIVE = {"above": 0.0}
-FACTOR = {"least": 0.0, "below": 1.0}  # of a momentum
 REMEDIES = {
     "doubly": 'use weights="metropolis" on an undirected graph, weights="sinkhorn" on a directed one, or topology.exponential(n)',
     "column": 'use weights="push" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
     "pair": 'use weights="push-pull" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
+    "symmetric": 'use weights="metropolis" on an undirected graph, or topology.symmetric_exponential(n)',
     "row": 'use weights="uniform" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
 }
 
@@ -330,19 +323,39 @@ def positive_step(solver: Solver) -> None:
         raise ValueError(f'{what}, "auto", "safe", or a function of the step')
 
 
-def number(solver: Solver, field: str, **bounds: float) -> None:
-    """Check that a field of a solver is a finite number within the bounds, and make it a `float`.
+@cache
+def limits(solver: type[Any]) -> dict[str, Within | Choice]:
+    """The bounds and choices that annotate the parameters of a class of solvers, by name.
 
-    Parameters
-    ----------
-    **bounds
-        `least`, `above`, `most`, `below`.
+    Examples
+    --------
+    >>> import mpidec
+    >>> limits(mpidec.solvers.Diffusion)
+    {'order': ('atc', 'cta')}
+    """
+    if not dataclasses.is_dataclass(solver):
+        return {}
+    try:
+        hints = get_type_hints(solver, include_extras=True)
+    except NameError:  # annotations of a user's own, whose names only a type checker knows
+        return {}
+    found = {
+        field.name: limit
+        for field in dataclasses.fields(solver)
+        for limit in getattr(hints.get(field.name), "__metadata__", ())
+    }
+    return {name: limit for name, limit in found.items() if isinstance(limit, (Within, Choice))}
+
+
+def number(solver: Solver, field: str, bounds: Within) -> None:
+    """Check that a field of a solver is a finite number within the bounds, and make it a `float`.
 
     Raises
     ------
     TypeError, ValueError
     """
-    value = check.number(getattr(solver, field), f"{name_of(solver)}: {field}", **bounds)
+    name = f"{name_of(solver)}: {field}"
+    value = check.number(getattr(solver, field), name, **dataclasses.asdict(bounds))
     object.__setattr__(solver, field, value)
 
 

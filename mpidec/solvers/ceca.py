@@ -10,6 +10,7 @@ import numpy as np
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
 from .base import Solver, name_of
+from .needs import Needs
 from .step_schedules import StepSize
 
 
@@ -59,9 +60,8 @@ class DSGDCECA(Solver):
     """
 
     keeps_rows: ClassVar = True
-    edgewise: ClassVar = True
+    needs: ClassVar = Needs(graph="ceca", exchange=True)
     exact: ClassVar = False
-    graph: ClassVar = "ceca"
     step_size: StepSize = "auto"
 
     class State(NamedTuple):

@@ -9,13 +9,14 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Functions, Graph, Operator
-from .base import Solver, disagreement, zeros
+from .base import FunctionSolver, disagreement, zeros
+from .needs import Needs
 from .primal_dual import Skipping
 from .step_schedules import StepSize
 
 
 @dataclass(frozen=True)
-class NIDS(Solver):
+class NIDS(FunctionSolver):
     r"""NIDS, a network-independent step size algorithm: exact diffusion with a proximal step.
 
     .. math::
@@ -51,9 +52,7 @@ class NIDS(Solver):
     """
 
     keeps_rows: ClassVar = True
-    uses: ClassVar = "functions"
-    composite: ClassVar = True
-    least_delta: ClassVar = 0.6
+    needs: ClassVar = Needs(functions=("grad", "prox"), least_delta=0.6)
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -82,7 +81,7 @@ class NIDS(Solver):
 
 
 @dataclass(frozen=True)
-class PGEXTRA(Solver):
+class PGEXTRA(FunctionSolver):
     r"""PG-EXTRA: EXTRA with a proximal step.
 
     .. math::
@@ -116,9 +115,7 @@ class PGEXTRA(Solver):
     """
 
     keeps_rows: ClassVar = True
-    uses: ClassVar = "functions"
-    composite: ClassVar = True
-    least_delta: ClassVar = 0.6
+    needs: ClassVar = Needs(functions=("grad", "prox"), least_delta=0.6)
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -143,7 +140,7 @@ class PGEXTRA(Solver):
 
 
 @dataclass(frozen=True)
-class ProximalGradientTracking(Solver):
+class ProximalGradientTracking(FunctionSolver):
     r"""Proximal gradient tracking: SONATA with linear surrogates.
 
     .. math::
@@ -178,9 +175,7 @@ class ProximalGradientTracking(Solver):
     """
 
     keeps_rows: ClassVar = True
-    uses: ClassVar = "functions"
-    composite: ClassVar = True
-    graph: ClassVar = "exponential"
+    needs: ClassVar = Needs(functions=("grad", "prox"), graph="exponential")
     step_size: StepSize = "auto"
 
     class State(NamedTuple):  # X^k, Y^{k-1}, the gradient at X^{k-1}, k
@@ -203,7 +198,7 @@ class ProximalGradientTracking(Solver):
 
 
 @dataclass(frozen=True)
-class MGSkip(Skipping):
+class MGSkip(FunctionSolver, Skipping):
     r"""MG-Skip, multi-gossip skip: `ProxSkip` with a proximal step, over several rounds of gossip.
 
     .. math::
@@ -241,8 +236,7 @@ class MGSkip(Skipping):
     composite optimization", arXiv 2312.11861.
     """
 
-    uses: ClassVar = "functions"
-    composite: ClassVar = True
+    needs: ClassVar = Needs(functions=("grad", "prox"))
 
     def step(self, s: Skipping.State, F: Functions, W: Operator) -> Skipping.State:
         Z = descend(s.X, self.step_size, F.grad(s.X)) - s.Y

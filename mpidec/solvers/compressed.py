@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
 from .base import Solver, zeros
+from .needs import Needs, Within
 from .step_schedules import StepSize
 
 
@@ -51,7 +52,7 @@ class CHOCO(Solver):
 
     keeps_rows: ClassVar = True
     exact: ClassVar = False
-    uncompressed: ClassVar = "DGD (atc)"
+    needs: ClassVar = Needs(uncompressed="DGD (atc)")
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -105,7 +106,7 @@ class BEER(Solver):
     """
 
     keeps_rows: ClassVar = True
-    uncompressed: ClassVar = "gradient tracking (diging)"
+    needs: ClassVar = Needs(uncompressed="gradient tracking (diging)")
     step_size: StepSize = "auto"
 
     class State(NamedTuple):  # X^k, V^{k-1} + gamma (W - I) Z^{k-1}, the gradient at X^{k-1}
@@ -159,10 +160,9 @@ class MoTEF(Solver):
     """
 
     keeps_rows: ClassVar = True
-    uncompressed: ClassVar = "gradient tracking with a moving average of the gradients"
+    needs: ClassVar = Needs(uncompressed="gradient tracking with a moving average of the gradients")
     step_size: StepSize = "auto"
-    momentum: float = 0.2
-    limits: ClassVar = {"momentum": {"above": 0.0, "most": 1.0}}
+    momentum: Annotated[float, Within(above=0.0, most=1.0)] = 0.2
 
     class State(NamedTuple):  # X^k, V^{k-1} + gamma (W - I) Z^{k-1}, M^{k-1}, k
         X: np.ndarray
@@ -224,10 +224,9 @@ class LEAD(Solver):
     """
 
     keeps_rows: ClassVar = True
-    uncompressed: ClassVar = "exact diffusion"
+    needs: ClassVar = Needs(uncompressed="exact diffusion")
     step_size: StepSize = "auto"
-    dual: float | None = None
-    limits: ClassVar = {"dual": {"above": 0.0, "most": 1.0}}
+    dual: Annotated[float | None, Within(above=0.0, most=1.0)] = None
 
     class State(NamedTuple):
         X: np.ndarray

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
-from ..protocols import Graph, Operator
+from ..protocols import Functions, Graph, Operator
 from .base import Bias, Solver, averages, needed
+from .needs import Choice, Needs
 from .step_schedules import StepSize
 
 
@@ -37,10 +38,8 @@ class Consensus(Solver):
     L. Xiao, S. Boyd, "Fast linear iterations for distributed averaging", Systems & Control Letters 53 (2004).
     """
 
-    kinds: ClassVar = ("doubly", "row")
-    uses: ClassVar = "nothing"
+    needs: ClassVar = Needs(functions=(), kinds=("doubly", "row"), graph="exponential")
     keeps_rows: ClassVar = True
-    graph: ClassVar = "exponential"
     step_size = 0.0
 
     class State(NamedTuple):
@@ -49,7 +48,10 @@ class Consensus(Solver):
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X)
 
-    def step(self, s: State, G: np.ndarray | None, W: Operator) -> State:
+    def ask(self, F: Functions, s: Any) -> None:
+        return None
+
+    def step(self, s: State, G: None, W: Operator) -> State:
         return self.State(W(s.X))
 
 
@@ -93,10 +95,9 @@ class DGD(Solver):
 
     keeps_rows: ClassVar = True
     exact: ClassVar = False
-    graph: ClassVar = "exponential"
+    needs: ClassVar = Needs(graph="exponential")
     step_size: StepSize = "auto"
-    order: str = "awc"
-    limits: ClassVar = {"order": ("awc", "atc", "cta")}
+    order: Annotated[str, Choice("awc", "atc", "cta")] = "awc"
 
     class State(NamedTuple):
         X: np.ndarray
@@ -153,5 +154,4 @@ class Diffusion(DGD):
     F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010).
     """
 
-    order: str = "atc"
-    limits: ClassVar = {"order": ("atc", "cta")}
+    order: Annotated[str, Choice("atc", "cta")] = "atc"

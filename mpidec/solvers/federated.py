@@ -7,13 +7,14 @@ FedAvg with server momentum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import FACTOR, POSITIVE, is_sample, name_of, per_step, zeros
+from .base import is_sample, name_of, per_step, zeros
+from .needs import Choice, Factor, Needs, Positive, Within
 from .outer import _LocalSteps
 from .step_schedules import StepSize
 
@@ -56,12 +57,10 @@ class FedProx(_LocalSteps):
     2020.
     """
 
-    samples: ClassVar = True
-    graph: ClassVar = "complete"
+    needs: ClassVar = Needs(samples=True, graph="complete")
     step_size: StepSize = "auto"
-    proximal: float = 0.1
+    proximal: Annotated[float, Within(least=0.0)] = 0.1
     local_steps: int = 5
-    limits: ClassVar = {"proximal": {"least": 0.0}}
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
@@ -128,23 +127,15 @@ class FedOpt(_LocalSteps):
     ICLR 2021.
     """
 
-    samples: ClassVar = True
+    needs: ClassVar = Needs(samples=True, graph="complete")
     adaptive: ClassVar = True
-    graph: ClassVar = "complete"
     step_size: StepSize = "auto"
-    outer_step: float = 0.1
-    method: str = "adam"
-    momentum: float = 0.9
-    decay: float = 0.99
-    floor: float = 1e-3
+    outer_step: Positive = 0.1
+    method: Annotated[str, Choice("adam", "yogi", "adagrad")] = "adam"
+    momentum: Factor = 0.9
+    decay: Factor = 0.99
+    floor: Positive = 1e-3
     local_steps: int = 5
-    limits: ClassVar = {
-        "outer_step": POSITIVE,
-        "method": ("adam", "yogi", "adagrad"),
-        "momentum": FACTOR,
-        "decay": FACTOR,
-        "floor": POSITIVE,
-    }
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
@@ -209,13 +200,11 @@ class SCAFFOLD(_LocalSteps):
     federated learning", ICML 2020.
     """
 
-    samples: ClassVar = True
-    graph: ClassVar = "complete"
+    needs: ClassVar = Needs(samples=True, graph="complete")
     exact: ClassVar = True
     step_size: StepSize = "auto"
-    outer_step: float = 1.0
+    outer_step: Positive = 1.0
     local_steps: int = 5
-    limits: ClassVar = {"outer_step": POSITIVE}
 
     class State(
         NamedTuple

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
 from .base import Solver, zeros
+from .needs import Choice, Needs
 from .step_schedules import StepSize
 
 
@@ -59,10 +60,9 @@ class GradientTracking(Solver):
     """
 
     keeps_rows: ClassVar = True
-    graph: ClassVar = "exponential"
+    needs: ClassVar = Needs(graph="exponential")
     step_size: StepSize = "auto"
-    variant: str = "atc"
-    limits: ClassVar = {"variant": ("atc", "semi-atc", "diging")}
+    variant: Annotated[str, Choice("atc", "semi-atc", "diging")] = "atc"
 
     class State(NamedTuple):  # atc: X^k, Y^{k-1}, the gradient at X^{k-1}, k
         X: np.ndarray

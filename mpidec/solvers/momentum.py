@@ -9,7 +9,8 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import FACTOR, Solver, disagreement, name_of, per_step, zeros
+from .base import Solver, disagreement, name_of, per_step, zeros
+from .needs import Factor, Needs
 from .step_schedules import StepSize
 
 _STEPS, _GROWTH, _LARGE = 400, 1.005, 300  # of a trial on a schedule of at most so many agents
@@ -27,7 +28,6 @@ class _Momentum(Solver):
 
     keeps_rows: ClassVar = True
     exact: ClassVar = False
-    limits: ClassVar = {"momentum": FACTOR}
     momentum: float
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> MomentumState:
@@ -73,9 +73,9 @@ class DecentralizedMomentum(_Momentum):
     heterogeneous data", ICML 2021 (there DSGDm and DSGDm-N).
     """
 
-    graph: ClassVar = "exponential"
+    needs: ClassVar = Needs(graph="exponential")
     step_size: StepSize = "auto"
-    momentum: float = 0.9
+    momentum: Factor = 0.9
     nesterov: bool = False
 
     def step(self, s: MomentumState, G: np.ndarray, W: Operator) -> MomentumState:
@@ -129,7 +129,7 @@ class QuasiGlobalMomentum(_Momentum):
     """
 
     step_size: StepSize = "auto"
-    momentum: float = 0.9
+    momentum: Factor = 0.9
     nesterov: bool = True
     normalized: bool = False
 
@@ -210,7 +210,7 @@ class DecentLaM(_Momentum):
     """
 
     step_size: StepSize = "auto"
-    momentum: float = 0.9
+    momentum: Factor = 0.9
 
     def step(self, s: MomentumState, G: np.ndarray, W: Operator) -> MomentumState:
         b = self.momentum

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from .. import _validation as check
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import _LARGE, FACTOR, POSITIVE, Solver, disagreement, name_of, per_step, zeros
+from .base import _LARGE, Solver, disagreement, name_of, per_step, zeros
+from .needs import Factor, Needs, Positive, Within
 from .step_schedules import StepSize
 
 
@@ -85,8 +86,7 @@ class LocalDGD(_LocalSteps):
     updates", ICML 2020.
     """
 
-    samples: ClassVar = True
-    graph: ClassVar = "exponential"
+    needs: ClassVar = Needs(samples=True, graph="exponential")
     step_size: StepSize = "auto"
     local_steps: int = 5
 
@@ -151,14 +151,12 @@ class SlowMo(_LocalSteps):
     ICLR 2020.
     """
 
-    samples: ClassVar = True
-    graph: ClassVar = "complete"
+    needs: ClassVar = Needs(samples=True, graph="complete")
     step_size: StepSize = "auto"
-    slow_step: float = 1.0
-    momentum: float = 0.5
+    slow_step: Positive = 1.0
+    momentum: Factor = 0.5
     local_steps: int = 12
     gossip: bool = False
-    limits: ClassVar = {"slow_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
@@ -241,13 +239,11 @@ class DiLoCo(_LocalSteps):
     low-communication training of language models", arXiv:2311.08105 (2023).
     """
 
-    samples: ClassVar = True
-    graph: ClassVar = "complete"
+    needs: ClassVar = Needs(samples=True, graph="complete")
     step_size: StepSize = "auto"
-    outer_step: float = 0.7
-    momentum: float = 0.9
+    outer_step: Positive = 0.7
+    momentum: Factor = 0.9
     local_steps: int = 50
-    limits: ClassVar = {"outer_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
@@ -319,10 +315,9 @@ class GASLoC(_LocalSteps):
     """
 
     step_size: StepSize = "auto"
-    outer_step: float = 0.7
-    momentum: float = 0.9
+    outer_step: Positive = 0.7
+    momentum: Factor = 0.9
     local_steps: int = 50
-    limits: ClassVar = {"outer_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step; previous: Z^{t-1} of the equations
         X: np.ndarray
@@ -398,13 +393,12 @@ class NoLoCo(_LocalSteps):
     models", arXiv:2506.10911 (2025).
     """
 
-    graph: ClassVar = "random_matchings"
+    needs: ClassVar = Needs(graph="random_matchings")
     step_size: StepSize = "auto"
-    outer_step: float = 0.7
-    momentum: float = 0.5
+    outer_step: Positive = 0.7
+    momentum: Factor = 0.5
     local_steps: int = 50
-    consensus_step: float | None = None
-    limits: ClassVar = {"outer_step": POSITIVE, "momentum": FACTOR, "consensus_step": POSITIVE}
+    consensus_step: Annotated[float | None, Within(above=0.0)] = None
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
@@ -498,9 +492,8 @@ class KGT(_LocalSteps):
 
     exact: ClassVar = True
     step_size: StepSize = "auto"
-    outer_step: float = 1.0
+    outer_step: Positive = 1.0
     local_steps: int = 5
-    limits: ClassVar = {"outer_step": POSITIVE}
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
@@ -562,8 +555,7 @@ class LED(_LocalSteps):
     exact: ClassVar = True
     step_size: StepSize = "auto"
     local_steps: int = 5
-    dual_step: float | None = None
-    limits: ClassVar = {"dual_step": POSITIVE}
+    dual_step: Annotated[float | None, Within(above=0.0)] = None
 
     class State(NamedTuple):
         X: np.ndarray

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from .asynchronous import PairwiseSolver, Place
-from .base import FACTOR, POSITIVE
+from .needs import Choice, Factor, Needs, Positive, Within
 from .step_schedules import StepSize
 
 
@@ -51,11 +51,10 @@ class PairwiseGossip(PairwiseSolver):
     X. Lian, W. Zhang, C. Zhang, J. Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018 (AD-PSGD).
     """
 
-    graph: ClassVar = "ring"
+    needs: ClassVar = Needs(graph="ring")
     step_size: StepSize = "auto"
-    momentum: float = 0.0
+    momentum: Factor = 0.0
     rate: Any = 1.0
-    limits: ClassVar = {"momentum": FACTOR}
 
     @dataclass(slots=True, eq=False)
     class State:
@@ -143,21 +142,14 @@ class A2CiD2(PairwiseSolver):
     NeurIPS 2023, equation (4) and Algorithm 1.
     """
 
-    graph: ClassVar = "ring"
+    needs: ClassVar = Needs(graph="ring")
     step_size: StepSize = "auto"
-    eta: float | None = None
-    alpha: float = 0.5
-    alpha_tilde: float | None = None
-    momentum: float = 0.0
+    eta: Annotated[float | None, Within(least=0)] = None
+    alpha: Positive = 0.5
+    alpha_tilde: Annotated[float | None, Within(least=0)] = None
+    momentum: Factor = 0.0
     rate: Any = 1.0
-    order: str = "sde"
-    limits: ClassVar = {
-        "eta": {"least": 0},
-        "alpha": POSITIVE,
-        "alpha_tilde": {"least": 0},
-        "momentum": FACTOR,
-        "order": ("sde", "algorithm", "code"),
-    }
+    order: Annotated[str, Choice("sde", "algorithm", "code")] = "sde"
 
     @dataclass(slots=True, eq=False)
     class State:

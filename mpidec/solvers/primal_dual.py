@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from .. import _validation as check
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import POSITIVE, Solver, disagreement, name_of, zeros
+from .base import Solver, disagreement, name_of, zeros
+from .needs import Needs, Within
 from .step_schedules import StepSize
 
 
@@ -49,7 +50,7 @@ class EXTRA(Solver):
     """
 
     keeps_rows: ClassVar = True
-    least_delta: ClassVar = 0.6
+    needs: ClassVar = Needs(least_delta=0.6)
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -104,7 +105,7 @@ class ExactDiffusion(Solver):
     """
 
     keeps_rows: ClassVar = True
-    least_delta: ClassVar = 0.6
+    needs: ClassVar = Needs(least_delta=0.6)
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -158,7 +159,7 @@ class D2(ExactDiffusion):
     H. Tang, X. Lian, M. Yan, C. Zhang, J. Liu, "D2: decentralized training over decentralized data", ICML 2018.
     """
 
-    graph: ClassVar = "ring"
+    needs: ClassVar = Needs(least_delta=0.6, graph="ring")
 
     def step(self, s: ExactDiffusion.State, G: np.ndarray, W: Operator) -> ExactDiffusion.State:
         Psi = descend(s.X, self.step_size, G)
@@ -233,15 +234,10 @@ class Skipping(Solver):
 
     keeps_rows: ClassVar = True
     step_size: StepSize = "auto"
-    probability: float = 0.5
-    chi: float = 1.0
-    dual_step: float | None = None
+    probability: Annotated[float, Within(above=0.0, most=1.0)] = 0.5
+    chi: Annotated[float, Within(least=1.0)] = 1.0
+    dual_step: Annotated[float | None, Within(above=0.0)] = None
     seed: int = 0
-    limits: ClassVar = {
-        "probability": {"above": 0.0, "most": 1.0},
-        "chi": {"least": 1.0},
-        "dual_step": POSITIVE,
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

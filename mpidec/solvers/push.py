@@ -10,6 +10,7 @@ import numpy as np
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
 from .base import Solver, zeros
+from .needs import Needs
 from .step_schedules import StepSize
 
 
@@ -53,11 +54,9 @@ class PushSum(Solver):
     M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019.
     """
 
-    kinds: ClassVar = ("doubly", "column")
-    positive: ClassVar = True
+    needs: ClassVar = Needs(kinds=("doubly", "column"), positive=True, graph="exponential")
     keeps_rows: ClassVar = True
     exact: ClassVar = False
-    graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -111,12 +110,10 @@ class OSGP(Solver):
     M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019, with a delay of one step.
     """
 
-    kinds: ClassVar = ("doubly", "column")
-    positive: ClassVar = True
+    needs: ClassVar = Needs(kinds=("doubly", "column"), positive=True, graph="exponential")
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False  # of what has arrived
     exact: ClassVar = False
-    graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -172,11 +169,10 @@ class PushDIGing(Solver):
     SIAM J. Optim. 27 (2017).
     """
 
-    kinds: ClassVar = ("doubly", "column")
-    positive: ClassVar = True
+    needs: ClassVar = Needs(
+        kinds=("doubly", "column"), positive=True, least_delta=0.9999, graph="exponential"
+    )
     keeps_rows: ClassVar = True
-    least_delta: ClassVar = 0.9999
-    graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
 
     class State(NamedTuple):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
 from .base import Solver, zeros
+from .needs import Choice, Needs
 from .step_schedules import StepSize
 
 
@@ -54,12 +55,10 @@ class PushPull(Solver):
     Systems Letters 2 (2018).
     """
 
-    kinds: ClassVar = ("doubly", "pair")
+    needs: ClassVar = Needs(kinds=("doubly", "pair"), graph="exponential")
     keeps_rows: ClassVar = True
-    graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
-    variant: str = "atc"
-    limits: ClassVar = {"variant": ("atc", "ab")}
+    variant: Annotated[str, Choice("atc", "ab")] = "atc"
 
     class State(NamedTuple):  # X^k, C^{k-1} Y^{k-1}, the gradient at X^{k-1}
         X: np.ndarray

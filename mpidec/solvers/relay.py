@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
 from .base import Solver, name_of, needed, zeros
+from .needs import Choice, Needs, Within
 from .step_schedules import StepSize
 
 
@@ -80,22 +81,16 @@ class RelaySGD(Solver):
     on heterogeneous data", NeurIPS 2021, and its code, github.com/epfml/relaysgd.
     """
 
-    kinds: ClassVar = ("doubly", "row", "column")
-    per_edge: ClassVar = ("M",)
+    needs: ClassVar = Needs(
+        kinds=("doubly", "row", "column"), graph="binary_tree", exchange=True, per_edge=("M",)
+    )
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False  # half steps arrive late
-    edgewise: ClassVar = True
-    graph: ClassVar = "binary_tree"
     step_size: StepSize = "auto"
-    relay: str = "model"
-    missing: str = "initial"
+    relay: Annotated[str, Choice("model", "gradient", "mix")] = "model"
+    missing: Annotated[str, Choice("initial", "current", "count", "own")] = "initial"
     overlap: bool = False
-    share: float = 0.5
-    limits: ClassVar = {
-        "relay": ("model", "gradient", "mix"),
-        "missing": ("initial", "current", "count", "own"),
-        "share": {"above": 0.0, "most": 1.0},
-    }
+    share: Annotated[float, Within(above=0.0, most=1.0)] = 0.5
 
     class State(NamedTuple):
         X: np.ndarray

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
 from .base import REMEDIES, Solver, name_of, needed, zeros
+from .needs import Choice, Needs
 from .step_schedules import StepSize
 
 
@@ -55,14 +56,11 @@ class FROST(Solver):
     over directed graphs with row-stochastic matrices", IEEE TAC 63 (2018).
     """
 
-    kinds: ClassVar = ("doubly", "row")
-    positive: ClassVar = True
+    needs: ClassVar = Needs(kinds=("doubly", "row"), positive=True, graph="exponential")
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False  # before Y has settled
-    graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
-    variant: str = "atc"
-    limits: ClassVar = {"variant": ("atc", "frost")}
+    variant: Annotated[str, Choice("atc", "frost")] = "atc"
 
     class State(NamedTuple):  # X^k, W Z^{k-1}, H^{k-1}, Y^k as an array (m, n, 1)
         X: np.ndarray

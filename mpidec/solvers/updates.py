@@ -12,21 +12,12 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from ..protocols import Graph, Operator
-from .base import FACTOR, POSITIVE, Bias, Solver, name_of, with_step_size, zeros
+from .asynchronous import Asynchronous
+from .base import Bias, Solver, name_of, with_step_size, zeros
+from .needs import Factor, Positive
 from .step_schedules import StepSize
 
-SHARED = (
-    "kinds",
-    "uses",
-    "per_edge",
-    "keeps_rows",
-    "exact",
-    "graph",
-    "edgewise",
-    "least_delta",
-    "keeps_mean",
-    "adaptive",
-)
+SHARED = ("needs", "exact", "keeps_rows", "keeps_mean", "adaptive")
 
 
 class _Update(Solver):
@@ -44,7 +35,7 @@ class _Update(Solver):
             raise TypeError(
                 f"{name}: solver is {solver!r:.60}, expected a solver: {name}(solvers.DGD(0.1))"
             )
-        if solver.uses != "gradient" or solver.asynchronous:
+        if solver.needs.functions != ("grad",) or isinstance(solver, Asynchronous):
             raise ValueError(
                 f"{name}: {name_of(solver)} takes no gradients in common steps: expected a solver that does, such as DGD"
             )
@@ -142,11 +133,10 @@ class Momentum(_Update):
     """
 
     memory: ClassVar = ("buffer",)
-    limits: ClassVar = {"momentum": FACTOR, "dampening": FACTOR}
     solver: Solver
-    momentum: float = 0.9
+    momentum: Factor = 0.9
     nesterov: bool = False
-    dampening: float = 0.0
+    dampening: Factor = 0.0
     step_size: StepSize | None = field(default=None, repr=False)
 
     def start(self, X: np.ndarray) -> tuple[Any, ...]:
@@ -199,11 +189,10 @@ class Adam(_Update):
     """
 
     memory: ClassVar = ("first", "second", "updates")
-    limits: ClassVar = {"beta1": FACTOR, "beta2": FACTOR, "epsilon": POSITIVE}
     solver: Solver
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: Factor = 0.9
+    beta2: Factor = 0.999
+    epsilon: Positive = 1e-8
     step_size: StepSize | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

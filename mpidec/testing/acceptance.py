@@ -27,9 +27,9 @@ def kinds(solver: Solver) -> None:
         solver,
         "kinds",
         f"the solver's own graph, {graph.name}, is refused: {error}",
-        "change its attribute graph, or check()",
+        "change needs.graph, or check()",
     )
-    for kind in {"row", "column"} - {*solver.kinds}:
+    for kind in {"row", "column"} - {*solver.needs.kinds}:
         try:
             solver.check(directed(kind))
             words = None
@@ -39,7 +39,7 @@ def kinds(solver: Solver) -> None:
             words is not None,
             solver,
             "kinds",
-            f"a {kind} stochastic W is accepted, but kinds is {solver.kinds}",
+            f"a {kind} stochastic W is accepted, but needs.kinds is {solver.needs.kinds}",
             "does check() call super().check(topology)?",
         )
         require(
@@ -57,12 +57,10 @@ def few_agents(solver: Solver) -> None:
         graph, f = graph_of(solver, n), costs(n)
         X = np.zeros((n, 3)) + np.random.default_rng(n).standard_normal(3)
         method = with_number(solver, 0.2)
-        target = X.mean(axis=0) if solver.uses == "nothing" else f.minimizer
+        target = f.minimizer if solver.needs.problem else X.mean(axis=0)
         with alone(n) as net:
-            if solver.uses == "nothing":
-                result = solve(None, method, graph, steps=400, x0=X, net=net, every=400)
-            else:
-                result = solve(problem(f), method, graph, steps=400, x0=X, net=net, every=400)
+            costs_of = problem(f) if solver.needs.problem else None
+            result = solve(costs_of, method, graph, steps=400, x0=X, net=net, every=400)
         away = float(abs(result.X - target).max())
         limit = 1e-8 if solver.exact or (n == 1 and not solver.adaptive) else 1.0
         require(

@@ -65,7 +65,7 @@ def in_place(solver: Solver) -> None:
         s = method.init(X, W.at(0))
         for k in range(STEPS):
             now = at_step(method, k)
-            G = f.answer(now, s)
+            G = now.ask(f, s)
             kept["the gradients G"] = (G, np.copy(G))
             for name, value in zip(s._fields, s):
                 kept[f"the {name} of the state before"] = (value, np.copy(value))
@@ -143,7 +143,7 @@ def bits(solver: Solver) -> None:
     with Network(n) as net, alone(n) as single:
         results = [
             solve(
-                None if solver.uses == "nothing" else problem(f, one.lo, one.hi),
+                problem(f, one.lo, one.hi) if solver.needs.problem else None,
                 method,
                 graph,
                 steps=20,

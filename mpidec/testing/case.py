@@ -74,7 +74,7 @@ def graph_of(solver: Solver, n: int = 0) -> Topology | Schedule:
     """
     for size in (n,) if n else SIZES:
         try:
-            graph = as_topology(solver.graph, size)
+            graph = as_topology(solver.needs.graph, size)
             return graph if graph.period else cycle(map(graph.at, range(DRAWS)))
         except ValueError:
             if size == (n or SIZES[-1]):
@@ -101,7 +101,7 @@ def bearable(solver: Solver, kinds: tuple[str, ...]) -> Iterator[Topology | Sche
     yield graph_of(solver)
     for kind in kinds:
         with suppress(ValueError):
-            if kind in solver.kinds:
+            if kind in solver.needs.kinds:
                 solver.check(directed(kind))
                 yield directed(kind)
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import Solver
+from ..solvers.base import Solver, limits
+from ..solvers.needs import Choice
 from . import acceptance, arrays, asynchronous, convergence, invariants
 from .case import FEW, check_all, made, searches
 
@@ -25,7 +26,7 @@ def _always(solver: Solver) -> bool:
 
 
 def _optimizes(solver: Solver) -> bool:
-    return solver.uses != "nothing"
+    return solver.needs.problem
 
 
 def _exact(solver: Solver) -> bool:
@@ -33,16 +34,16 @@ def _exact(solver: Solver) -> bool:
 
 
 def _averages(solver: Solver) -> bool:
-    return (solver.keeps_mean or "row" not in solver.kinds) and solver.uses != "prox"
+    return solver.keeps_mean or "row" not in solver.needs.kinds
 
 
 def _descends(solver: Solver) -> bool:
-    return solver.uses in ("gradient", "functions")
+    return solver.needs.problem
 
 
 COMMON = {
     "minimizer": Property(convergence.minimizer, _exact),
-    "term": Property(convergence.term, lambda solver: solver.composite),
+    "term": Property(convergence.term, lambda solver: solver.needs.term),
     "rate": Property(convergence.rate, lambda solver: _exact(solver) and not solver.adaptive),
     "bias": Property(
         convergence.bias,
@@ -54,7 +55,7 @@ COMMON = {
     ),
     "mean": Property(
         invariants.mean,
-        lambda solver: solver.keeps_mean and solver.uses != "prox",
+        lambda solver: solver.keeps_mean,
     ),
     "average": Property(invariants.average, _averages),
     "dtype": Property(arrays.dtype, _always),
@@ -152,11 +153,11 @@ def variants(solver: type[Solver]) -> list[Solver]:
     [Diffusion(step_size='auto', order='atc'), Diffusion(step_size='auto', order='cta')]
     """
     first = made(solver)
-    found = [first]
+    found, bounds = [first], limits(solver)
     for field in dataclasses.fields(first):  # type: ignore[arg-type]
-        value, limit = getattr(first, field.name), first.limits.get(field.name)
+        value, limit = getattr(first, field.name), bounds.get(field.name)
         others: list[Any] = [FEW if value == 1 else 1] if field.name == "local_steps" else []
-        if isinstance(limit, tuple):
+        if isinstance(limit, Choice):
             others = [choice for choice in limit if choice != value]
         elif isinstance(value, bool):
             others = [not value]

@@ -135,8 +135,8 @@ def noise(solver: Solver) -> None:
     that of n agents whose gradients have the same noise.
     """
     n = graph_of(solver).n
-    slowed = solver.implicit or hasattr(solver, "penalty")
-    late = "row" in solver.kinds and not solver.keeps_mean
+    slowed = solver.needs.argmin or hasattr(solver, "penalty")
+    late = "row" in solver.needs.kinds and not solver.keeps_mean
     many, one = _floor(solver, n), _floor(solver, n, 1) if slowed or late else _floor(solver, 1)
     require(
         0.8 * n <= one / many <= 1.25 * n,

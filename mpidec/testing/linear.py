@@ -15,7 +15,7 @@ RANK = 1e-6  # singular values below this part of the largest count as zero
 
 
 class Quadratics:
-    r"""Costs :math:`f_i(x) = \tfrac{h_i}{2} \|x - c_i\|^2`, as the argument `G` of `step` that a solver uses.
+    r"""Costs :math:`f_i(x) = \tfrac{h_i}{2} \|x - c_i\|^2`, as solvers ask them.
 
     Parameters
     ----------
@@ -36,19 +36,6 @@ class Quadratics:
         """The minimizer of the sum, shape `(d,)`."""
         x: np.ndarray = (self.h * self.c).sum(axis=0) / self.h.sum()
         return x
-
-    def answer(self, solver: Solver, s: Any) -> Any:
-        """The argument `G` of `step`: the gradients at `point(s)`, the proximal points, these functions, or None."""
-        if solver.uses == "nothing":
-            return None
-        if solver.uses == "functions":
-            return self
-        V = solver.point(s)
-        if solver.uses == "prox":
-            ah: np.ndarray = solver.step_size * self.h
-            P: np.ndarray = (V + ah * self.c) / (1 + ah)
-            return P
-        return self.grad(V)
 
     def grad(self, X: np.ndarray) -> np.ndarray:
         """The gradients at the rows of X."""
@@ -85,7 +72,7 @@ def run(solver: Solver, W: Mixer, costs: Quadratics, s: Any, steps: int, first: 
     """The state after `steps` steps from the state `s` of step `first`."""
     for k in range(first, first + steps):
         method = at_step(solver, k)
-        s = method.step(s, costs.answer(method, s), W.at(k))
+        s = method.step(s, method.ask(costs, s), W.at(k))
     return s
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from ..driver.answers import term_of
 from ..driver.arguments import problem_of
-from ..driver.functions import term_of
 from ..problems.differences import mismatch
 from .case import check_all, require
 

@@ -141,7 +141,7 @@ def test_the_default_experiment():
 
 def test_the_default_graph_is_that_of_the_solver_class():
     for name, solver in catalogue.SOLVERS.items():
-        assert RUN.parse(["--solver", name], 1)[0].topology.name == solver.graph
+        assert RUN.parse(["--solver", name], 1)[0].topology.name == solver.needs.graph
     assert (
         RUN.parse(["--set", "mixing.accelerate=3"], 1)[0].topology.name == "symmetric_exponential"
     )

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpidec.solvers import Solver
+from mpidec.solvers import Needs, Solver
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class PEXTRA(Solver):
     """A method with proximal steps."""
 
     step_size: Any = "auto"
-    uses = "prox"
+    needs = Needs(functions=("argmin",))
 
     class State(NamedTuple):
         X: np.ndarray
@@ -23,8 +23,9 @@ class PEXTRA(Solver):
     def init(self, X, W):
         return self.State(X, W(X), np.zeros_like(X))
 
-    def point(self, s):
-        return s.WX - s.D
+    def ask(self, F, s):
+        V = s.WX - s.D
+        return F.argmin(V, self.step_size * np.ones((len(V), 1)))
 
     def step(self, s, X, W):
         return self.State(X, W.next(X), s.D + (s.X - s.WX) / 2)

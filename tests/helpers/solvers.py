@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from mpidec import solvers as S, topology as T
+from mpidec.solvers.asynchronous import is_asynchronous
 from mpidec.testing.case import graph_of, with_number
 from mpidec.testing.contract import variants
 
@@ -26,7 +27,7 @@ def digraph(n, seed=3):
 ALL = [
     (with_number(solver, 0.02), partial(graph_of, solver))
     for name, made in S.CATALOGUE.items()
-    if not made.asynchronous
+    if not is_asynchronous(made)
     for solver in variants(made)
 ]
 """Solvers of the catalogue with a number as step size, each with its graph as a function of n."""

@@ -124,7 +124,8 @@ def test_bits_and_memory_do_not_depend_on_who_holds_an_agent(name):
 class Extragradient(S.GradientTracking):
     """Gradient tracking that descends along the gradients half a step ahead: two gradients a step."""
 
-    uses = "functions"
+    def ask(self, F, s):
+        return F
 
     def step(self, s, F, W):
         G = F.grad(s.X)

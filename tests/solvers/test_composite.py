@@ -101,7 +101,7 @@ def test_the_recursions_of_the_papers(make, graph):
 
 def test_terms_are_refused_by_solvers_that_would_ignore_them():
     class Ignoring(S.NIDS):
-        composite = False
+        needs = S.Needs(functions=("grad",))
 
     with mpidec.Network(N) as net, pytest.raises(ValueError, match="would ignore"):
         mpidec.solve(problem(net, P.l1(1.0)), Ignoring(0.1), T.ring(N), steps=1, net=net)

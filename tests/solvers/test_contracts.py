@@ -247,7 +247,7 @@ SEEN = {
         broken(Tracking, step=no_correction)(0.3),
         broken(Descent, exact=True)(0.3),
         broken(Tracking, step=first_gradient_lost)(0.3),
-        broken(Tracking, step=other_weights, graph="one_peer_exponential")(0.1),
+        broken(Tracking, step=other_weights, needs=S.Needs(graph="one_peer_exponential"))(0.1),
         broken(S.RunningSumTracking, wake=forgotten_sums),
     ],
     "term": [broken(S.PGEXTRA, step=prox_of_half_a_step), broken(S.NIDS, step=prox_forgotten)],
@@ -275,7 +275,7 @@ SEEN = {
     "kinds": [
         broken(Descent, check=check_nothing),
         broken(Descent, check=no_remedy),
-        broken(Descent, graph="star", kinds=("column",)),
+        broken(Descent, needs=S.Needs(graph="star", kinds=("column",))),
     ],
     "few_agents": [broken(Descent, step=others_alone)],
 }

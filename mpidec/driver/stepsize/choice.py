@@ -22,7 +22,7 @@ from ...protocols import Reductions
 from ...solvers.base import Solver, name_of, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
 from ...topology.optimized import Adaptive
-from ..functions import LocalFunctions, term_of
+from ..answers import Answers, term_of
 from .linear import Gradient, LinearModel, dimensions, evaluations, linear_model
 from .race import (
     FEWEST,
@@ -313,8 +313,8 @@ class Modelled:
         if batches is not None:
             self._gradient = batches.start(range(net.lo, net.hi), seed)
         self.reduced = self._gradient is not None and not self._noisy
-        self._implicit = solver.uses == "prox" or solver.implicit
-        self._term = None if solver.uses == "gradient" else term_of(oracle)
+        self._implicit = solver.needs.argmin
+        self._term = term_of(oracle) if solver.needs.term else None
         self._smooth = bool(getattr(oracle, "smooth", True))
         self._varying = isinstance(solver.step_size, StepSchedule)
         self._exact = bool(solver.exact) and not self._noisy and not self._varying
@@ -350,7 +350,7 @@ class Modelled:
             if gradient is None
             else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
         )
-        bounded = self._varying and not self._noisy and self._solver.uses == "gradient"
+        bounded = self._varying and not self._noisy and self._solver.needs.functions == ("grad",)
         few = evaluations(self._steps)
         if self._term is not None:
             return self._composite(self._term, x0, batches, few)
@@ -845,21 +845,15 @@ class Search(Modelled):
 
         With gradients of reduced variance, they are those that the run begins with.
         """
-        net, functions = self._net, None
+        net = self._net
         gradient: Callable[[np.ndarray, int], np.ndarray] = lambda X, k: self._grad(X)
         if self.reduced:
             drawn = cast("Oracle", self._oracle).start(range(net.lo, net.hi), self._seed)
             gradient = lambda X, k: together(net, lambda: drawn(X, k), X)
-        if self._solver.uses == "functions":
-            functions = LocalFunctions(
-                self._problem,
-                self._term,
-                gradient,
-                lambda evaluate, shape, dtype: evaluate(),
-            )
+        answers = Answers(self._problem, self._term, gradient)
         with closing(self._net.mixer(self.topology)) as base:
             W, solver = self._alike(base), with_size(self._solver, size)
-            for X in trial_run(solver, W, gradient, self._X0, length, functions):
+            for X in trial_run(solver, W, answers, self._X0, length):
                 yield X - self.point
 
     def _checked(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ...problems import composite
-from ...protocols import Reductions
+from ...protocols import Reductions, StepSize
 from .reference import ENOUGH, residual
 
 if TYPE_CHECKING:
@@ -100,13 +100,9 @@ class LinearModel:
         size = float(np.linalg.norm(self.g[0])) / math.sqrt(self.n)
         return size / self.curvature if self.curvature > 0 and math.isfinite(size) else 0.0
 
-    def answer(self, uses: str, V: np.ndarray, sizes: np.ndarray, k: int) -> np.ndarray | None:
-        """What a solver uses at the rows `V`, one column per candidate and coordinate: gradients, proximal points, or nothing."""
+    def gradients(self, V: np.ndarray, k: int) -> np.ndarray:
+        """The gradients of all agents at step k, at the rows `V`, one column per candidate and coordinate."""
         E = V.reshape(len(V), self.r, -1)
-        if uses == "nothing":
-            return None
-        if uses == "prox":
-            return self.proximal(E, sizes).reshape(V.shape)
         H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
         G: np.ndarray = H @ E
         if self.slope is not None and self.far is not None:
@@ -124,8 +120,8 @@ class LinearModel:
         G += self.g[draw, i][:, None]
         return G.reshape(v.shape)
 
-    def functions(self, k: int, origin: np.ndarray | float = 0.0) -> ModelFunctions:
-        """What a solver with `uses = "functions"` is given at step `k`, with the minimizer at `origin`."""
+    def functions(self, k: int, origin: np.ndarray | None = None) -> ModelFunctions:
+        """The functions of all agents at step `k`, with the minimizer at `origin` (None: zero)."""
         return ModelFunctions(self, k, origin)
 
     def _drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -186,12 +182,17 @@ class ModelFunctions:
 
     model: LinearModel
     k: int
-    origin: np.ndarray | float = 0.0
+    origin: np.ndarray | None = None
+
+    def _away(self, X: np.ndarray) -> np.ndarray:
+        return X if self.origin is None else X - self.origin
+
+    def _point(self, E: np.ndarray) -> np.ndarray:
+        return E if self.origin is None else E + self.origin
 
     def grad(self, X: np.ndarray) -> np.ndarray:
         """The gradients of the smooth parts."""
-        G = self.model.answer("gradient", X - self.origin, np.empty(0), self.k)
-        return np.asarray(G)
+        return self.model.gradients(self._away(X), self.k)
 
     def value(self, X: np.ndarray) -> np.ndarray:
         """Refused: the candidates have a value each.
@@ -207,18 +208,18 @@ class ModelFunctions:
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
         """The proximal points of the functions; `t` is a number per agent, or one per column, too."""
         model = self.model
-        E = (V - self.origin).reshape(len(V), model.r, -1)
+        E = self._away(V).reshape(len(V), model.r, -1)
         sizes = np.broadcast_to(t, V.shape).reshape(E.shape)[:, :1]
-        return model.proximal(E, sizes).reshape(V.shape) + self.origin
+        return self._point(model.proximal(E, sizes).reshape(V.shape))
 
-    def prox(self, V: np.ndarray, t: float | np.ndarray) -> np.ndarray:
+    def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
         """The proximal points of the term; `t` is a number, or one per column."""
         model = self.model
         if model.prox is None:
             return V
-        E = (V - self.origin).reshape(len(V), model.r, -1)
+        E = self._away(V).reshape(len(V), model.r, -1)
         sizes = np.broadcast_to(np.asarray(t, float), V.shape[1:]).reshape(E.shape[1:])[0]
-        return model.prox(E, sizes).reshape(V.shape) + self.origin
+        return self._point(model.prox(E, sizes).reshape(V.shape))
 
 
 def linear_model(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ...comm.mixing.operator import Operator, StepOperator
 from ...solvers.base import Solver, at_step, state, with_step_size
-from ..functions import LocalFunctions
+from ..answers import Answers
 from .linear import LinearModel, flat
 
 MORE = 1.05  # the race is run with 5 % larger step sizes than those returned
@@ -80,19 +80,11 @@ class Stack:
 
     def run(self, steps: int) -> None:
         """Take the steps up to `steps`."""
-        s, model, W, uses = self._state, self._model, self._W, self._make.uses
-        origin = 0.0 if self._origin is None else np.repeat(self._origin, len(self.sizes))
-        G: Any  # as the solver uses it
+        s, model, W = self._state, self._model, self._W
+        origin = None if self._origin is None else np.repeat(self._origin, len(self.sizes))
         while self._k < steps:
             solver = self._solver(self._k)
-            if uses == "functions":
-                G = model.functions(self._k, origin)
-            else:
-                V = solver.point(s)
-                V = V if self._origin is None else V - origin
-                G = model.answer(uses, V, self._last * self.sizes, self._k)
-                G = G + origin if self._origin is not None and uses == "prox" else G
-            s = solver.step(s, G, W.at(self._k))
+            s = solver.step(s, solver.ask(model.functions(self._k, origin), s), W.at(self._k))
             if self._k == 0:
                 state(solver, "step", s, self._state.X.shape)
             self._k += 1
@@ -405,17 +397,15 @@ def trial_length(steps: int) -> int:
 def trial_run(
     solver: Solver,
     W: Operator[StepOperator],
-    grad: Callable[[np.ndarray, int], np.ndarray],
+    answers: Answers,
     X: np.ndarray,
     steps: int,
-    functions: LocalFunctions | None = None,
 ) -> Iterator[np.ndarray]:
-    """The iterates of `steps` steps from `X`, with the gradients `grad(X, k)`, or with the functions that the solver asks for."""
+    """The iterates of `steps` steps from `X`."""
     s = at_step(solver, 0).init(X, W.at(0))
     for k in range(steps):
         now = at_step(solver, k)
-        G: Any = functions.at(k) if functions else grad(now.point(s), k)  # as the solver uses it
-        s = now.step(s, G, W.at(k))
+        s = now.step(s, now.ask(answers.at(k), s), W.at(k))
         yield np.asarray(s.X)
 
 

@@ -50,13 +50,7 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
         s = solver.init(X, W.at(0))
         while True:
             for k in range(len(sizes), steps):
-                F = model.functions(k)
-                G = (
-                    F
-                    if solver.uses == "functions"
-                    else model.answer(solver.uses, solver.point(s), np.ones(1), k)
-                )
-                s = solver.step(s, G, W.at(k))
+                s = solver.step(s, solver.ask(model.functions(k), s), W.at(k))
                 away = float(np.linalg.norm(s.X - s.X.mean(axis=0)))
                 if not away < FAR:
                     return max(float((FAR / np.linalg.norm(X)) ** (1 / (k + 1))), 1.0)
@@ -80,7 +74,7 @@ def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator
         or graph.kind != "doubly"
         or getattr(graph, "divides_columns", False)
         or not 1 < graph.n <= LARGE
-        or solver.uses == "nothing"
+        or not solver.needs.problem
         or solver.adaptive
     ):
         return ""

@@ -758,11 +758,7 @@ def test_refused_in_one_line(call, words):
 
 
 def test_solvers_know_their_facts():
-    assert all(
-        solver.asynchronous
-        for solver in (S.A2CiD2, S.AsyncPushSum, S.PairwiseGossip, S.RunningSumTracking)
-    )
-    assert not S.DGD.asynchronous and replace(S.A2CiD2(0.1), eta=0.2).eta == 0.2
+    assert replace(S.A2CiD2(0.1), eta=0.2).eta == 0.2
     with pytest.raises(NotImplementedError, match=r"A2CiD2 has no common steps.*mpidec.simulate"):
         S.A2CiD2(0.1).step(None, None, None)
 

@@ -648,12 +648,11 @@ def test_schedules_are_loops_by_hand(schedule, formula):
             s = at_step(solver, 0).init(np.zeros((net.m, D)), W.at(0))
             for k in range(20):
                 now = replace(solver, step_size=formula(k))
-                G = (
-                    problem.grad(now.point(s))
-                    if solver.uses == "gradient"
-                    else problem.prox(now.point(s), formula(k))
+                functions = SimpleNamespace(
+                    grad=problem.grad,
+                    argmin=lambda V, t, problem=problem: problem.prox(V, t[:, 0]),
                 )
-                s = now.step(s, G, W.at(k))
+                s = now.step(s, now.ask(functions, s), W.at(k))
             result = mpidec.solve(problem, solver, graph(n), steps=20, net=net)
             np.testing.assert_allclose(result.X, s.X, rtol=1e-11, atol=1e-14)
 

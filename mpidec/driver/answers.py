@@ -1,0 +1,206 @@
+"""What the problem answers to a solver, and the exceptions of a rank, which wait for the next decision of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..exceptions import ResumeError
+from ..problems.oracles import Gradient, Remembering
+from ..protocols import Reductions, StepSize
+from ..solvers.asynchronous import Asynchronous
+from ..solvers.base import Solver, name_of
+from .arguments import problem_of
+
+if TYPE_CHECKING:
+    from ..problems import Oracle, Problem
+    from ..problems.terms import Term
+
+Evaluate = Callable[[], np.ndarray]
+
+
+def term_of(oracle: Problem | Oracle | None) -> Term | None:
+    """The term of a problem, whose proximal points a solver takes; None if the gradients include a subgradient of it."""
+    included = getattr(oracle, "includes_term", False)
+    return None if included else getattr(problem_of(oracle), "term", None)
+
+
+def gradients_for(
+    solver: Solver, oracle: Problem | Oracle | None, agents: range, seed: int
+) -> Gradient | None:
+    """The function that evaluates the gradients of the local agents; None for a solver that asks for nothing.
+
+    Raises
+    ------
+    ValueError
+        If the problem has not what the solver needs.
+    """
+    problem, needs, name = problem_of(oracle), solver.needs, name_of(solver)
+    if isinstance(solver, Asynchronous):
+        if needs.functions != ("grad",):
+            raise ValueError(
+                f"{name} needs {', '.join(needs.functions) or 'nothing'} of the functions, expected gradients: events take "
+                "one gradient each"
+            )
+        if problem is None and not solver.needs_problem:
+            return None
+    if not needs.problem:
+        return None
+    if problem is None or oracle is None:
+        what = "gradients" if needs.functions == ("grad",) else "functions"
+        raise ValueError(f"{name} needs the {what} of a problem, but problem is None")
+    if needs.argmin:
+        if not hasattr(problem, "prox"):
+            raise ValueError(
+                f"{name} needs problem.prox, which {type(problem).__name__} does not have"
+            )
+        drawn = getattr(oracle, "random", True) or hasattr(oracle, "batches")
+        if hasattr(oracle, "start") and drawn:
+            raise ValueError(
+                f"{name} minimizes each agent's own function and takes no random gradients, got {type(oracle).__name__}: "
+                "pass the problem itself, or take a linearized method, such as DLM"
+            )
+    if hasattr(oracle, "start"):
+        return oracle.start(agents, seed)
+    return lambda X, k: problem.grad(X)
+
+
+class Errors:
+    """The first exception of this rank, which all ranks raise together at their next decision.
+
+    Until then the rank goes on, since others wait for it in their mixings.
+    """
+
+    def __init__(self, net: Reductions):
+        self._net = net
+        self.first: Exception | None = None
+        self.common = False  # whether all ranks have raised an exception together
+
+    def note(self, error: Exception) -> None:
+        """Keep an exception for the next decision."""
+        self.first = self.first or error
+
+    def raise_together(self, error: Exception | None = None) -> None:
+        """Raise the exception of the lowest rank that has one, on all ranks; collective."""
+        try:
+            self._net.agree(self.first or error)
+        except Exception:
+            self.common = True
+            raise
+
+    def or_zeros(self, evaluate: Evaluate, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """What `evaluate` returns; zeros once it has raised an exception on one of several ranks."""
+        if self.first is None:
+            try:
+                answer = evaluate()
+                if np.shape(answer) != shape:
+                    raise ValueError(
+                        "the problem returned gradients (or values, or proximal points) of shape "
+                        f"{np.shape(answer)}, expected {shape}"
+                    )
+                return np.asarray(answer).astype(dtype, copy=False)
+            except Exception as error:
+                if self._net.size == 1:
+                    raise
+                self.note(error)
+        return np.zeros(shape, dtype)
+
+
+class Answers:
+    """The functions of the local agents, step by step, as solvers ask them (`mpidec.protocols.Functions`).
+
+    Parameters
+    ----------
+    problem : problem or None
+    term : Term or None
+    gradient : callable or None
+        `gradient(X, k)`: the gradients of step k.
+    errors : Errors, optional
+        Where exceptions wait; None raises them at once.
+
+    Attributes
+    ----------
+    gradients, points : int
+        Number of gradients, and of proximal points of whole functions, that each agent has answered.
+    """
+
+    def __init__(
+        self,
+        problem: Problem | None,
+        term: Term | None,
+        gradient: Gradient | None,
+        errors: Errors | None = None,
+    ):
+        self._problem, self._term, self._gradient = problem, term, gradient
+        self._checked, self._k = _at_once if errors is None else errors.or_zeros, 0
+        self.gradients = self.points = 0
+        self._starts = _has_start(getattr(problem, "prox", None))
+
+    def at(self, k: int) -> Answers:
+        """The functions at step k."""
+        self._k = k
+        return self
+
+    def grad(self, X: np.ndarray) -> np.ndarray:
+        """The gradients of the smooth parts at the rows of X."""
+        self.gradients += 1
+        return self._checked(lambda: self._gradient(X, self._k), X.shape, X.dtype)  # type: ignore[misc]
+
+    def value(self, X: np.ndarray) -> np.ndarray:
+        """The values of the functions at the rows of X, with their term."""
+        return self._checked(lambda: self._problem.value(X), X.shape[:1], X.dtype)  # type: ignore[union-attr]
+
+    def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
+        """The proximal points of the term at the rows of V; V itself where there is no term."""
+        term = self._term
+        if term is None:
+            return V
+        return self._checked(lambda: term.prox(V, t), V.shape, V.dtype)  # type: ignore[arg-type]
+
+    def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+        """The proximal points of the functions with their term, with a parameter for each agent; found from `start` on."""
+        self.points += 1
+        prox = getattr(self._problem, "prox")  # noqa: B009  (optional)
+        known = {"start": start} if self._starts else {}
+        return self._checked(lambda: prox(V, t[:, 0], **known), V.shape, V.dtype)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """What variance-reduced gradients remember, by name."""
+        return self._gradient.memory() if isinstance(self._gradient, Remembering) else {}
+
+    def recall(
+        self, memory: Mapping[str, np.ndarray], gradients: int, points: int, step: int
+    ) -> None:
+        """Continue after `step` steps with what `memory` returned, and with the numbers of gradients and proximal points.
+
+        Raises
+        ------
+        ResumeError
+        """
+        self.gradients, self.points = gradients, points
+        if step > 0 and isinstance(self._gradient, Remembering) != bool(memory):
+            raise ResumeError(
+                f"the checkpoint of step {step} has {'a' if memory else 'no'} memory of variance-reduced gradients: "
+                "resume with the oracle that wrote it"
+            )
+        if memory and isinstance(self._gradient, Remembering):
+            try:
+                self._gradient.recall(memory)
+            except ValueError as error:
+                raise ResumeError(str(error)) from error
+
+
+def _at_once(evaluate: Evaluate, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    return evaluate()
+
+
+def _has_start(prox: object) -> bool:
+    """Whether a method `prox` has the parameter `start`."""
+    try:
+        return callable(prox) and "start" in signature(prox).parameters
+    except ValueError:  # of compiled functions
+        return False
