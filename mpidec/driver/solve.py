@@ -36,9 +36,9 @@ from .arguments import (
 )
 from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.result import AsyncResult
-from .loop import Mixing, Plan, Progress as Progress, arithmetic
 from .metrics import GROWING
 from .outcome import Outcome as Outcome, Stop, StopFunction, Target, target_of
+from .plan import Mixing, Plan, Progress as Progress, arithmetic
 from .result import Result as Result
 
 if TYPE_CHECKING:
@@ -277,23 +277,23 @@ def solve(
         stack.enter_context(net.raising_together())
         report = _Printed() if progress is True else progress or None
         plan = Plan(
-            net,
-            functions,
-            oracle,
-            method,
-            graph,
-            X,
-            steps,
-            every,
-            seed,
-            stop,
-            target,
-            saved,
-            report,
-            mixing,
-            delay,
-            drop,
-            straggler,
+            net=net,
+            problem=functions,
+            oracle=oracle,
+            solver=method,
+            topology=graph,
+            X=X,
+            steps=steps,
+            every=every,
+            seed=seed,
+            stop=stop,
+            target=target,
+            record=saved,
+            progress=report,
+            mixing=mixing,
+            delay=delay,
+            drop=drop,
+            straggler=straggler,
         )
         result: Result | AsyncResult = run_on_ranks(plan) if apart else loop.run(plan)
     if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed

@@ -30,7 +30,7 @@ from .asynchronous.events import Events
 from .asynchronous.runner import pauses
 from .asynchronous.search import AsyncSearch
 from .asynchronous.simulation import checked_rates, prepared
-from .loop import Mixing, arithmetic, closing, derived
+from .plan import Mixing, arithmetic, closing, derived
 from .stepsize import Choice, Search
 from .stepsize.choice import TOLERANCE
 

@@ -8,7 +8,7 @@ from ..cli.output import resume_command
 from ..cli.progress import COLUMNS
 from ..cli.tables import facts, options, plural, quantity
 from ..driver.asynchronous import AsyncResult
-from ..driver.loop import ANY_SIZE
+from ..driver.attempts import ANY_SIZE
 from ..driver.solve import Result
 from ..plugins import short
 from . import settings as config

@@ -129,6 +129,21 @@ class Solver(Described):
         """The rows at which the next step needs its gradients, shape `(m, d)`."""
         return s.X
 
+    @property
+    def period(self) -> int:
+        """Steps after which the solver does the same again: those of a round of local steps, or 1."""
+        return int(getattr(self, "local_steps", 1))
+
+    def advice(self, steps: int) -> str:
+        """What is wrong with a run of so many steps, with a remedy; empty if nothing is."""
+        H = self.period
+        if H == 1 or steps >= H:
+            return ""
+        return (
+            f"{name_of(self)} mixes every {H} steps, the run takes {steps}, all without communication: take more steps, or "
+            f"local_steps={max(1, steps // 10)}"
+        )
+
     def check(self, topology: Graph) -> None:
         """Refuse a topology that the solver cannot work with, and warn of one on which it is unstable.
 

@@ -167,6 +167,9 @@ class SlowMo(_LocalSteps):
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
 
+    def advice(self, steps: int) -> str:
+        return "" if self.gossip else super().advice(steps)
+
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         if not self.gossip:
             stepped: SlowMo.State = super().step(s, G, W)

@@ -54,7 +54,7 @@ def made(solver: Solver | type[Solver]) -> Solver:
         return solver
     try:
         one = solver()
-        many = getattr(one, "local_steps", 1) > FEW
+        many = one.period > FEW
         return dataclasses.replace(one, local_steps=FEW) if many else one  # type: ignore[type-var]
     except TypeError as error:
         raise TypeError(

@@ -52,7 +52,7 @@ def average(solver: Solver) -> None:
         with alone(graph.n) as net:
             W = net.mixer(graph)
             s, k, away = method.init(X, W.at(0)), 0, math.inf
-            while k < 1600 * getattr(method, "local_steps", 1) and away > 1e-11:
+            while k < 1600 * method.period and away > 1e-11:
                 s = run(method, W, Gradients(0 * X), s, 1, k)
                 k += 1
                 if k % 50 == 0:

@@ -79,7 +79,7 @@ def run(solver: Solver, W: Mixer, costs: Quadratics, s: Any, steps: int, first: 
 def cycle_length(solver: Solver, W: Mixer) -> int | None:
     """Steps after which a solver does the same again; None if never, or after too many."""
     period = W.topology.period if getattr(solver, "probability", 1) == 1 else None
-    length = None if period is None else period * getattr(solver, "local_steps", 1)
+    length = None if period is None else period * solver.period
     return length if length is not None and length <= LONGEST else None
 
 

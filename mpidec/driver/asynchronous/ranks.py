@@ -17,11 +17,12 @@ from ...comm.runtime.progress import abandon
 from ...problems.agents import of_one
 from ...record.reader import read
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
+from ..attempts import attempts
 from ..curve import curve
 from ..diagnosis import Diagnosis
-from ..loop import Plan, note, recorded_choice, resumed_at
 from ..metrics import Metrics, columns
 from ..outcome import Outcome, RunEnd, decide_outcome
+from ..plan import Plan, recorded_choice, resumed_at
 from ..provenance import attributes
 from ..stepsize import Choice, Guard, Retry, requested_rule, with_size
 from .clocks import Gradient
@@ -74,14 +75,26 @@ def run(plan: Plan) -> AsyncResult:
         return _attempt(plan, faults, with_size(solver, _recorded_step_size(plan, solver)))
     paused = pauses(plan.straggler, net.n)
     events = Events.of_ranks(solver, topology, paused, plan.delay, plan.drop, plan.seed)
-    tol = plan.stop.get("error", 1.0) if isinstance(plan.stop, Mapping) else 1.0
     search = AsyncSearch(
-        net, problem, plan.oracle, solver, topology, events, plan.X, plan.steps, plan.seed, tol
+        net,
+        problem,
+        plan.oracle,
+        solver,
+        topology,
+        events,
+        plan.X,
+        plan.steps,
+        plan.seed,
+        plan.tolerance,
     )
-    return search.attempts(
+    return attempts(
+        net,
+        solver,
+        search,
+        search(),
         lambda choice, guard, last: _attempt(
             plan, faults, with_size(solver, choice.step_size), choice, guard, last
-        )
+        ),
     )
 
 
@@ -125,9 +138,9 @@ def _attempt(
         file = AsyncFile(net, plan.record, solver, plan.topology, measure, agents, meta)
         before = file.begin(names(measure, "rounds"), records)
         if plan.record.resume:
-            note(plan, resumed_at(before.step, file.later))
+            plan.note(resumed_at(before.step, file.later))
     if choice is not None:
-        note(plan, f"step size {choice.line()}")
+        plan.note(f"step size {choice.line()}")
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
         run = _Run(plan, solver, agents, faults, measure, file, before, choice, guard, last)
         return run(records, interrupted)

@@ -17,7 +17,7 @@ from ...comm.rma.slots import Slots
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
-from ..loop import Plan
+from ..plan import Plan
 from .clocks import DelayOf, Gradient, LossOf, delays, losses
 from .result import LocalAgents
 

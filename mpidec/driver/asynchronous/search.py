@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,9 +38,8 @@ from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ...solvers.base import name_of, with_step_size
 from ...solvers.step_schedules import StepSchedule
 from ...topology import Topology
-from ..stepsize import Choice, Guard, Retry, requested_rule
+from ..stepsize import Choice, requested_rule
 from ..stepsize.choice import PER_OCTAVE, SPARE, Modelled, in_range
-from ..stepsize.guard import ATTEMPTS
 from ..stepsize.linear import LinearModel, flat
 from ..stepsize.race import MORE, TRANSIENT, Ranking, fastest, most_accurate, noise
 from .events import Events
@@ -166,27 +164,10 @@ class AsyncSearch(Modelled):
             )
         return replace(choice, seconds=time.perf_counter() - begun)
 
-    def attempts(self, run: Callable[[Choice, Guard | None, bool], R]) -> R:
-        """The result of `run(choice, guard, last)`; again with a smaller step size after each `Retry`; collective."""
-        net, choice, guard = self._reductions, self(), None
-        for attempt in range(ATTEMPTS):
-            if self.point is not None:
-                guard = Guard(net, self.point, self._X0, choice, self._steps, self.away)
-            try:
-                return run(choice, guard, False)
-            except Retry as retry:
-                size = choice.step_size / (2.0 if attempt < 2 else 8.0)
-                if net.rank == 0:
-                    warnings.warn(
-                        f"{name_of(self._solver)} did not converge with the step size {choice.step_size:.4g} "
-                        f"({retry}): the run begins again with {size:.4g}",
-                        RuntimeWarning,
-                        stacklevel=4,
-                    )
-                choice = replace(
-                    choice, step_size=size, note=f"{choice.step_size:.4g} did not converge"
-                )
-        return run(choice, guard, True)
+    def smaller(self, choice: Choice, factor: float) -> Choice:
+        """1 / `factor` of a choice with which the run did not converge."""
+        note = f"{choice.step_size:.4g} did not converge"
+        return replace(choice, step_size=choice.step_size / factor, note=note)
 
     def _raced(self, gradients: int) -> Choice | None:
         """The choice of the race; None if no step size converges."""

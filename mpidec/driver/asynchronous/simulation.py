@@ -37,6 +37,7 @@ from ..arguments import (
     initial_rows,
     problem_of,
 )
+from ..attempts import attempts
 from ..diagnosis import Diagnosis
 from ..metrics import ASYNCHRONOUS, Metrics, columns
 from ..outcome import (
@@ -221,10 +222,14 @@ def simulate(
         tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
         total = round(end / happening.unit)
         search = AsyncSearch(net, functions, oracle, method, static, happening, X, total, seed, tol)
-        return search.attempts(
+        return attempts(
+            net,
+            method,
+            search,
+            search(),
             lambda choice, guard, last: simulation(
                 with_size(method, choice.step_size), choice, guard, last
-            )
+            ),
         )
 
 

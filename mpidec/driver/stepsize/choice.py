@@ -23,6 +23,7 @@ from ...solvers.base import Solver, name_of, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
 from ...topology.optimized import Adaptive
 from ..answers import Answers, term_of
+from .guard import LEFT, Guard
 from .linear import Gradient, LinearModel, dimensions, evaluations, linear_model
 from .race import (
     FEWEST,
@@ -140,6 +141,11 @@ class Choice:
             np.isclose(self.tried, self.step_size, rtol=1e-9, atol=0) & ~self._dropped
         )
         return float(self.predicted[near[0]]) if len(near) else np.inf
+
+    def halfway(self, steps: int) -> int:
+        """The step of a run of `steps` steps after which half of the way should be made; 0 if none is known."""
+        middle = self.expected / 2
+        return max(32, int(middle)) if self.rule == "steps" and middle <= steps else 0
 
     @property
     def _dropped(self) -> np.ndarray:
@@ -322,6 +328,14 @@ class Modelled:
         self._without_term: LinearModel | None = None
         self.point: np.ndarray | None = None
         self.away = 0.0  # how far the agents' own gradients lead from there, see `Guard`
+
+    def guard(self, choice: Choice, attempt: int) -> Guard | None:
+        """The guard of an attempt with a choice; None if there is no estimate of the minimizer."""
+        if self.point is None:
+            return None
+        left = LEFT if self.reduced and attempt < 2 else 1.0
+        steps, halfway = self._steps, choice.halfway(self._steps)
+        return Guard(self._reductions, self.point, self._X0, steps, halfway, self.away, left)
 
     def _prepare(self, x0: np.ndarray) -> int:
         """Set the model, the estimated minimizer and `away`; the gradients that this took; collective."""

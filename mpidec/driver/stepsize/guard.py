@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ...protocols import Reductions
-from .choice import Choice
 
 LEFT = 0.1  # of the distance, when half of the way should be made with variance reduction
 ATTEMPTS = 6
@@ -26,14 +25,15 @@ class Guard:
         The estimated minimizer.
     X0 : array (m, d)
         The initial points of the local agents.
-    choice : Choice
     steps : int
         Steps of the run.
+    halfway : int
+        The step after which half of the way should be made; 0 if none is known.
     away : float
         :math:`\sqrt{\tfrac{1}{n} \sum_i \|\nabla f_i(\hat x)\|^2} / L`, how far the agents' own gradients lead from the estimated
         minimizer: the scale of distances where that is zero, or zero up to rounding.
-    half : float
-        Part of the first distance that may be left when half of the way should be made.
+    left : float
+        Part of the first distance that may be left there.
     """
 
     def __init__(
@@ -41,21 +41,18 @@ class Guard:
         net: Reductions,
         point: np.ndarray,
         X0: np.ndarray,
-        choice: Choice,
         steps: int,
+        halfway: int = 0,
         away: float = 0.0,
-        half: float = 1.0,
+        left: float = 1.0,
     ):
         self._net, self._point = net, point
         size = max(float(np.linalg.norm(point)) or 1.0, away)
         start, scale = self._distance(X0), np.sqrt(net.n) * size
         self._start = start
-        self._far, self._near = EXPLOSION * max(start, scale), half * max(start, 1e-3 * scale)
-        middle = choice.expected / 2
-        self._half = max(32, int(middle)) if choice.rule == "steps" and middle <= steps else 0
-        self._marks = {2**j for j in range(5, 40) if 2**j <= steps} | (
-            {self._half} if self._half else set()
-        )
+        self._far, self._near = EXPLOSION * max(start, scale), left * max(start, 1e-3 * scale)
+        self._half = halfway
+        self._marks = {2**j for j in range(5, 40) if 2**j <= steps} | {halfway} - {0}
 
     def due(self, k: int) -> bool:
         """Whether there is a check after step `k`."""

@@ -41,7 +41,7 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
     ...     [round(growth(solver(1.0), W), 2) for solver in (mpidec.solvers.EXTRA, mpidec.solvers.GradientTracking)]
     [1.05, 1.0]
     """
-    cycle = (W.topology.period or 1) * getattr(solver, "local_steps", 1)
+    cycle = (W.topology.period or 1) * solver.period
     steps = max(SHORTEST, CYCLES * cycle)
     g, X = (Z - Z.mean(axis=0) for Z in np.random.default_rng(0).standard_normal((2, W.n, 2)))
     model = LinearModel(np.zeros((1, W.n, 2, 2)), g[None], X, np.zeros((2, 2)), 1.0, 1.0, 1.0)
@@ -67,7 +67,7 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
 def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     """Why a solver may diverge on a periodic schedule with any small step size, and a remedy, or ""; collective."""
     graph = mixer.topology
-    H = getattr(solver, "local_steps", 1)
+    H = solver.period
     if (
         graph.period in (None, 1)
         or graph.period * H > LONGEST // CYCLES

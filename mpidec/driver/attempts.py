@@ -1,0 +1,224 @@
+"""Attempts of a run: one, or several with smaller and smaller step sizes where a search has found the first one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from ..comm.mixing.operator import Operator, StepOperator
+from ..protocols import Reductions
+from ..solvers.base import Solver, name_of
+from ..topology.optimized import Adaptive
+from . import codec_limits
+from .diagnosis import Diagnosis
+from .journal import Journal
+from .outcome import Outcome, RunEnd, decide_outcome
+from .plan import Plan, State, recorded_choice
+from .result import Result
+from .stepsize import Choice, Guard, Retry, Search, requested_rule, unstable_schedule, with_size
+from .stepsize.guard import ATTEMPTS
+
+ANY_SIZE = "whatever the step size"  # words of a reason
+
+R = TypeVar("R")
+
+
+class StepSizes(Protocol):
+    """A search for a step size, for runs with common steps or without."""
+
+    def guard(self, choice: Choice, attempt: int) -> Guard | None:
+        """The guard of an attempt, if there is a point to which distances can be taken."""
+
+    def smaller(self, choice: Choice, factor: float) -> Choice:
+        """At most 1 / `factor` of a choice with which the run did not converge; collective."""
+
+
+def attempts(
+    net: Reductions,
+    solver: Solver,
+    search: StepSizes,
+    choice: Choice,
+    run: Callable[[Choice, Guard | None, bool], R],
+) -> R:
+    """The result of `run(choice, guard, last)`; again with a smaller step size after each `Retry`; collective."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return run(choice, search.guard(choice, attempt), False)
+        except Retry as retry:
+            smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
+            if net.rank == 0:
+                warnings.warn(
+                    f"{name_of(solver)} did not converge with the step size {choice.step_size:.4g} ({retry}): the run "
+                    f"begins again with {smaller.step_size:.4g}",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+            choice = smaller
+    return run(choice, search.guard(choice, ATTEMPTS), True)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A run in common steps with one step size, and how it is judged.
+
+    Parameters
+    ----------
+    plan : Plan
+        With a solver whose step size is a number or a schedule.
+    mixer : mixer
+    choice : Choice or None
+        The search that has found the step size.
+    guard : Guard or None
+        Checks of the distance to the estimated minimizer.
+    last : bool
+        Whether there is no further attempt, so that the guard judges the end only.
+    unstable : str
+        Why the solver may diverge on the schedule with any small step size, or "".
+    """
+
+    plan: Plan
+    mixer: Operator[StepOperator]
+    choice: Choice | None = None
+    guard: Guard | None = None
+    last: bool = True
+    unstable: str = ""
+
+    def check(self, k: int, X: np.ndarray) -> None:
+        """Check the iterates after step `k`, where that is due; collective.
+
+        Raises
+        ------
+        Retry
+        """
+        if self.guard is not None and not self.last and self.guard.due(k):
+            self.guard.check(k, X)
+
+    def retry(self, end: RunEnd, k: int) -> None:
+        """Begin again if the run has diverged, not at once, and there are smaller step sizes to try.
+
+        Raises
+        ------
+        Retry
+        """
+        again = self.guard is not None and not self.last and not self._at_once(k)
+        if end.outcome is Outcome.DIVERGED and again:
+            raise Retry(end.reason)
+
+    def not_finite(self, k: int, agent: int) -> RunEnd:
+        """The end of a run whose iterates are not finite after step `k`."""
+        reason = f"the iterate of agent {agent} is not finite after step {k}"
+        if self._at_once(k):
+            cause = self.mixer.disturbance
+            reason += f", {ANY_SIZE}{', as ' * bool(cause)}{cause}"
+        return RunEnd(Outcome.DIVERGED, reason, agent)
+
+    def _at_once(self, k: int) -> bool:
+        """Whether iterates not finite after step `k` are so with any step size that a search would find."""
+        first = self.plan.solver.period if self.mixer.disturbance else 1
+        return self.choice is not None and k in (1, first)
+
+    def too_far(self, X: np.ndarray, k: int) -> str:
+        """Why a chosen step size has failed although the metrics are finite, or ""; collective."""
+        far = self.guard.far(X, strict=self.last) if self.guard is not None else ""
+        if not far:
+            return ""
+        far = f"{far}, after {k} steps"
+        if self.choice is not None and self.choice.futile:
+            return f"{far}: no step size makes progress with this codec"
+        if not self.last or self.unstable:
+            return far
+        return (
+            f"{far}, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give a step size or a "
+            "schedule"
+        )
+
+    def judge(self, k: int, s: State, journal: Journal, stopped: bool) -> RunEnd:
+        """The outcome of a run that has ended by itself after step `k`; collective."""
+        plan, mixer = self.plan, self.mixer
+        return decide_outcome(
+            journal.records,
+            journal.sizes,
+            f"after {k} steps",
+            lambda: journal.measure.diverged_agent(s.X),
+            target=plan.target,
+            stopped=stopped,
+            too_far=lambda: self.too_far(s.X, k),
+            cause=lambda name, limit: Diagnosis(
+                net=plan.net,
+                problem=plan.problem,
+                topology=mixer.topology,
+                solver=plan.solver,
+                oracle=plan.oracle,
+                metrics=journal.metrics,
+                name=name,
+                limit=limit,
+                X=s.X,
+                limits=codec_limits.limit(plan.solver, mixer, s.X.shape[1]),
+                unstable=self.unstable,
+                searched=self.choice is not None,
+            ).cause(),
+        )
+
+    def reason(self, end: RunEnd) -> str:
+        """The reason of the end, and of a divergence the schedule, if that is the likely cause."""
+        if end.outcome is not Outcome.DIVERGED or not self.unstable:
+            return end.reason
+        return f"{end.reason}; unless the step size is too large, the schedule is the cause: {self.unstable}"
+
+
+def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
+    """The result of a run, after a search if its step size is to be found; collective."""
+    plan = _as_recorded(plan)
+    with plan.mixer() as mixer:
+        unstable = unstable_schedule(plan.net, plan.solver, mixer, plan.X.shape[1])
+        if plan.net.rank == 0:
+            _warn(plan, mixer, unstable)
+        if requested_rule(plan.solver) is None or plan.problem is None or plan.oracle is None:
+            return once(Attempt(plan, mixer, unstable=unstable))
+        search = Search(
+            plan.net,
+            plan.problem,
+            plan.oracle,
+            plan.solver,
+            plan.topology,
+            mixer,
+            plan.X,
+            steps=plan.steps,
+            seed=plan.seed,
+            tol=plan.tolerance,
+            unstable=unstable,
+        )
+        choice = search()
+    plan = replace(plan, topology=search.topology)
+    # where the schedule is the cause, smaller step sizes are no remedy
+    alone = bool(unstable) or choice.futile
+
+    def run(choice: Choice, guard: Guard | None, last: bool) -> Result:
+        now = replace(plan, solver=with_size(plan.solver, choice.step_size))
+        with now.mixer() as mixer:
+            return once(Attempt(now, mixer, choice, guard, last or alone, unstable))
+
+    return attempts(plan.net, plan.solver, search, choice, run)
+
+
+def _as_recorded(plan: Plan) -> Plan:
+    """The plan of a resumed run, with the step size and the weights that the run has found before; collective."""
+    if requested_rule(plan.solver) is None or plan.record is None or not plan.record.resume:
+        return plan
+    size, weights = recorded_choice(plan.net, plan.record)
+    graph = plan.topology
+    if isinstance(graph, Adaptive):
+        graph = dict(graph.choices).get(weights, graph)
+    return replace(plan, solver=with_size(plan.solver, size), topology=graph)
+
+
+def _warn(plan: Plan, mixer: Operator[StepOperator], unstable: str) -> None:
+    solver = plan.solver
+    few = solver.advice(plan.steps)
+    for warning in (codec_limits.warning(solver, mixer, plan.X.shape[1]), unstable, few):
+        if warning:
+            warnings.warn(warning, RuntimeWarning, stacklevel=5)

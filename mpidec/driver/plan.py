@@ -1,0 +1,133 @@
+"""What a run is made of: its arguments, checked, and what is made of them on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ..comm.mixing import Mixer, Network
+from ..comm.mixing.operator import Operator, StepOperator
+from ..comm.runtime.agreement import on_all_ranks
+from ..record.reader import read
+from ..record.recorder import Record
+from ..solvers.base import Solver
+from .arguments import Delay, check_equal
+from .outcome import Stop, StopFunction, Target
+
+if TYPE_CHECKING:
+    from ..problems import Oracle, Problem
+    from ..topology import Schedule, Topology
+
+Progress = Callable[[int, int, Mapping[str, float]], None]
+Mixing = Callable[[Mixer], Operator[StepOperator]]
+
+
+class State(Protocol):
+    """State of a solver: a named tuple with the rows of the local agents."""
+
+    @property
+    def X(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Arguments of one run, checked; see `mpidec.solve`."""
+
+    net: Network
+    problem: Problem | None
+    oracle: Problem | Oracle | None
+    solver: Solver
+    topology: Topology | Schedule
+    X: np.ndarray
+    steps: int
+    every: int
+    seed: int
+    stop: Stop | None
+    target: Target | StopFunction | None
+    record: Record | None
+    progress: Progress | None
+    mixing: Mixing | None
+    delay: Delay | None = None
+    drop: float = 0.0
+    straggler: Mapping[int, float] | None = None
+
+    @property
+    def tolerance(self) -> float:
+        """The relative error at which the run may stop; 1 if it does not look at errors."""
+        return self.stop.get("error", 1.0) if isinstance(self.stop, Mapping) else 1.0
+
+    def note(self, line: str) -> None:
+        """Show a line beside the progress, on rank 0."""
+        show = getattr(self.progress, "note", None)
+        if show is not None and self.net.rank == 0:
+            show(line)
+
+    @contextmanager
+    def mixer(self) -> Iterator[Operator[StepOperator]]:
+        """The mixer of the topology, or what `mixing` makes of it; collective, and so is the end, but after an exception."""
+        with closing(self.net.mixer(self.topology)) as base:
+            yield derived(self.mixing, base, self.net)
+
+
+@contextmanager
+def closing(mixer: Mixer) -> Iterator[Mixer]:
+    """Context that closes a mixer; collective, therefore not after an error on this rank only."""
+    yield mixer
+    mixer.close()
+
+
+def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOperator]:
+    """The mixer that `mixing` makes of the mixer of the topology; its errors are raised on every rank."""
+    if mixing is None:
+        return base
+    with on_all_ranks(net):
+        if not callable(mixing):
+            raise TypeError(
+                f"mixing is {mixing!r:.60}, expected a function of the mixer W, such as "
+                'lambda W: W.compress("top_k", fraction=0.01) or lambda W: W.accelerate(3)'
+            )
+        mixer = mixing(base)
+        if not isinstance(mixer, Operator):
+            raise TypeError(
+                f"mixing returned {mixer!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)"
+            )
+    check_equal(net, {"mixing": mixer.calls})
+    return mixer
+
+
+@contextmanager
+def arithmetic(net: Network) -> Iterator[None]:
+    """Context of the steps: BLAS with one thread, temporaries in the memory of the node, and no warnings of overflow."""
+    from threadpoolctl import threadpool_limits
+
+    with (
+        threadpool_limits(1, user_api="blas"),
+        net.memory(),
+        np.errstate(over="ignore", invalid="ignore", divide="ignore"),
+    ):
+        yield
+
+
+def resumed_at(step: int, later: bool) -> str:
+    """What a resumed run tells at its beginning."""
+    again = ": later records are computed again" if later else ""
+    return f"resumed at step {step}, that of the last checkpoint{again}"
+
+
+def recorded_choice(net: Network, record: Record) -> tuple[float, str]:
+    """The step size that the run in the file has chosen, and the weights, or ""."""
+    size, weights = 0.0, ""
+    with on_all_ranks(net):
+        if net.rank == 0:
+            found = read(record.path).attributes
+            if "step_size" not in found:
+                raise ValueError(
+                    f"{record.path}: its step size was given as a number: resume with the same number"
+                )
+            size, weights = float(found["step_size"]), str(found.get("weights", ""))
+    size, weights = net.collectives.broadcast((size, weights), 0, "the step size of the run")
+    return float(size), str(weights)
