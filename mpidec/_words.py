@@ -85,6 +85,17 @@ def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
     return f"{type(thing).__name__}({', '.join(f'{name}={text}' for name, text in parts.items())})"
 
 
+def summary(thing: object) -> str:
+    """The first sentence of the docstring of an object, in one line without its full stop.
+
+    Examples
+    --------
+    >>> summary(summary)
+    'The first sentence of the docstring of an object, in one line without its full stop'
+    """
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split()).rstrip(".:")
+
+
 def check_options(what: str, given: Iterable[str], known: tuple[str, ...] | None) -> None:
     """Refuse options that `what` does not have; `known` is None if it takes any.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from . import solvers as _solvers
+from ._words import summary
 from .comm.mixing import codecs as _codecs
 from .datasets.built_in import DATA_TABLE as DATA_SETS
 from .plugins import Table
@@ -60,7 +61,7 @@ def listing() -> str:
     problems:
     """
     tables = {
-        title: table.described(_line)
+        title: table.described(summary)
         for title, table in (
             ("problems", PROBLEMS),
             ("data sets", DATA_SETS),
@@ -80,7 +81,3 @@ def listing() -> str:
     )
     around = "In Python, around any solver that takes gradients: solvers.Momentum(solver), solvers.Adam(solver)."
     return f"{text}\n\n{around}\nOf your own: FILE.py:NAME or MODULE:NAME, for example --solver my.py:NIDS."
-
-
-def _line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0].rstrip(".:")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _validation as check
+from .._words import summary
 
 Shape = tuple[int, ...]  # channels, height, width; mlp takes any
 VGG11 = (
@@ -286,9 +287,7 @@ def names() -> dict[str, str]:
     >>> list(names())
     ['mlp', 'cnn', 'vgg11', 'resnet18', 'transformer']
     """
-    return {
-        name: (model.__doc__ or "").partition("\n")[0].rstrip(".") for name, model in MODELS.items()
-    }
+    return {name: summary(model) for name, model in MODELS.items()}
 
 
 def make(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) -> nn.Module:

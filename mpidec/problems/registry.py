@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._validation import Array
+from .._words import summary
 from ..datasets.built_in import DATASETS, Dataset, class_numbers, signs
 from ..datasets.partition import stack
 from ..plugins import Table
@@ -204,9 +205,7 @@ def dataset_names() -> dict[str, str]:
     >>> list(dataset_names())
     ['breast_cancer', 'digits', 'diabetes', 'synthetic_least_squares']
     """
-    return {
-        name: (make.__doc__ or "").partition("\n")[0].rstrip(".") for name, make in DATASETS.items()
-    }
+    return {name: summary(make) for name, make in DATASETS.items()}
 
 
 def default_dataset(problem: str) -> str:

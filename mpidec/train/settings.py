@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from .. import optim, plugins, topology
+from .._words import summary
 from ..datasets.images import image_sets
 from ..datasets.labelled import is_labelled
 from ..exceptions import ConfigError
@@ -330,9 +331,7 @@ parse_set = partial(schema.parse_set, tables=TABLES, example="optimizer.lr=0.05"
 def names(setting: str) -> dict[str, str]:
     """The names that a setting can have, with a line each; empty for settings that are no names."""
     if setting == "topology":
-        found = TOPOLOGIES.described(
-            lambda make: (make.__doc__ or "").partition("\n")[0].rstrip(".")
-        )
+        found = TOPOLOGIES.described(summary)
         return {**found, TREES: "two binary trees, each of which mixes half of the parameters"}
     tables = {
         "data": lambda: {
