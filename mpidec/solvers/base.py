@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -338,8 +338,7 @@ def positive_step(solver: Solver) -> None:
         raise ValueError(f'{what}, "auto", "safe", or a function of the step')
 
 
-@cache
-def limits(solver: type[Any]) -> dict[str, Within | Choice]:
+def limits(solver: type[Solver]) -> dict[str, Within | Choice]:
     """The bounds and choices that annotate the parameters of a class of solvers, by name.
 
     Examples
@@ -348,6 +347,11 @@ def limits(solver: type[Any]) -> dict[str, Within | Choice]:
     >>> limits(mpidec.solvers.Diffusion)
     {'order': ('atc', 'cta')}
     """
+    return _limits(cast("Hashable", solver))
+
+
+@cache
+def _limits(solver: Any) -> dict[str, Within | Choice]:
     if not dataclasses.is_dataclass(solver):
         return {}
     try:
