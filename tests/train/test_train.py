@@ -142,7 +142,7 @@ def test_resumed_training_equals_an_uninterrupted_one(
 
 def test_what_shapes_the_curve_of_a_training_is_refused_by_name(net, shared_tmp):
     path = shared_tmp / "train.h5"
-    settings = Settings(out=str(path), **(QUICK | {"epochs": 1}))
+    settings = Settings(out=str(path), epochs=1, batch=100)
     fit(settings, net=net)
     before = path.read_bytes()
     for change, words in (
@@ -152,7 +152,7 @@ def test_what_shapes_the_curve_of_a_training_is_refused_by_name(net, shared_tmp)
         ({"optimizer": "adam"}, "optimizer.name was sgd, is now adam"),
         ({"schedule": "constant"}, "optimizer.schedule was cosine, is now constant"),
         ({"clip": 1.0}, "optimizer.clip was None, is now 1.0"),
-        ({"batch": 16}, "train.batch was 32, is now 16"),
+        ({"batch": 16}, "train.batch was 100, is now 16"),
         ({"seed": 1}, "train.seed was 0, is now 1"),
         ({"algorithm": "relay", "topology": "chain"}, "algorithm.name was atc, is now relay"),
         ({"topology": "chain"}, "topology.name was .*, is now chain"),
