@@ -252,14 +252,14 @@ class Cell:
                 )
         return [
             Timing(
-                self.graph,
-                8 * self.d,
-                each.name,
-                calls,
-                [round(1e6 * one, 4) for one in times],
-                each.task,
-                each.role,
-                each.extra and each.extra() / (8 * self.d),
+                graph=self.graph,
+                bytes=8 * self.d,
+                contender=each.name,
+                repeats=calls,
+                blocks=[round(1e6 * one, 4) for one in times],
+                task=each.task,
+                role=each.role,
+                extra=each.extra and each.extra() / (8 * self.d),
             )
             for each, calls, times in zip(self.contenders, repeats, zip(*blocks))
         ]

@@ -195,13 +195,13 @@ class Suite:
             raise ValueError("--plot needs matplotlib: pip install 'mpidec[plot]'")
         sizes = None if args.sizes is None else [size_of(text) for text in args.sizes.split(",")]
         return Options(
-            list(dict.fromkeys(groups or ())),
-            sizes,
-            graphs,
-            transports or [],
-            args.seconds,
-            args.json,
-            args.plot,
+            groups=list(dict.fromkeys(groups or ())),
+            sizes=sizes,
+            graphs=graphs,
+            transports=transports or [],
+            seconds=args.seconds,
+            json=args.json,
+            plot=args.plot,
         )
 
     def execute(self, options: Options, comm: MPI.Intracomm) -> int:

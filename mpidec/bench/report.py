@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cli.tables import grouped
+from ..cli.tables import aligned, grouped
 
 LOCAL, ALLREDUCE, HAND = "local limit", "MPI_Allreduce", "by hand"
 SCHEMA = "mpidec.bench/3"
@@ -161,12 +161,9 @@ def ratios(name: str, group: Group, timings: Sequence[Timing]) -> list[dict[str,
 
 def legend(group: Group) -> str:
     """What the columns of a group's table are, a line each."""
-    return "\n".join(
-        [
-            f"  {'us':<6} microseconds of one call",
-            *(f"  {ratio.heading:<6} {ratio.meaning}" for ratio in group.shown),
-        ]
-    )
+    lines = [("us", "microseconds of one call")]
+    lines += [(ratio.heading, ratio.meaning) for ratio in group.shown]
+    return "\n".join(f"  {line}" for line in aligned(lines, "<<"))
 
 
 def table(rows: Sequence[Mapping[str, Any]], group: Group, graph: str) -> str:

@@ -120,13 +120,13 @@ def figure(
 
         lines = {name: [curve(run) for run in runs] for name, runs in parts[title].items()}
         return Panel(
-            lines,
-            X[column][1],
-            values[row][1],
-            title,
-            UNITS.get(column, ""),
-            column in WHOLE,
-            row.startswith("accuracy"),
+            lines=lines,
+            x=X[column][1],
+            y=values[row][1],
+            title=title,
+            unit=UNITS.get(column, ""),
+            whole=column in WHOLE,
+            share=row.startswith("accuracy"),
         )
 
     panels = [panel(part, row, column) for row in rows for column in columns for part in parts]

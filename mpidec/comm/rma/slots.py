@@ -100,13 +100,13 @@ class Slots:
         self._count, self._dtype = X.shape[1], X.dtype
         one_sided = OneSidedPlan(context, together, transport, ended, what)
         layout = BlockLayout(
-            context.size,
-            max(context.partition.counts()),
-            self._count,
-            X.dtype,
-            half,
-            one_sided.front,
-            one_sided.mailbox(self._count, X.dtype),
+            ranks=context.size,
+            most=max(context.partition.counts()),
+            count=self._count,
+            dtype=X.dtype,
+            half=half,
+            front=one_sided.front,
+            mailbox=one_sided.mailbox(self._count, X.dtype),
         )
         self._lo, hi = context.partition.bounds(context.rank)
         self.senders, self.receivers = neighbours(topology, self._lo, hi)
@@ -114,11 +114,11 @@ class Slots:
         shared = SharedMemory(
             context,
             together,
-            layout.size(len(X), slots),
-            lambda block: self._prepare(layout, block, X),
-            what,
-            transport == "messages" or one_sided.used,
-            one_sided.allocate,
+            size=layout.size(len(X), slots),
+            prepare=lambda block: self._prepare(layout, block, X),
+            what=what,
+            alone=transport == "messages" or one_sided.used,
+            allocate=one_sided.allocate,
         )
         if transport == "shared" and not shared.complete:
             raise ValueError(
@@ -171,13 +171,13 @@ class Slots:
         if self._memory is not None:
             return OneSided(
                 self._memory,
-                self._context.rank,
-                connections.outgoing,
-                connections.incoming,
-                self._count,
-                self._dtype,
-                self._half,
-                unaided,
+                me=self._context.rank,
+                outgoing=connections.outgoing,
+                incoming=connections.incoming,
+                count=self._count,
+                dtype=self._dtype,
+                half=self._half,
+                unaided=unaided,
             )
         if self._messenger is None or self.quiet:
             return None
@@ -185,11 +185,11 @@ class Slots:
         return Messages(
             self,
             self._messenger,
-            connections.edges,
-            lambda agent: int(owner(np.array([agent]))[0]),
-            self._lo,
-            self._count,
-            self._dtype,
+            edges=connections.edges,
+            owner=lambda agent: int(owner(np.array([agent]))[0]),
+            lo=self._lo,
+            count=self._count,
+            dtype=self._dtype,
         )
 
     @property

@@ -104,11 +104,11 @@ class Window:
             together,
             messenger,
             topology,
-            layout.row(x).reshape(1, -1),
-            "net.window",
-            layout.half,
-            transport,
-            ended,
+            X=layout.row(x).reshape(1, -1),
+            what="net.window",
+            half=layout.half,
+            transport=transport,
+            ended=ended,
         )
         self._together, self._messenger, self._ended = together, messenger, ended
         self._records = self._slots.agents[0]

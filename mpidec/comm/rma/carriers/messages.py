@@ -78,11 +78,10 @@ class Messages:
                         Kind.ROW,
                         edge.agent,
                         edge.dest,
-                        transfers,
-                        replaced,
-                        0,
-                        p,
-                        self._buffer,
+                        transfers=transfers,
+                        replaced=replaced,
+                        p=p,
+                        row=self._buffer,
                     ),
                 )
 
