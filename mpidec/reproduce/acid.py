@@ -105,15 +105,15 @@ def table(
                 )
                 on_line(f"{label}: " + "  ".join(cell.text()[1] for cell in rows[label]))
     return Table(
-        NAME,
-        "test accuracy on a ring of asynchronous workers",
-        "Nabli et al., NeurIPS 2023, Table 4: CIFAR-10, ResNet-18, 300 epochs over all workers, batch 128",
-        f"another data set: digits, mlp with {HIDDEN} hidden units, {epochs} epochs over all workers, batch {BATCH}, "
+        name=NAME,
+        quantity="test accuracy on a ring of asynchronous workers",
+        published="Nabli et al., NeurIPS 2023, Table 4: CIFAR-10, ResNet-18, 300 epochs over all workers, batch 128",
+        measured=f"another data set: digits, mlp with {HIDDEN} hidden units, {epochs} epochs over all workers, batch {BATCH}, "
         f"{plural(seeds, 'seed')}"
         f"{' (quick)' if quick else ''}, {'simulated' if comm.size == 1 else f'on {comm.size} ranks'}",
-        COLUMNS,
-        rows,
-        (
+        columns=COLUMNS,
+        rows=rows,
+        notes=(
             "Each worker draws from all samples; one averaging per gradient; schedule, base rate and momentum as published.",
             "Consensus is the distance of the workers from their average, before they are averaged.",
         ),

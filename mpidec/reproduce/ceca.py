@@ -95,14 +95,14 @@ def table(
             )
             on_line(f"{label}: " + "  ".join(cell.text()[1] for cell in rows[label]))
     return Table(
-        NAME,
-        f"test accuracy and loss of {WORKERS} workers, iid data",
-        "Ding et al., ICML 2023, Table 2: MNIST, 20 epochs, batch 64",
-        f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {plural(seeds, 'seed')}"
+        name=NAME,
+        quantity=f"test accuracy and loss of {WORKERS} workers, iid data",
+        published="Ding et al., ICML 2023, Table 2: MNIST, 20 epochs, batch 64",
+        measured=f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {plural(seeds, 'seed')}"
         f"{' (quick)' if quick else ''}",
-        COLUMNS,
-        rows,
-        (
+        columns=COLUMNS,
+        rows=rows,
+        notes=(
             f"In the mean over the last {min(LAST, epochs)} epochs; the worst worker is the one with the lowest such mean.",
             "Momentum 0.5, but none for DSGD-CECA-2P, as published; two more rows are the other way round.",
             "Learning rates are chosen for each row, on seeds that the table does not use.",

@@ -119,14 +119,14 @@ def table(
             rows[label] = tuple(cells.get(alpha, Cell(None)) for alpha in COLUMNS.values())
             on_line(f"{label}: " + "  ".join(cell.text()[1] for cell in cells.values()))
     return Table(
-        NAME,
-        f"test accuracy (%) of the worst of {WORKERS} workers, by the concentration alpha of the Dirichlet split",
-        "Vogels et al., NeurIPS 2021, Table 2: CIFAR-10, VGG-11, 200 epochs, batch 32, mean of 3 seeds",
-        f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {plural(seeds, 'seed')}"
+        name=NAME,
+        quantity=f"test accuracy (%) of the worst of {WORKERS} workers, by the concentration alpha of the Dirichlet split",
+        published="Vogels et al., NeurIPS 2021, Table 2: CIFAR-10, VGG-11, 200 epochs, batch 32, mean of 3 seeds",
+        measured=f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {plural(seeds, 'seed')}"
         f"{' (quick: too short to compare)' if quick else ''}",
-        tuple(COLUMNS),
-        rows,
-        (
+        columns=tuple(COLUMNS),
+        rows=rows,
+        notes=(
             f"Evaluations in the mean: {_last(epochs)}, after each of the last epochs; the worst worker has the lowest mean.",
             "The split is that of the published code.  Momentum: Nesterov, 0.9.",
             "Learning rates are chosen for each row and alpha, on seeds that the table does not use, and are constant; published",
