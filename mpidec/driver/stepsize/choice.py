@@ -24,7 +24,7 @@ from ...solvers.step_schedules import WORDS, StepSchedule
 from ...topology.optimized import Adaptive
 from ..answers import Answers, term_of
 from .guard import LEFT, Guard
-from .linear import Gradient, LinearModel, dimensions, evaluations, linear_model
+from .linear import Linearization, LinearModel, dimensions, evaluations, linear_model
 from .race import (
     FEWEST,
     HORIZON,
@@ -364,93 +364,56 @@ class Modelled:
             if gradient is None
             else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
         )
-        bounded = self._varying and not self._noisy and self._solver.needs.functions == ("grad",)
-        few = evaluations(self._steps)
-        if self._term is not None:
-            return self._composite(self._term, x0, batches, few)
-        x, spent = minimizer(
+        of = Linearization(
             net,
-            self._problem,
-            x0,
-            quadratic=len(x0) <= min(dimensions(net.n), few),
-            most=min(few, MOST),
+            self._grad,
+            self._X0,
+            batches=batches,
+            steps=self._steps,
+            bounded=self._varying
+            and not self._noisy
+            and self._solver.needs.functions == ("grad",)
+            and self._term is None,
+            vanishing=not self._noisy,
+            term=self._term,
+            on_face=self._term is not None and self._implicit,
         )
-        spent += 1
+        few = evaluations(self._steps)
+        small = len(x0) <= min(dimensions(net.n), few)
+        if self._term is not None:
+            return self._composite(self._term, of, x0, small, min(few, MOST))
+        x, count = minimizer(net, self._problem, x0, quadratic=small, most=min(few, MOST))
+        spent = count + 1
         if x is None:
-            model, x, count = linear_model(
-                net,
-                self._grad,
-                x0,
-                self._X0,
-                batches,
-                self._steps,
-                bounded,
-                quadratic=True,
-                vanishing=not self._noisy,
-            )
+            model, x, count = linear_model(of, x0, quadratic=True)
             spent += count
             if x is not None:
                 return model, x, spent
             x, count = minimizer(net, self._problem, x0, most=min(few, MOST))
             spent += count
-        model, x, count = linear_model(
-            net,
-            self._grad,
-            cast("np.ndarray", x),
-            self._X0,
-            batches,
-            self._steps,
-            bounded,
-            vanishing=not self._noisy,
-        )
+        model, x, count = linear_model(of, cast("np.ndarray", x))
         return model, x, spent + count
 
     def _composite(
-        self,
-        term: Term,
-        x0: np.ndarray,
-        batches: Callable[[int], Gradient] | None,
-        few: int,
+        self, term: Term, of: Linearization, x0: np.ndarray, small: bool, most: int
     ) -> tuple[LinearModel | None, np.ndarray | None, int]:
         """As `_linearized`, of functions with a term whose proximal points the solver takes; collective."""
-        net, steps, spent = self._reductions, self._steps, 1
-        on_face = self._implicit
+        net, spent = self._reductions, 1
         known = getattr(self._problem, "x_star", None) is not None
-        if not known and not on_face and len(x0) <= min(dimensions(net.n), few):
-            model, x, count = linear_model(
-                net,
-                self._grad,
-                x0,
-                self._X0,
-                batches,
-                steps,
-                quadratic=True,
-                vanishing=not self._noisy,
-                term=term,
-            )
+        if small and not known and not of.on_face:
+            model, x, count = linear_model(of, x0, quadratic=True)
             spent += count
             if x is not None:
                 return model, x, spent
-        point, count = composite_minimizer(net, self._problem, term, x0, min(few, MOST))
+        point, count = composite_minimizer(net, self._problem, term, x0, most)
         spent += count
-        model, x, count = linear_model(
-            net,
-            self._grad,
-            point,
-            self._X0,
-            batches,
-            steps,
-            vanishing=not self._noisy,
-            term=term,
-            on_face=on_face,
-        )
+        model, x, count = linear_model(of, point)
         spent += count
         reduced = model is not None and model.prox is not None and model.V is not None
         if net.collectives.broadcast(reduced, 0, "the linear model"):
             # before the face is reached, the step is as stable as without the term
-            self._without_term, _, count = linear_model(
-                net, self._grad, point, self._X0, None, steps, agents=STEEPEST
-            )
+            plain = Linearization(net, self._grad, self._X0, steps=self._steps, agents=STEEPEST)
+            self._without_term, _, count = linear_model(plain, point)
             spent += count
         return model, x, spent
 

@@ -222,28 +222,15 @@ class ModelFunctions:
         return self._point(model.prox(E, sizes).reshape(V.shape))
 
 
-def linear_model(
-    net: Reductions,
-    grad: Gradient,
-    x: np.ndarray,
-    X0: np.ndarray,
-    batches: Callable[[int], Gradient] | None = None,
-    steps: int = 0,
-    bounded: bool = False,
-    quadratic: bool = False,
-    term: Term | None = None,
-    on_face: bool = False,
-    vanishing: bool = False,
-    agents: int = 0,
-) -> tuple[LinearModel | None, np.ndarray | None, int]:
-    """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
+@dataclass(frozen=True)
+class Linearization:
+    """What a linear model is made of, and how many gradients it may take.
 
-    Parameters
+    Attributes
     ----------
     net : Network
     grad : callable
         `grad(X)`: the exact gradients, (m, d) -> (m, d).
-    x : array (d,)
     X0 : array (m, d)
         The initial points of the local agents.
     batches : callable, optional
@@ -252,18 +239,57 @@ def linear_model(
         Steps of the run; few steps make few draws.
     bounded : bool
         Whether to look for gradients of bounded slope, which are far from linear in the first steps of a schedule.
-    quadratic : bool
-        Whether the point is the minimizer that follows from the curvatures at `x`, by Newton's method.  If the gradient does not
-        vanish there, the functions are not quadratic: the point is None, and so is the model.
     term : Term, optional
         Term of the functions, whose proximal points the solver takes.
     on_face : bool
         Whether the solver takes the proximal points of the functions with their term; the dimensions are then those in which the
         term is smooth.
     vanishing : bool
-        Whether the random draws have noise at the point; with variance reduction it vanishes there.
+        Whether the noise of the random draws vanishes at the point, as with variance reduction.
     agents : int
         In short runs, how many top vectors of single agents are among the dimensions; 0 saves the gradients for them.
+    """
+
+    net: Reductions
+    grad: Gradient
+    X0: np.ndarray
+    batches: Callable[[int], Gradient] | None = None
+    steps: int = 0
+    bounded: bool = False
+    term: Term | None = None
+    on_face: bool = False
+    vanishing: bool = False
+    agents: int = 0
+
+    def face(self, x: np.ndarray) -> np.ndarray | None:
+        """A basis (d, q) of the face of the term at `x`; None where all dimensions are taken."""
+        d, most = len(x), dimensions(self.net.n)
+        few = evaluations(self.steps)
+        if self.term is None or not (self.on_face or min(d, most) > few or d > most):
+            return None
+        basis = np.asarray(self.term.face(x).basis)
+        return basis if basis.shape[1] else None  # a vertex: as without a term
+
+    def draws(self, r: int) -> int:
+        """The number of random draws in `r` dimensions."""
+        most = min(
+            MORE * DRAWS if self.vanishing else DRAWS, max(4, ENTRIES * 8 // (self.net.n * r * r))
+        )
+        return int(np.clip(self.steps // (4 * (r + 1)), 4, most))
+
+
+def linear_model(
+    of: Linearization, x: np.ndarray, quadratic: bool = False
+) -> tuple[LinearModel | None, np.ndarray | None, int]:
+    """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
+
+    Parameters
+    ----------
+    of : Linearization
+    x : array (d,)
+    quadratic : bool
+        Whether the point is the minimizer that follows from the curvatures at `x`, by Newton's method.  If the gradient does not
+        vanish there, the functions are not quadratic: the point is None, and so is the model.
 
     Notes
     -----
@@ -272,130 +298,208 @@ def linear_model(
     projected on r dimensions: Lanczos vectors of the average curvature, from the initial point on; the top vector of the agents of
     largest curvature; and the agents' gradients.
     """
-    m, d = X0.shape
-    at = np.tile(x, (m, 1))
-    G = grad(at)
-    most = dimensions(net.n)
-    few = evaluations(steps)
-    h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
-    V, count, images = None, 1, None
-    Z = None  # basis of the face of the term
-    if term is not None and (on_face or min(d, most) > few or d > most):
-        Z = term.face(x).basis
-        if d * Z.shape[1] > STACK:
-            return None, x, count
-        Z = Z if Z.shape[1] else None  # a vertex: as without a term
+    near, face = _Neighbourhood(of, x), of.face(x)
+    if face is not None and face.size > STACK:
+        return None, x, near.count
+    images = near.span(face)
+    H = near.curvatures(of.grad, near.G, images)
+    near.count += near.r
+    if quadratic and not near.minimize(H):
+        return None, None, near.count
+    if of.term is not None and near.V is None:
+        near.follow(H)
+    return near.model(H, face)
 
-    def product(rows: np.ndarray) -> np.ndarray:
-        return onto((grad(at + h * onto(rows)) - G) / h)
 
-    def onto(rows: np.ndarray) -> np.ndarray:
-        return np.asarray(rows if Z is None else _project(_project(rows, Z), Z.T))
+class _Neighbourhood:
+    """The local agents' gradients near a point, in the dimensions of a model; its methods are collective.
 
-    if Z is not None and Z.shape[1] <= min(most, few):
-        V = Z
-    elif min(d, most) > few:
-        agents = agents if net.n * d <= STACK else 0
+    Attributes
+    ----------
+    x : array (d,)
+    G : array (m, d)
+        The gradients there.
+    V : array (d, r) or None
+        Basis of the dimensions; None for the coordinates themselves.
+    count : int
+        Gradients evaluated so far.
+    """
+
+    def __init__(self, of: Linearization, x: np.ndarray):
+        self._of, self.count = of, 0
+        self.V: np.ndarray | None = None
+        self._h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
+        self._move(x)
+
+    @property
+    def r(self) -> int:
+        """The number of dimensions."""
+        return len(self.x) if self.V is None else self.V.shape[1]
+
+    def _move(self, x: np.ndarray) -> None:
+        self.x, self._at = x, np.tile(x, (len(self._of.X0), 1))
+        self.G, self.count = self._of.grad(self._at), self.count + 1
+
+    def _in(self, rows: np.ndarray) -> np.ndarray:
+        """The rows in the dimensions of the model."""
+        return rows if self.V is None else _project(rows, self.V)
+
+    def span(self, face: np.ndarray | None) -> list[np.ndarray] | None:
+        """Choose the dimensions; the products of the curvatures with them, where these are known.
+
+        All of a small face, or of a small space; else Krylov vectors, in a large space of all agents' gradients, too.
+        """
+        of, d = self._of, len(self.x)
+        most, few = dimensions(of.net.n), evaluations(of.steps)
+
+        def onto(rows: np.ndarray) -> np.ndarray:
+            return rows if face is None else _project(_project(rows, face), face.T)
+
+        def product(rows: np.ndarray) -> np.ndarray:
+            return onto((of.grad(self._at + self._h * onto(rows)) - self.G) / self._h)
+
+        if face is not None and face.shape[1] <= min(most, few):
+            self.V = face
+        elif min(d, most) > few:
+            return self._span_few(product, onto(of.X0 - self._at), few)
+        elif d > most:
+            away = onto(of.X0 - self._at)
+            self.V, count = _basis(of.net, product, onto(self.G), away, most)
+            self.count += count
+        return None
+
+    def _span_few(self, product: Gradient, away: np.ndarray, few: int) -> list[np.ndarray]:
+        """Choose Lanczos vectors from `few` gradients, with the top vectors of some agents; their products."""
+        of, (m, d) = self._of, away.shape
+        agents = of.agents if of.net.n * d <= STACK else 0
         spared = min(LOCAL + agents, few // 2) if agents else 0
-        vectors, images = _lanczos(net, product, onto(X0 - at), few - spared, keep=True)
+        vectors, images = _lanczos(of.net, product, away, few - spared, keep=True)
         if agents:
-            steepest, count = _top_directions(net, product, vectors, m, agents), count + LOCAL
+            steepest = _top_directions(of.net, product, vectors, m, agents)
+            self.count += LOCAL
             images += [product(np.tile(row, (m, 1))) for row in steepest]
             vectors = np.vstack([vectors, steepest])
-        V = np.ascontiguousarray(vectors.T)
-    elif d > most:
-        V, count = _basis(net, product, onto(G), onto(X0 - at), most)
-    r = d if V is None else V.shape[1]
+        self.V = np.ascontiguousarray(vectors.T)
+        return images
 
     def curvatures(
-        gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None
+        self, gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None
     ) -> np.ndarray:
+        """The local agents' curvatures (m, r, r), from differences of gradients with `base`, or `known` ones."""
+        (m, d), r = base.shape, self.r
         H = np.empty((m, r, r))
         for j in range(r):
-            direction = np.eye(1, d, j)[0] if V is None else V[:, j]
-            column = (gradient(at + h * direction) - base) / h if known is None else known[j]
-            H[:, :, j] = column if V is None else _project(column, V)
+            if known is None:
+                direction = np.eye(1, d, j)[0] if self.V is None else self.V[:, j]
+                column = (gradient(self._at + self._h * direction) - base) / self._h
+            else:
+                column = known[j]
+            H[:, :, j] = self._in(column)
         return np.asarray((H + H.transpose(0, 2, 1)) / 2)
 
-    H, count = curvatures(grad, G, images), count + r
-    if quadratic:
+    def minimize(self, H: np.ndarray) -> bool:
+        """Go to the minimizer of the functions with these curvatures; whether the gradient vanishes there."""
+        net, term = self._of.net, self._of.term
         t = 1.0 if term is None else 1 / _curvature(net, H)
-        first = residual(term, x, net.mean(G), t)
+        first = residual(term, self.x, net.mean(self.G), t)
         for _ in range(NEWTON):
-            x = _newton(net, H, x, net.mean(G), term)
-            at = np.tile(x, (m, 1))
-            G, count = grad(at), count + 1
-            if found := residual(term, x, net.mean(G), t) <= ENOUGH * first:
-                break
-        if not found:
-            return None, None, count
-    if term is not None and V is None:  # to the minimizer of the model, without another gradient
-        moved = _newton(net, H, x, net.mean(G), term)
-        G = G + H @ (moved - x)
-        x, at = moved, np.tile(moved, (m, 1))
-    mean_gradient = net.mean(G)
-    away, g = X0 - at, G - mean_gradient * (term is None or on_face)
-    distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
-    if V is not None:
-        g, away = _project(g, V), _project(away, V)
-    if Z is not None and term is not None and on_face:
-        H = H + term.l2 * np.eye(r)
-    Hs, gs = H[None], g[None]
-    if batches is not None:
-        most_draws = MORE * DRAWS if vanishing else DRAWS
-        draws = int(
-            np.clip(
-                steps // (4 * (r + 1)), 4, min(most_draws, max(4, ENTRIES * 8 // (net.n * r * r)))
-            )
+            self._move(_newton(net, H, self.x, net.mean(self.G), term))
+            if residual(term, self.x, net.mean(self.G), t) <= ENOUGH * first:
+                return True
+        return False
+
+    def follow(self, H: np.ndarray) -> None:
+        """Go to the minimizer of the model, without another gradient."""
+        net = self._of.net
+        x = _newton(net, H, self.x, net.mean(self.G), self._of.term)
+        self.G = self.G + H @ (x - self.x)
+        self.x, self._at = x, np.tile(x, (len(self.G), 1))
+
+    def model(
+        self, H: np.ndarray, face: np.ndarray | None
+    ) -> tuple[LinearModel | None, np.ndarray, int]:
+        """The model here, on rank 0, with the point and the gradients taken."""
+        of, net, x, term = self._of, self._of.net, self.x, self._of.term
+        mean_gradient, away = net.mean(self.G), of.X0 - self._at
+        g = self._in(self.G - mean_gradient * (term is None or of.on_face))
+        distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
+        if face is not None and term is not None and of.on_face:
+            H = H + term.l2 * np.eye(self.r)
+        Hs, gs = (H[None], g[None]) if of.batches is None else self._drawn(of.batches, H, g)
+        far, slope = self._slopes(H) if of.bounded else (None, None)
+        rows = (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), self._in(away))
+        stacks = [stack for stack in map(net.gather, rows) if stack is not None]
+        if not stacks:
+            return None, x, self.count
+        Hs, gs = (np.ascontiguousarray(np.moveaxis(stack, 1, 0)) for stack in stacks[:2])
+        mean = Hs.mean(axis=(0, 1))
+        model = LinearModel(
+            H=Hs,
+            g=gs,
+            start=stacks[2],
+            mean=mean,
+            size=float(np.linalg.norm(x)),
+            curvature=float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan,
+            distance=distance,
+            far=far,
+            slope=slope,
+            V=self.V,
+            prox=None if term is None or of.on_face else _proximal(term, x, mean_gradient, self.V),
         )
-        drawn = []
-        for k in range(draws):
+        return model, x, self.count
+
+    def _drawn(
+        self, batches: Callable[[int], Gradient], H: np.ndarray, g: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The curvatures and gradients of some random draws, (s, m, r, r) and (s, m, r), around the exact ones."""
+        H_drawn, g_drawn = [], []
+        for k in range(self._of.draws(self.r)):
             gradient = batches(k)
-            base = gradient(at)
-            drawn.append((curvatures(gradient, base), base if V is None else _project(base, V)))
-        Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
-        gs = np.broadcast_to(g, gs.shape) if vanishing else gs - gs.mean(axis=0) + g
-        if vanishing:
-            Hs = H + REMEMBERED * (Hs - Hs.mean(axis=0))
-        count += draws * (r + 1)
-    slopes: tuple[np.ndarray | None, ...] = (None, None)
-    if bounded:
-        slopes = _slopes(
-            net,
-            grad,
-            at,
-            G,
-            H,
-            V,
-            FAR * max(float(np.linalg.norm(x)), float(np.linalg.norm(net.mean(X0) - x))),
+            base = gradient(self._at)
+            H_drawn.append(self.curvatures(gradient, base))
+            g_drawn.append(self._in(base))
+        self.count += len(g_drawn) * (self.r + 1)
+        Hs, gs = np.stack(H_drawn), np.stack(g_drawn)
+        if self._of.vanishing:
+            return H + REMEMBERED * (Hs - Hs.mean(axis=0)), np.broadcast_to(g, gs.shape)
+        return Hs, gs - gs.mean(axis=0) + g
+
+    def _slopes(self, H: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """`far` and `slope` of all agents on rank 0; None on the others, and where no slope is bounded.
+
+        The gradients are evaluated on both sides of the minimizer, along the direction of the largest average curvature.
+        """
+        net, V, G = self._of.net, self.V, self.G
+        first = float(np.linalg.norm(net.mean(self._of.X0) - self.x))
+        radius = FAR * max(float(np.linalg.norm(self.x)), first)
+        self.count += 4
+
+        def top(stack: np.ndarray) -> np.ndarray:
+            mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
+            u = np.linalg.eigh(mean)[1][:, -1]
+            return np.asarray(u if V is None else V @ u)
+
+        u = net.collectives.broadcast(
+            _on_root(net, flat(H), top, np.empty(0)), 0, "the direction of the largest curvature"
         )
-        count += 4
-    rows = (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)
-    stacks = [stack for stack in map(net.gather, rows) if stack is not None]
-    if not stacks:
-        return None, x, count
-    Hs, gs = (np.ascontiguousarray(np.moveaxis(stack, 1, 0)) for stack in stacks[:2])
-    start = stacks[2]
-    mean = Hs.mean(axis=(0, 1))
-    curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
-    far, slope = slopes
-    return (
-        LinearModel(
-            Hs,
-            gs,
-            start,
-            mean,
-            float(np.linalg.norm(x)),
-            curvature,
-            distance,
-            far,
-            slope,
-            V,
-            None if term is None or on_face else _proximal(term, x, mean_gradient, V),
-        ),
-        x,
-        count,
-    )
+        v = u if V is None else V.T @ u
+        here = ((H @ v) * v).sum(axis=1)
+        found: list[np.ndarray] = []
+        try:
+            for t in (radius, -radius):
+                inner = self._of.grad(self._at + t * u)
+                outer = self._of.grad(self._at + 2 * t * u)
+                h = ((outer - inner) * u).sum(axis=1) / t
+                rest = inner - G - t * h[:, None] * u
+                found.append(np.array([h, np.sqrt((rest**2).sum(axis=1))]))
+        except Exception:  # of all ranks: there are no gradients so far away
+            return None, None
+        h, slope = np.mean(found, axis=0)
+        linear = ~(h < 0.5 * here) | ~np.isfinite(slope)
+        stack = net.gather(np.array([np.where(linear, 0.0, h), np.where(linear, np.inf, slope)]).T)
+        if stack is None or np.isinf(stack[:, 1]).all():
+            return None, None
+        return stack[:, 0].clip(min=0.0), stack[:, 1]
 
 
 def evaluations(steps: int) -> int:
@@ -494,47 +598,6 @@ def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
     return G
 
 
-def _slopes(
-    net: Reductions,
-    grad: Gradient,
-    at: np.ndarray,
-    G: np.ndarray,
-    H: np.ndarray,
-    V: np.ndarray | None,
-    radius: float,
-) -> tuple[np.ndarray | None, ...]:
-    """`far` and `slope` of all agents on rank 0; None on the others, and where no slope is bounded; collective.
-
-    The gradients are evaluated on both sides of the minimizer, along the direction of the largest average curvature.
-    """
-
-    def top(stack: np.ndarray) -> np.ndarray:
-        u = np.linalg.eigh(np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0)))[1][:, -1]
-        return np.asarray(u if V is None else V @ u)
-
-    u = net.collectives.broadcast(
-        _on_root(net, flat(H), top, np.empty(0)), 0, "the direction of the largest curvature"
-    )
-    v = u if V is None else V.T @ u
-    here = ((H @ v) * v).sum(axis=1)
-    found: list[np.ndarray] = []
-    try:
-        for t in (radius, -radius):
-            near, beyond = grad(at + t * u), grad(at + 2 * t * u)
-            h = ((beyond - near) * u).sum(axis=1) / t
-            found.append(np.array([h, np.sqrt(((near - G - t * h[:, None] * u) ** 2).sum(axis=1))]))
-    except Exception:  # of all ranks: there are no gradients so far away
-        return None, None
-    h, slope = np.mean(found, axis=0)
-    linear = ~(h < 0.5 * here) | ~np.isfinite(slope)
-    stack = net.gather(np.array([np.where(linear, 0.0, h), np.where(linear, np.inf, slope)]).T)
-    return (
-        (None, None)
-        if stack is None or np.isinf(stack[:, 1]).all()
-        else (stack[:, 0].clip(min=0.0), stack[:, 1])
-    )
-
-
 def _basis(
     net: Reductions, product: Gradient, G: np.ndarray, away: np.ndarray, most: int
 ) -> tuple[np.ndarray, int]:
@@ -542,7 +605,7 @@ def _basis(
     m, d = G.shape
     length = min(KRYLOV, max(2, most // 2), d)
     parts = [_lanczos(net, product, away, length)[0]]
-    count = length + 1
+    count = length
     if net.n * d <= STACK:
         curvature, top = _top_vectors(net, product, m, d)
         count += LOCAL

@@ -12,7 +12,7 @@ from mpidec import problems as P, solvers as S, topology as T
 from mpidec.driver.asynchronous import search
 from mpidec.driver.asynchronous.events import Events
 from mpidec.driver.asynchronous.simulation import SerialNetwork, prepared
-from mpidec.driver.stepsize.linear import linear_model
+from mpidec.driver.stepsize.linear import Linearization, linear_model
 from mpidec.solvers.base import with_step_size
 
 N, D = 6, 3
@@ -47,7 +47,7 @@ def events(solver, graph, rates=None, delay=None, drop=0.0):
 def test_columns_of_the_race_are_runs(solver, faults):
     functions, graph, sizes = problem(), T.ring(N), np.array([0.004, 0.001])
     net, X0 = SerialNetwork(N), np.random.default_rng(1).standard_normal((N, D))
-    model, x, _ = linear_model(net, functions.grad, functions.x_star, X0)
+    model, x, _ = linear_model(Linearization(net, functions.grad, X0), functions.x_star)
     solver = prepared(solver, graph)
     stack = search.AsyncStack(
         solver, graph, events(solver, graph, **faults), model, sizes, model.start
