@@ -25,8 +25,6 @@ The race runs on rank 0, with the rows of all agents; the choice is the same num
 
 from __future__ import annotations
 
-import time
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,13 +33,13 @@ import numpy as np
 from ...comm.runtime.agreement import on_all_ranks
 from ...protocols import Reductions
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
-from ...solvers.base import name_of, with_step_size
+from ...solvers.base import with_step_size
 from ...solvers.step_schedules import StepSchedule
 from ...topology import Topology
-from ..stepsize import Choice, requested_rule
-from ..stepsize.choice import PER_OCTAVE, SPARE, Modelled, in_range
+from ..stepsize import Choice
+from ..stepsize.choice import PER_OCTAVE, ModelSearch
 from ..stepsize.linear import LinearModel, flat
-from ..stepsize.race import MORE, TRANSIENT, Ranking, fastest, most_accurate, noise
+from ..stepsize.race import TRANSIENT, Ranking, fastest, most_accurate, noise, within_window
 from .events import Events
 from .files import maximum
 from .result import LocalAgents
@@ -50,9 +48,12 @@ if TYPE_CHECKING:
     from ...problems import Oracle, Problem
 
 R = TypeVar("R")
-OCTAVES, TOP = 9, 4.8  # range of the race, and its largest step size in units of 1 / curvature
-LEAST = 128  # steps of a race, if the run has so many
-EVENTS = 2**15  # of a race
+# The window of a race: octaves, and the largest step size in units of 1 / curvature.
+OCTAVES, HIGHEST = 9, 4.8
+# Steps of a race, if the run has so many.
+LEAST = 128
+# Events of a race, each of which is a call in Python.
+EVENTS = 2**15
 
 
 class AsyncStack:
@@ -106,13 +107,13 @@ class AsyncStack:
         return False
 
 
-class AsyncSearch(Modelled):
+class AsyncSearch(ModelSearch):
     """Search for the step size of an asynchronous run; collective.
 
     Parameters
     ----------
     net, problem, oracle, solver, X0, steps, seed, tol
-        As for `Modelled`; the solver is prepared for the topology.
+        As for `ModelSearch`; the solver is prepared for the topology.
     topology : Topology
     events : Events
     """
@@ -133,36 +134,20 @@ class AsyncSearch(Modelled):
         super().__init__(net, problem, oracle, solver, X0, steps, seed, tol)
         self._asynchronous, self._topology, self._events = solver, topology, events
 
-    def __call__(self) -> Choice:
-        """The choice, the same on all ranks."""
-        net, gradients, begun, why = self._reductions, 0, time.perf_counter(), ""
+    _most_agents = EVENTS // 32
+
+    def _found(self, gradients: int) -> Choice | None:
+        net = self._reductions
         choice: Choice | None = None
-        if requested_rule(self._solver) == "auto":
-            if not self._smooth:
-                why = "the problem is not smooth, and its subgradients have no linear model."
-            elif net.n > EVENTS // 32:
-                why = f"it takes at most {EVENTS // 32} agents."
-            else:
-                gradients = self._prepare(np.asarray(net.mean(self._X0)))
-                with on_all_ranks(net):
-                    if net.rank == 0:
-                        choice = self._raced(gradients)
-                choice = net.collectives.broadcast(choice, 0, "the choice of a step size")
-                why = self._without(choice)
-        if choice is None:
-            if why and net.rank == 0:
-                warnings.warn(
-                    f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size',
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
-            solver, none = self._asynchronous, np.empty(0)
-            size = safe_size(self._problem, solver, net)
-            L = solver.safe / size
-            choice = Choice(
-                size, "safe", none, none, self._steps, self._tol, L, gradients, 0.0, why
-            )
-        return replace(choice, seconds=time.perf_counter() - begun)
+        with on_all_ranks(net):
+            if net.rank == 0:
+                choice = self._raced(gradients)
+        return net.collectives.broadcast(choice, 0, "the choice of a step size")
+
+    def _safe(self) -> tuple[float, float]:
+        solver = self._asynchronous
+        size = safe_size(self._problem, solver, self._reductions)
+        return size, solver.safe / size
 
     def smaller(self, choice: Choice, factor: float) -> Choice:
         """1 / `factor` of a choice with which the run did not converge."""
@@ -171,33 +156,17 @@ class AsyncSearch(Modelled):
 
     def _raced(self, gradients: int) -> Choice | None:
         """The choice of the race; None if no step size converges."""
-        model = self._model
-        if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
+        model = self._curved()
+        if model is None:
             return None
-        in_range(model.curvature)
-        octaves, top = (OCTAVES + 4, 16 * TOP) if self._varying else (OCTAVES, TOP)
+        octaves, top = (OCTAVES + 4, 16 * HIGHEST) if self._varying else (OCTAVES, HIGHEST)
         highest = int(np.floor(PER_OCTAVE * np.log2(top / model.curvature)))
-        for _ in range(3):
-            sizes = 2.0 ** (np.arange(highest, highest - octaves * PER_OCTAVE - 1, -1) / PER_OCTAVE)
-            ranking = self._race(model, sizes)
-            if 0 <= ranking.best < len(sizes) - 1:
-                break
-            highest -= octaves * PER_OCTAVE
-        if ranking.best < 0:
-            return None
-        return Choice(
-            ranking.size,
-            "steps" if self._exact else "error",
-            ranking.sizes,
-            ranking.predicted,
-            self._steps,
-            self._tol,
-            model.curvature,
-            gradients,
-            0.0,
-            self._floor if self._exact else "",
-            ranking.early,
+        ranking = within_window(
+            lambda sizes: self._race(model, sizes), highest, octaves, PER_OCTAVE
         )
+        if ranking is None:
+            return None
+        return self._choice(ranking.size, ranking, model.curvature, gradients)
 
     def _race(self, model: LinearModel, sizes: np.ndarray) -> Ranking:
         steps, most = max(self._steps, 1), max(EVENTS // model.n, 1)
@@ -208,19 +177,22 @@ class AsyncSearch(Modelled):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if self._exact:
                 longest = min(max(steps // 2, 2 * LEAST), most)
-                larger = MORE / SPARE if self.reduced else MORE
-                ranking = fastest(
-                    stack(larger * sizes, noise(model)), model, self._tol, longest, enough=LEAST
-                )
-            elif self._varying:
+                candidates = stack(self._larger_by * sizes, noise(model))
+                return fastest(candidates, model, self._tol, longest, enough=LEAST)
+            if self._varying:
                 candidates, longest = stack(sizes, model.start), min(steps, most)
-                ranking = most_accurate(candidates, model, steps, longest == steps, True, longest)
-            else:
-                start = np.repeat(model.start[:, :, None], len(sizes), axis=2)
-                both = np.concatenate([start, np.zeros_like(start)], axis=2)
-                longest = min(max(steps // 4, LEAST), steps, most)
-                ranking = least_biased(stack(np.tile(sizes, 2), both), model, steps, longest)
-        return replace(ranking, sizes=sizes)
+                return most_accurate(
+                    candidates,
+                    model,
+                    steps=steps,
+                    noisy=longest == steps,
+                    decreasing=True,
+                    longest=longest,
+                )
+            start = np.repeat(model.start[:, :, None], len(sizes), axis=2)
+            both = np.concatenate([start, np.zeros_like(start)], axis=2)
+            longest = min(max(steps // 4, LEAST), steps, most)
+            return least_biased(stack(np.tile(sizes, 2), both), model, steps, longest)
 
 
 def least_biased(stack: AsyncStack, model: LinearModel, steps: int, longest: int) -> Ranking:

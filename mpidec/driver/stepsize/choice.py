@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -26,12 +27,12 @@ from ..answers import Answers, term_of
 from .guard import LEFT, Guard
 from .linear import Linearization, LinearModel, dimensions, evaluations, linear_model
 from .race import (
+    AGREE,
     FEWEST,
     HORIZON,
     LONGEST,
-    MANY,
-    MORE,
-    NEAR,
+    MARGIN,
+    MOST_AGENTS,
     Apart,
     Candidates,
     Ranking,
@@ -46,8 +47,9 @@ from .race import (
     stable,
     trial_length,
     trial_run,
+    within_window,
 )
-from .reference import MOST, composite_minimizer, minimizer, together
+from .reference import MOST_EVALUATIONS, composite_minimizer, minimizer, together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,28 +60,41 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AnySolver = TypeVar("AnySolver", bound=Solver)
+# Relative error to which steps are counted, at most.
 TOLERANCE = 1e-6
-LARGEST = 1e150  # smoothness constant, and its inverse
-CODEC_STEPS = 512  # a codec is tried for so many steps, and for as many again
-PROGRESS, STILL = 0.5, 0.98  # parts of the error that they may leave
-SPAN, PER_OCTAVE = 6, 4  # range of a race, and step sizes in a factor of 2
-STEEPEST = 4  # agents whose directions of largest curvature the first steps of a short run may meet
-SPARE = 0.85  # part of the best step size with variance reduction, of whose gradients few draws are known
-CLEARLY = 0.95  # part of the steps that other weights than metropolis, or larger steps, must save
-LONGEST_TRIAL = 512  # steps
-LONGEST_REDUCED = 2048  # steps of a trial run with reduced variance, whose gradients are cheap
-SMALLEST = (
-    8  # trial runs with variance reduction, each with a step size smaller by a factor of sqrt(2)
-)
-AS_SAID = 1.25  # part of the predicted steps that a trial run may need
-TINY = 1e-300  # distance from the minimizer for those that reach it
-NEARBY = 0.1  # part of the first distance and of the agents' differences with which there is a second race where there is a term
-LATE = 0.25  # part of a run in which errors with losses or channel noise are compared
-FEW = 512  # steps of a race of step sizes that are raced one by one
-TOP = 2.4  # largest step size of a race, in units of 1 / curvature
-WIDE = 1e3  # largest curvature over the geometric mean of all, from which a race of implicit steps begins higher
-ROUNDED = 1e-14  # part of the largest eigenvalue below which others are rounding errors
-HIGHER = 3  # octaves by which a race is begun higher if its largest step size is the best
+# Smoothness constant, and its inverse: squares of it must fit into float64.
+LARGEST_SMOOTHNESS = 1e150
+# Part of the best step size with variance reduction, of whose gradients few draws are known.
+REDUCED_PART = 0.85
+
+# The window of a race: octaves, step sizes in a factor of 2, and the largest one in units of 1 / curvature.
+SPAN, PER_OCTAVE, HIGHEST = 6, 4, 2.4
+# Largest curvature over the geometric mean of all, from which a race of implicit steps begins higher.
+WIDE_SPECTRUM = 1e3
+# Part of the largest eigenvalue below which others are rounding errors.
+ROUNDED = 1e-14
+# Steps of a race of step sizes that are raced one by one.
+FEW_STEPS = 512
+# Part of a run in which errors with losses or channel noise are compared.
+LAST_PART = 0.25
+# Part of the steps that other weights than metropolis, or larger steps, must save.
+CLEARLY = 0.95
+# Agents whose directions of largest curvature the first steps of a short run may meet.
+STEEPEST = 4
+
+# A codec is tried for so many steps, and for as many again; parts of the error that they may leave.
+CODEC_STEPS, CODEC_PROGRESS, CODEC_STILL = 512, 0.5, 0.98
+
+# Steps of a trial run; with reduced variance, whose gradients are cheap.
+LONGEST_TRIAL, LONGEST_REDUCED = 512, 2048
+# Trial runs with variance reduction, each with a step size smaller by a factor of sqrt(2).
+MOST_TRIALS = 8
+# Part of the predicted steps that a trial run may need.
+AS_SAID = 1.25
+# Distance from the minimizer for those that reach it.
+TINY = 1e-300
+# Part of the first distance and of the agents' differences with which there is a second race where there is a term.
+NEAR_MINIMIZER = 0.1
 
 
 @dataclass(frozen=True)
@@ -272,8 +287,8 @@ def undisturbed(mixer: Operator[StepOperator]) -> Operator[StepOperator]:
     return mixer.rebuilt(mixer.base, Kept(faults=False))
 
 
-class Modelled:
-    """What every search for a step size begins with: the linear model of the problem at its minimizer.
+class ModelSearch(ABC):
+    """A search for a step size in the linear model of the problem at its minimizer; collective.
 
     Parameters
     ----------
@@ -329,6 +344,104 @@ class Modelled:
         self.point: np.ndarray | None = None
         self.away = 0.0  # how far the agents' own gradients lead from there, see `Guard`
 
+    def __call__(self) -> Choice:
+        """The choice, the same on all ranks."""
+        net, begun, gradients, why = self._reductions, time.perf_counter(), 0, ""
+        choice: Choice | None = None
+        if requested_rule(self._solver) == "auto":
+            refused = self._refusal()
+            if not refused:
+                gradients = self._prepare(np.asarray(net.mean(self._X0)))
+                choice = self._found(gradients)
+            if choice is None:
+                why = self._reason(refused)
+                if net.rank == 0:
+                    warnings.warn(
+                        f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size',
+                        RuntimeWarning,
+                        stacklevel=4,
+                    )
+        if choice is None:
+            choice = self._bound(gradients, why)
+        return replace(choice, seconds=time.perf_counter() - begun)
+
+    @abstractmethod
+    def _found(self, gradients: int) -> Choice | None:
+        """The choice in the model; None if no step size converges; collective."""
+
+    @abstractmethod
+    def _safe(self) -> tuple[float, float]:
+        """The safe step size, and the smoothness constant from which it follows; collective."""
+
+    @property
+    @abstractmethod
+    def _most_agents(self) -> int:
+        """The number of agents from which on there is no search."""
+
+    def _refusal(self) -> str:
+        """Why there can be no search, or ""."""
+        if not self._smooth:
+            return "the problem is not smooth, and its subgradients have no linear model."
+        if self._reductions.n > self._most_agents:
+            return f"it takes at most {self._most_agents} agents."
+        return ""
+
+    def _reason(self, refused: str) -> str:
+        """Why there is no choice; collective."""
+        if refused:
+            return refused
+        flat = self._model is not None and not self._model.curvature
+        if self._reductions.collectives.broadcast(flat, 0, "the curvature of the problem"):
+            return (
+                "the largest curvature is zero, as that of a function that is constant or linear."
+            )
+        return "no step size converges in the linear model: check that the problem is convex, and the solver stable on the graph."
+
+    def _curved(self) -> LinearModel | None:
+        """The model, if there is one and its curvature is a positive number."""
+        model = self._model
+        if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
+            return None
+        in_range(model.curvature)
+        return model
+
+    def _choice(self, size: float, ranking: Ranking, curvature: float, gradients: int) -> Choice:
+        """The choice of a step size after a race."""
+        return Choice(
+            step_size=size,
+            rule="steps" if self._exact else "error",
+            tried=ranking.sizes,
+            predicted=ranking.predicted,
+            early=ranking.early,
+            steps=self._steps,
+            tol=self._tol,
+            curvature=curvature,
+            gradients=gradients,
+            seconds=0.0,
+            note=self._floor if self._exact else "",
+        )
+
+    def _bound(self, gradients: int, why: str) -> Choice:
+        """The choice of the safe step size; collective."""
+        size, smoothness = self._safe()
+        return Choice(
+            step_size=size,
+            rule="safe",
+            tried=np.empty(0),
+            predicted=np.empty(0),
+            steps=self._steps,
+            tol=self._tol,
+            curvature=smoothness,
+            gradients=gradients,
+            seconds=0.0,
+            note=why,
+        )
+
+    @property
+    def _larger_by(self) -> float:
+        """The factor by which the step sizes of a race to a tolerance are larger than those returned."""
+        return MARGIN / REDUCED_PART if self.reduced else MARGIN
+
     def guard(self, choice: Choice, attempt: int) -> Guard | None:
         """The guard of an attempt with a choice; None if there is no estimate of the minimizer."""
         if self.point is None:
@@ -344,17 +457,6 @@ class Modelled:
         shared = self._reductions.collectives.broadcast(away, 0, "the size of the gradients")
         self.away = float(shared)
         return gradients
-
-    def _without(self, choice: Choice | None) -> str:
-        """Why there is no choice, if there is none; collective."""
-        if choice is not None:
-            return ""
-        flat = self._model is not None and not self._model.curvature
-        if self._reductions.collectives.broadcast(flat, 0, "the curvature of the problem"):
-            return (
-                "the largest curvature is zero, as that of a function that is constant or linear."
-            )
-        return "no step size converges in the linear model: check that the problem is convex, and the solver stable on the graph."
 
     def _linearized(self, x0: np.ndarray) -> tuple[LinearModel | None, np.ndarray | None, int]:
         """The linear model on rank 0, the estimated minimizer, and the gradients that both took; collective."""
@@ -381,15 +483,17 @@ class Modelled:
         few = evaluations(self._steps)
         small = len(x0) <= min(dimensions(net.n), few)
         if self._term is not None:
-            return self._composite(self._term, of, x0, small, min(few, MOST))
-        x, count = minimizer(net, self._problem, x0, quadratic=small, most=min(few, MOST))
+            return self._composite(self._term, of, x0, small, min(few, MOST_EVALUATIONS))
+        x, count = minimizer(
+            net, self._problem, x0, quadratic=small, most=min(few, MOST_EVALUATIONS)
+        )
         spent = count + 1
         if x is None:
             model, x, count = linear_model(of, x0, quadratic=True)
             spent += count
             if x is not None:
                 return model, x, spent
-            x, count = minimizer(net, self._problem, x0, most=min(few, MOST))
+            x, count = minimizer(net, self._problem, x0, most=min(few, MOST_EVALUATIONS))
             spent += count
         model, x, count = linear_model(of, cast("np.ndarray", x))
         return model, x, spent + count
@@ -421,7 +525,7 @@ class Modelled:
         return together(self._reductions, lambda: self._problem.grad(X), X)
 
 
-class Search(Modelled):
+class Search(ModelSearch):
     """Search for the step size of one run in common steps; collective.
 
     Parameters
@@ -431,7 +535,7 @@ class Search(Modelled):
     mixer : mixer
         The mixer of the run.
     problem, oracle, solver, X0, steps, seed, tol
-        As for `Modelled`.
+        As for `ModelSearch`.
     unstable : str
         Why the solver may diverge on the schedule with any small step size, or "".
     """
@@ -457,60 +561,41 @@ class Search(Modelled):
         self._exact = self._exact and not self._moved
         self.topology = topology  # of a call: with the weights of its choice
 
+    _most_agents = MOST_AGENTS
+
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
-        net, gradients, why = self._net, 0, ""
         if requested_rule(self._solver) == "auto":
-            self._grad(self._X0)  # what the first gradient imports, the run would import otherwise
-        mean = np.asarray(net.mean(self._X0))
-        begun = time.perf_counter()
-        choice: Choice | None = None
-        if requested_rule(self._solver) == "auto" and net.n <= MANY and self._smooth:
-            gradients = self._prepare(mean)
-            choice = self._fastest(gradients)
-            if choice is not None and self._varying:
-                choice = self._tried_out(choice)
-            elif choice is not None and self._exact and self.reduced:
-                choice = self._verified(choice)
-            elif choice is not None and self._term is not None and not self._implicit:
-                choice = self._larger(choice)
-            why = self._without(choice)
-            if self._mixer.disturbance:
-                why = f"with no step size does the error fall, as {self._mixer.disturbance}."
-        elif not self._smooth:
-            why = "the problem is not smooth, and its subgradients have no linear model."
-        elif net.n > MANY:
-            why = f"it takes at most {MANY} agents."
-        if choice is None:
-            smoothness = self._smoothness()
-            if requested_rule(self._solver) == "auto" and (
-                unstable := self._solver.unstable(self.topology) or self._unstable
-            ):
-                if self.point is not None:
-                    raise Unstable(f'step_size="auto": no step size converges: {unstable}')
-                why += f" {unstable}."
-            if requested_rule(self._solver) == "auto" and net.rank == 0:
-                warnings.warn(
-                    f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size',
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-            size = self._on_root(
-                lambda base: safe(self._solver, self._alike(base), in_range(smoothness))
-            )
-            choice = Choice(
-                size,
-                "safe",
-                np.empty(0),
-                np.empty(0),
-                self._steps,
-                self._tol,
-                smoothness,
-                gradients,
-                0.0,
-                why,
-            )
-        return replace(choice, seconds=time.perf_counter() - begun)
+            self._grad(self._X0)  # its imports are not part of the duration
+        return super().__call__()
+
+    def _found(self, gradients: int) -> Choice | None:
+        choice = self._fastest(gradients)
+        return None if choice is None else self._verify(choice)
+
+    def _verify(self, choice: Choice) -> Choice:
+        """The choice after trial runs with the problem itself, where the linear model may be wrong about it; collective."""
+        if self._varying:
+            return self._tried_out(choice)
+        if self._exact and self.reduced:
+            return self._reduced(choice)
+        if self._term is not None and not self._implicit:
+            return self._larger(choice)
+        return choice
+
+    def _reason(self, refused: str) -> str:
+        why = super()._reason(refused)
+        if not refused and self._mixer.disturbance:
+            why = f"with no step size does the error fall, as {self._mixer.disturbance}."
+        if unstable := self._solver.unstable(self.topology) or self._unstable:
+            if self.point is not None:
+                raise Unstable(f'step_size="auto": no step size converges: {unstable}')
+            why += f" {unstable}."
+        return why
+
+    def _safe(self) -> tuple[float, float]:
+        L = self._smoothness()
+        return self._on_root(lambda base: safe(self._solver, self._alike(base), in_range(L))), L
 
     def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
         """At most 1 / `factor` of a choice with which the run did not converge, checked in the linear model."""
@@ -567,16 +652,16 @@ class Search(Modelled):
 
     def _raced(self, base: Mixer, gradients: int) -> Choice | None:
         """The choice of the race; None if no step size converges."""
-        model, W = self._model, self._alike(base)
-        if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
+        model, W, most = self._curved(), self._alike(base), np.inf
+        if model is None:
             return None
-        in_range(model.curvature)
-        most = np.inf
         if self._moved and not self._implicit:
             # far from its limit a larger step may be stable, but not near it
             calm = undisturbed(W)
             ranking = self._race(calm, model, exact=True)
-            most = np.inf if ranking is None else self._checked(calm, model, ranking.size, FEW)
+            most = (
+                np.inf if ranking is None else self._checked(calm, model, ranking.size, FEW_STEPS)
+            )
         ranking = self._race(W, model, most=most)
         if ranking is None:
             return None
@@ -586,24 +671,17 @@ class Search(Modelled):
         futile = False
         if self._mixer.codec is not None and self._exact and model.r == self._X0.shape[1]:
             size, futile = self._with_codec(base, model, size)
-        tried, unknown = ranking.sizes, ""
-        if self._solver.adaptive:
-            # the race ranks step sizes: where gradients are large, steps are others than in it
-            tried, unknown = tried[:0], f"{name_of(self._solver)} scales its steps by its gradients"
-        return Choice(
-            size,
-            "steps" if self._exact else "error",
-            tried,
-            ranking.predicted[: len(tried)],
-            self._steps,
-            self._tol,
-            model.curvature,
-            gradients,
-            0.0,
-            unknown or (self._floor if self._exact else ""),
-            ranking.early[: len(tried)],
+        choice = replace(
+            self._choice(size, ranking, model.curvature, gradients),
             limit=self._mixer.disturbance if self._moved else "",
             futile=futile,
+        )
+        if not self._solver.adaptive:
+            return choice
+        # the race ranks step sizes: where gradients are large, steps are others than in it
+        note = f"{name_of(self._solver)} scales its steps by its gradients"
+        return replace(
+            choice, tried=np.empty(0), predicted=np.empty(0), early=np.empty(0, bool), note=note
         )
 
     def _race(
@@ -619,48 +697,41 @@ class Search(Modelled):
         An `exact` method is raced to the tolerance (None: that of the run), others to the end of the run; with step sizes up to
         `most`.
         """
-        octaves, per_octave, top = SPAN, PER_OCTAVE, TOP
+        octaves, per_octave, top = SPAN, PER_OCTAVE, HIGHEST
         if self._implicit:
             octaves, per_octave, top = 2 * SPAN, 2, 64.0
             spread = model.curvature / _typical(model.mean)
-            if spread > WIDE:  # stable with any step size: that of slow directions may be the best
+            if (
+                spread > WIDE_SPECTRUM
+            ):  # stable with any step size: that of slow directions may be the best
                 octaves, top = octaves + int(np.log2(spread)), top * spread
         elif self._varying:
-            octaves, top = (10, 16 * TOP) if model.slope is None else (13, 128 * TOP)
+            octaves, top = (10, 16 * HIGHEST) if model.slope is None else (13, 128 * HIGHEST)
         factor = self._solver.step_size.factor if self._varying else _one
-        larger = MORE if not self.reduced else MORE / SPARE
         exact, disturbed = self._exact if exact is None else exact, bool(W.disturbance)
         random = self._noisy or self.topology.period is None or disturbed
-        highest = int(np.floor(per_octave * np.log2(min(top / model.curvature, 1.001 * most))))
-        found: Ranking | None = None
-        for attempt in range(3):
-            sizes = 2.0 ** (np.arange(highest, highest - octaves * per_octave - 1, -1) / per_octave)
+
+        def race(sizes: np.ndarray) -> Ranking:
             if exact:
-                ranking = fastest(
-                    Stack(self._solver, factor, W, model, larger * sizes, part * noise(model)),
-                    model,
-                    self._tol,
-                    LONGEST if self._exact or self.topology.period else FEW,
-                )
-            else:
-                stack = self._stack(W, model, sizes, factor)
-                last = LATE if disturbed and not self._noisy else 0.5
-                longest = HORIZON if W.columnwise else FEW
-                ranking = most_accurate(
-                    stack, model, self._steps, random, self._varying, longest, last
-                )
-            ranking = replace(ranking, sizes=sizes)
-            if found is not None and (ranking.best < 0 or ranking.least >= found.least):
-                return found
-            if ranking.best == 0 and attempt < 2 and not np.isfinite(most):
-                # of a slow average: it bears larger ones
-                found = ranking
-                highest += HIGHER * per_octave
-            elif ranking.best >= 0 and (attempt == 2 or found or ranking.best < len(sizes) - 1):
-                return ranking
-            else:
-                highest -= octaves * per_octave
-        return ranking if ranking.best >= 0 else None
+                larger, start = self._larger_by * sizes, part * noise(model)
+                longest = LONGEST if self._exact or self.topology.period else FEW_STEPS
+                stack = Stack(self._solver, factor, W, model, larger, start)
+                return fastest(stack, model, self._tol, longest)
+            last = LAST_PART if disturbed and not self._noisy else 0.5
+            longest = HORIZON if W.columnwise else FEW_STEPS
+            return most_accurate(
+                self._stack(W, model, sizes, factor),
+                model,
+                steps=self._steps,
+                noisy=random,
+                decreasing=self._varying,
+                longest=longest,
+                part=last,
+            )
+
+        highest = int(np.floor(per_octave * np.log2(min(top / model.curvature, 1.001 * most))))
+        # a slow average bears larger steps than those of the window
+        return within_window(race, highest, octaves, per_octave, higher=not np.isfinite(most))
 
     def _stack(
         self,
@@ -694,14 +765,14 @@ class Search(Modelled):
             return choice
         sizes = np.array([choice.step_size])
         errors = self._trial_errors(sizes, length)
-        if not choice.expected / NEAR <= errors[0] <= choice.expected * NEAR:
+        if not choice.expected / AGREE <= errors[0] <= choice.expected * AGREE:
             sizes = sizes_around(choice.step_size, most)
             errors = self._trial_errors(sizes, length)
         best = most_robust(errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
         choice = _with_trials(choice, sizes, errors, length * (1 + len(sizes) * (len(sizes) > 1)))
         return replace(choice, step_size=float(sizes[best]))
 
-    def _verified(self, choice: Choice) -> Choice:
+    def _reduced(self, choice: Choice) -> Choice:
         """The choice, or a smaller step size, with the steps that trial runs with the oracle of the run predict; collective.
 
         What its gradients remember is older than in the model, and few samples may have most of the curvature.
@@ -711,7 +782,7 @@ class Search(Modelled):
             return choice
         sizes, needed = [choice.step_size], [self._needed(choice.step_size, length)]
         if needed[0] > AS_SAID * choice.expected:
-            while len(sizes) < SMALLEST and not (
+            while len(sizes) < MOST_TRIALS and not (
                 needed[-1] < np.inf and needed[-1] > min(needed, default=np.inf)
             ):
                 sizes.append(sizes[-1] / np.sqrt(2))
@@ -752,10 +823,10 @@ class Search(Modelled):
         def near(base: Mixer) -> np.ndarray:
             model, W, size = cast("LinearModel", self._model), self._alike(base), choice.step_size
             centre = model.g.mean(axis=1, keepdims=True)
-            closer = replace(model, g=centre + NEARBY * (model.g - centre))
-            ranking, largest = self._race(W, closer, NEARBY), size
+            closer = replace(model, g=centre + NEAR_MINIMIZER * (model.g - centre))
+            ranking, largest = self._race(W, closer, NEAR_MINIMIZER), size
             if ranking is not None and ranking.size > size:
-                largest = self._checked(W, closer, ranking.size, ranking.steps, NEARBY)
+                largest = self._checked(W, closer, ranking.size, ranking.steps, NEAR_MINIMIZER)
             most = int(PER_OCTAVE * np.log2(largest / size) + 0.5)
             return size * 2.0 ** (np.array([j for j in (most, most // 2) if j > 0]) / PER_OCTAVE)
 
@@ -848,7 +919,7 @@ class Search(Modelled):
                 _one,
                 W,
                 model,
-                size * np.array([MORE, 1.0, 1 / MORE]),
+                size * np.array([MARGIN, 1.0, 1 / MARGIN]),
                 part * noise(model),
             )
             if stable(stack, model, steps).all():
@@ -872,8 +943,8 @@ class Search(Modelled):
                 model.start,
             )
             left.append(progress(stack, model, CODEC_STEPS))
-            if left[-1] <= PROGRESS and (
-                left[-1] <= self._tol or progress(stack, model, 2 * CODEC_STEPS) <= STILL
+            if left[-1] <= CODEC_PROGRESS and (
+                left[-1] <= self._tol or progress(stack, model, 2 * CODEC_STEPS) <= CODEC_STILL
             ):
                 return smaller * size, False
         warnings.warn(
@@ -926,10 +997,11 @@ def in_range(smoothness: float) -> float:
     ------
     ValueError
     """
-    if smoothness > 0 and not 1 / LARGEST <= smoothness <= LARGEST:
+    least, most = 1 / LARGEST_SMOOTHNESS, LARGEST_SMOOTHNESS
+    if smoothness > 0 and not least <= smoothness <= most:
         raise ValueError(
-            f"the smoothness constant of the problem is {smoothness:.1g}, expected {1 / LARGEST:g} to {LARGEST:g}, as "
-            "squares of it must fit into float64: change the scale of the data (standardize it), or of the objective"
+            f"the smoothness constant of the problem is {smoothness:.1g}, expected {least:g} to {most:g}, as squares of it "
+            "must fit into float64: change the scale of the data (standardize it), or of the objective"
         )
     return smoothness
 

@@ -12,28 +12,29 @@ import numpy as np
 
 from ...problems import composite
 from ...protocols import Reductions, StepSize
-from .reference import ENOUGH, residual
+from .reference import VANISHED, residual
 
 if TYPE_CHECKING:
     from ...problems.terms import Term
 
-ENTRIES = 2**17  # largest n r^2, all entries of all agents' curvatures
-LARGEST = 100  # largest r
-KRYLOV, LOCAL, AGENTS = (
-    24,
-    8,
-    32,
-)  # Lanczos vectors of the average; of an agent; agents whose top vector is added
-STACK = 2 * 10**7  # largest n d for which rows of all agents are gathered
-DRAWS = 16  # mini-batches per agent
-MORE = 4  # times as many for variance reduction, whose step size the rare large samples limit
-REMEMBERED = math.sqrt(
-    2.0
-)  # size of its noise, of e and of an earlier e, relative to that of a batch at e
-FAR = 1e3  # where slopes are bounded, in units of the size of the minimizer
-SHORT = 15  # least number of gradients for the curvatures, and for the minimizer
-NEWTON = 2  # steps of Newton's method: the second one corrects rounding errors
-NEGLIGIBLE = 1e-6  # relative size of a direction that is left out
+# Memory: the largest n r^2, which all entries of all agents' curvatures take, and the largest r.
+ENTRIES, MOST_DIMENSIONS = 2**17, 100
+# Lanczos vectors of the average, and of an agent alone; agents whose top vectors are added.
+KRYLOV, OWN_KRYLOV, AGENTS = 24, 8, 32
+# Largest n d for which rows of all agents are gathered.
+STACK = 2 * 10**7
+# Mini-batches per agent, and times as many for variance reduction, whose step size the rare large samples limit.
+DRAWS, MORE_DRAWS = 16, 4
+# The size of its noise, of e and of an earlier e, relative to that of a batch at e.
+REMEMBERED = math.sqrt(2.0)
+# Where slopes are bounded, in units of the size of the minimizer.
+FAR_AWAY = 1e3
+# Least number of gradients for the curvatures, and for the minimizer.
+FEWEST_GRADIENTS = 15
+# Steps of Newton's method: the second one corrects rounding errors.
+NEWTON = 2
+# Relative size of a direction that is left out.
+NEGLIGIBLE = 1e-6
 
 T = TypeVar("T")
 Gradient = Callable[[np.ndarray], np.ndarray]
@@ -273,7 +274,8 @@ class Linearization:
     def draws(self, r: int) -> int:
         """The number of random draws in `r` dimensions."""
         most = min(
-            MORE * DRAWS if self.vanishing else DRAWS, max(4, ENTRIES * 8 // (self.net.n * r * r))
+            MORE_DRAWS * DRAWS if self.vanishing else DRAWS,
+            max(4, ENTRIES * 8 // (self.net.n * r * r)),
         )
         return int(np.clip(self.steps // (4 * (r + 1)), 4, most))
 
@@ -372,11 +374,11 @@ class _Neighbourhood:
         """Choose Lanczos vectors from `few` gradients, with the top vectors of some agents; their products."""
         of, (m, d) = self._of, away.shape
         agents = of.agents if of.net.n * d <= STACK else 0
-        spared = min(LOCAL + agents, few // 2) if agents else 0
+        spared = min(OWN_KRYLOV + agents, few // 2) if agents else 0
         vectors, images = _lanczos(of.net, product, away, few - spared, keep=True)
         if agents:
             steepest = _top_directions(of.net, product, vectors, m, agents)
-            self.count += LOCAL
+            self.count += OWN_KRYLOV
             images += [product(np.tile(row, (m, 1))) for row in steepest]
             vectors = np.vstack([vectors, steepest])
         self.V = np.ascontiguousarray(vectors.T)
@@ -404,7 +406,7 @@ class _Neighbourhood:
         first = residual(term, self.x, net.mean(self.G), t)
         for _ in range(NEWTON):
             self._move(_newton(net, H, self.x, net.mean(self.G), term))
-            if residual(term, self.x, net.mean(self.G), t) <= ENOUGH * first:
+            if residual(term, self.x, net.mean(self.G), t) <= VANISHED * first:
                 return True
         return False
 
@@ -471,7 +473,7 @@ class _Neighbourhood:
         """
         net, V, G = self._of.net, self.V, self.G
         first = float(np.linalg.norm(net.mean(self._of.X0) - self.x))
-        radius = FAR * max(float(np.linalg.norm(self.x)), first)
+        radius = FAR_AWAY * max(float(np.linalg.norm(self.x)), first)
         self.count += 4
 
         def top(stack: np.ndarray) -> np.ndarray:
@@ -504,12 +506,12 @@ class _Neighbourhood:
 
 def evaluations(steps: int) -> int:
     """Gradients that the curvatures may take in a search for a run of `steps` steps, and as many those for the minimizer."""
-    return max(SHORT, steps // 4 - 1)
+    return max(FEWEST_GRADIENTS, steps // 4 - 1)
 
 
 def dimensions(n: int) -> int:
     """Largest number of dimensions of a model of `n` agents."""
-    return max(2, min(LARGEST, int((ENTRIES / n) ** 0.5)))
+    return max(2, min(MOST_DIMENSIONS, int((ENTRIES / n) ** 0.5)))
 
 
 def flat(X: np.ndarray) -> np.ndarray:
@@ -608,7 +610,7 @@ def _basis(
     count = length
     if net.n * d <= STACK:
         curvature, top = _top_vectors(net, product, m, d)
-        count += LOCAL
+        count += OWN_KRYLOV
         chosen = _on_root(net, np.hstack([curvature[:, None], top]), _largest, None)
         gradients = _on_root(net, G, _principal, None)
         parts += [part for part in (chosen, gradients) if part is not None]
@@ -677,7 +679,7 @@ def _top_vectors(
     start = np.random.default_rng(3).standard_normal(d)
     v = np.tile(start / np.linalg.norm(start), (m, 1))
     basis, images = [], []
-    for _ in range(min(LOCAL, d)):
+    for _ in range(min(OWN_KRYLOV, d)):
         basis.append(v)
         images.append(product(v))
         v = images[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,22 +13,32 @@ from ...solvers.base import Solver, at_step, state, with_step_size
 from ..answers import Answers
 from .linear import LinearModel, flat
 
-MORE = 1.05  # the race is run with 5 % larger step sizes than those returned
-SHORTEST, ENOUGH, LONGEST = 32, 512, 4096  # steps
-PART = 4  # a race of at least ENOUGH steps ends after this part of the predicted steps
-HORIZON = 4096  # steps after which the error of methods with bias is extrapolated
-TRIAL_PART, FEWEST = (
-    32,
-    16,
-)  # a trial run takes this part of the steps of a run, and at least so many
-LARGER, SMALLER = 5, 4  # step sizes around the choice, in factors of sqrt(2)
-NEAR = 1.1  # ratio of two predictions that agree
-NOISE = 0.03  # part of the noise with a term: from farther away, steps may grow that the run does not meet
-REACHED = 1e-3  # of the tolerance, below which errors are not compared where the model has a term
-SPARE = 0.5  # part of the largest stable step size, for agents of different curvatures
-UNKNOWN = 0.25  # in units of 1 / L, where every step size is unstable
-MANY = 10_000  # agents from which on fewer step sizes and steps are tried
-TRANSIENT = 1e6  # largest error on the way, in units of that at the start
+# The race is run with 5 % larger step sizes than those returned, which are then not at the edge of stability.
+MARGIN = 1.05
+# Steps of a race to a tolerance: it begins with SHORTEST, and doubles them up to LONGEST.
+SHORTEST, LONGEST = 32, 4096
+# It ends after 1 / PART of the predicted steps, if it has at least ENOUGH.
+PART, ENOUGH = 4, 512
+# Steps after which the error of methods with bias is extrapolated.
+HORIZON = 4096
+# A trial run takes 1 / TRIAL_PART of the steps of a run, and at least FEWEST.
+TRIAL_PART, FEWEST = 32, 16
+# Step sizes around the choice, in factors of sqrt(2).
+LARGER, SMALLER = 5, 4
+# Ratio of two predictions that agree.
+AGREE = 1.1
+# Part of the noise with a term: from farther away, steps may grow that the run does not meet.
+NOISE = 0.03
+# Part of the tolerance below which errors are not compared where the model has a term: a face is reached in finitely many steps.
+REACHED = 1e-3
+# The safe bound: part of the largest stable step size, for agents of different curvatures; in units of 1 / L where none is stable.
+SAFE_PART, UNSTABLE_PART = 0.5, 0.25
+# Agents from which on there is no race, and fewer step sizes and steps are tried for the safe bound.
+MOST_AGENTS = 10_000
+# Largest error on the way, in units of that at the start: larger ones would drown the last digits.
+TRANSIENT = 1e6
+# Octaves by which a race is begun higher if its largest step size is the best.
+HIGHER = 3
 
 
 class Stack:
@@ -216,6 +226,34 @@ def _errors(stack: Candidates, model: LinearModel) -> tuple[np.ndarray, np.ndarr
     return np.sqrt(spread + len(E) * (mean**2).sum(axis=0)), np.sqrt(len(E) * fast + spread)
 
 
+def within_window(
+    race: Callable[[np.ndarray], Ranking],
+    highest: int,
+    octaves: int,
+    per_octave: int,
+    higher: bool = False,
+) -> Ranking | None:
+    """The ranking of step sizes 2^(`highest` / `per_octave`) and smaller ones; None if none converges.
+
+    If the smallest one is the best, or none converges, the race goes on below them; above them if the largest one is the best
+    and `higher` ones may be stable.
+    """
+    found: Ranking | None = None
+    for attempt in range(3):
+        sizes = 2.0 ** (np.arange(highest, highest - octaves * per_octave - 1, -1) / per_octave)
+        ranking = replace(race(sizes), sizes=sizes)
+        if found is not None and (ranking.best < 0 or ranking.least >= found.least):
+            return found
+        if ranking.best == 0 and attempt < 2 and higher:
+            found = ranking
+            highest += HIGHER * per_octave
+        elif ranking.best >= 0 and (attempt == 2 or found or ranking.best < len(sizes) - 1):
+            return ranking
+        else:
+            highest -= octaves * per_octave
+    return None
+
+
 def fastest(
     stack: Candidates,
     model: LinearModel,
@@ -234,9 +272,7 @@ def fastest(
         np.full(len(sizes), np.inf),
     )
     goal = tol * np.sqrt(model.n) * (model.size or 1.0)
-    least_error = (
-        0.0 if model.prox is None else REACHED * goal
-    )  # a face is reached in finitely many steps
+    least_error = 0.0 if model.prox is None else REACHED * goal
 
     def errors() -> tuple[np.ndarray, ...]:
         return tuple(np.maximum(error, least_error) for error in _errors(stack, model))
@@ -372,7 +408,7 @@ def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
     """
     if not smoothness > 0:
         return 1.0
-    few = W.n > MANY
+    few = W.n > MOST_AGENTS
     h = smoothness * np.geomspace(1e-3, 1, 2 if few else 6)
     sizes = 2 / smoothness * 0.5 ** (np.arange(6) if few else np.arange(0, 14, 0.5))
     r, steps = len(h), 64 if few else 512
@@ -386,7 +422,7 @@ def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
         norms.append(np.sqrt((stack.E**2).sum(axis=(0, 1))))
     good = (norms[2] <= 1.02 * norms[1]) | (norms[2] <= 1e-3 * norms[0])
     found = np.flatnonzero([good[j:].all() for j in range(len(good))])
-    return float(SPARE * sizes[found[0]] if len(found) else UNKNOWN / smoothness)
+    return float(SAFE_PART * sizes[found[0]] if len(found) else UNSTABLE_PART / smoothness)
 
 
 def trial_length(steps: int) -> int:

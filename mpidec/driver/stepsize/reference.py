@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from ...problems import Problem
     from ...problems.terms import Term
 
-ENOUGH = 1e-6  # norm of the gradient, relative to that at the start
-MOST = 200  # evaluations
-ROUNDING = 1e-12  # relative error of a difference of two values
-
-
-POWER = 4  # gradients for the first bound of the curvature
+# The norm of a gradient that has vanished, relative to that at the start.
+VANISHED = 1e-6
+# Evaluations, at most: the linear model corrects the point afterwards.
+MOST_EVALUATIONS = 200
+# Relative error of a difference of two values.
+ROUNDING = 1e-12
+# Gradients of the power method for the first bound of the curvature.
+POWER = 4
 
 
 class _Enough(Exception):
@@ -44,7 +46,11 @@ def together(net: Reductions, evaluate: Callable[[], np.ndarray], like: np.ndarr
 
 
 def minimizer(
-    net: Reductions, problem: Problem, x0: np.ndarray, quadratic: bool = False, most: int = MOST
+    net: Reductions,
+    problem: Problem,
+    x0: np.ndarray,
+    quadratic: bool = False,
+    most: int = MOST_EVALUATIONS,
 ) -> tuple[np.ndarray | None, int]:
     """The minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the number of gradients; collective.
 
@@ -87,7 +93,7 @@ def minimizer(
         first = size if count == 1 else first
         if size < least:
             best, least = x, size
-        if size <= ENOUGH * first or count >= most:
+        if size <= VANISHED * first or count >= most:
             raise _Enough
         if count == 1:
             before = (float(total[0]), total[1:], x)
@@ -126,7 +132,7 @@ def residual(term: Term | None, x: np.ndarray, gradient: np.ndarray, t: float) -
 
 
 def composite_minimizer(
-    net: Reductions, problem: Problem, term: Term, x0: np.ndarray, most: int = MOST
+    net: Reductions, problem: Problem, term: Term, x0: np.ndarray, most: int = MOST_EVALUATIONS
 ) -> tuple[np.ndarray, int]:
     """The minimizer of the average of all f_i with a term, as far as accelerated proximal gradient steps come; collective.
 
@@ -162,6 +168,6 @@ def composite_minimizer(
         moved = float(np.linalg.norm(y - before))
         if moved > 0:  # a larger curvature than any before
             largest = max(largest, float(np.linalg.norm(G - last)) / moved)
-        if not moved > 0 or residual(term, y, G, 1 / largest) <= ENOUGH * first:
+        if not moved > 0 or residual(term, y, G, 1 / largest) <= VANISHED * first:
             break
     return np.asarray(term.prox((y - G / largest)[None], 1 / largest)[0]), count

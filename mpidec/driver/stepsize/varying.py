@@ -14,10 +14,14 @@ from ...solvers.base import Solver, at_step, name_of, with_step_size
 from .choice import undisturbed
 from .linear import LinearModel
 
-SHORTEST, LONGEST, CYCLES = 256, 2048, 4  # steps, and cycles, at least
-FAST, STILL = 10.0, 1.05  # growth over half of the steps: that of an instability, and none
-FAR = 1e100
-LARGE = 1500  # agents, at most
+# Steps of a trial: at least and at most, and at least so many cycles of the schedule.
+SHORTEST, LONGEST, CYCLES = 256, 2048, 4
+# Growth over half of the steps: that of an instability, and none.
+FAST, STILL = 10.0, 1.05
+# A disagreement beyond which squares would overflow.
+OVERFLOWS = 1e100
+# Agents, at most, all of which one process holds.
+LARGE = 1500
 
 
 def growth(solver: Solver, W: Operator[StepOperator]) -> float:
@@ -52,8 +56,8 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
             for k in range(len(sizes), steps):
                 s = solver.step(s, solver.ask(model.functions(k), s), W.at(k))
                 away = float(np.linalg.norm(s.X - s.X.mean(axis=0)))
-                if not away < FAR:
-                    return max(float((FAR / np.linalg.norm(X)) ** (1 / (k + 1))), 1.0)
+                if not away < OVERFLOWS:
+                    return max(float((OVERFLOWS / np.linalg.norm(X)) ** (1 / (k + 1))), 1.0)
                 sizes.append(away)
             half = steps // 2
             ratio = max(sizes[half:]) / max(max(sizes[half // 2 : half]), 1e-300)
