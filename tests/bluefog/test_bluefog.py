@@ -267,7 +267,7 @@ def test_graphs_that_have_been_set(size, monkeypatch):
             assert bf.neighbor_allreduce(x).item() == pytest.approx(expected, abs=1e-5)
 
     means()
-    monkeypatch.setattr(session.network(), "_mixer", None)  # which makes one with all ranks
+    monkeypatch.setattr(session.network().mixers, "make", None)  # which makes one with all ranks
     monkeypatch.setattr(session, "from_networkx", None)
     means()
 

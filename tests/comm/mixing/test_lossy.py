@@ -1,6 +1,7 @@
 """Mixers that lose messages, that mix several times, and that divide the columns among graphs, against dense products."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.mixing.lossy import Loss
+from mpidec.comm.mixing.faults import Loss
 
 N, D = 7, 5
 
@@ -150,9 +151,14 @@ def independent(drawn):
 def test_losses_of_seeds_graphs_steps_and_edges_are_independent():
     """Those beside each other, in each and in several of these, and the two ways of an edge are not correlated."""
     i, j = (index.ravel() for index in np.indices((N, N)))
-    seeds = [Loss(0.4, seed, N, 3) for seed in range(3)]
+    seeds = [Loss(0.4, seed, "zero", N, 3) for seed in range(3)]
+    edges = SimpleNamespace(into=(i, j, None))
+    rounds = [
+        [SimpleNamespace(step=k, graph=s, graphs=3, edges=edges) for k in range(60)]
+        for s in range(3)
+    ]
     lost = np.array(
-        [[[loss.lost(k, s, i, j) for k in range(60)] for s in range(3)] for loss in seeds]
+        [[[loss._lost(at) for at in each] for each in rounds] for loss in seeds]
     ).reshape(3, 3, 60, N, N)
 
     independent((lost - 0.4) / 0.24**0.5)

@@ -725,7 +725,7 @@ def run(net, solver, graph, d=20_000, steps=STEPS, handle=True):
                     resource.getrusage(resource.RUSAGE_THREAD).ru_minflt,
                 )
             )
-            s = solver.step(s, costs.answer(solver, s), W.at(k))
+            s = solver.step(s, solver.ask(costs, s), W.at(k))
     assert topology.n == net.n
     return s, np.diff(np.array(figures), axis=0)
 

@@ -418,7 +418,8 @@ def test_a_run_is_checked_at_half_of_the_expected_steps():
     with mpidec.Network(4) as net:
         found, X0 = mpidec.tune(squares(net), S.EXTRA(), T.chain(4), net=net), np.zeros((net.m, D))
         half, point = int(found.expected / 2), data(4)[2]
-        checks = guard.Guard(net, point, X0, found, int(found.expected))
+        steps = int(found.expected)
+        checks = guard.Guard(net, point, X0, steps, found.halfway(steps))
         assert half > 32 and checks.due(half)
         checks.check(half, X0 + 0.9 * point)
         with pytest.raises(guard.Retry):
