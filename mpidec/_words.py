@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D", bound="Described")
 STEP_SIZES = ("step_size", "stepsize", "lr", "learning_rate", "alpha", "eta")
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
 
 
 class _Signature:
@@ -170,6 +170,14 @@ def word(thing: object) -> str:
         return f"array {thing.shape} #{zlib.crc32(thing.tobytes()):08x}"
     if isinstance(thing, Mapping):
         return "{" + ", ".join(f"{key}: {word(value)}" for key, value in thing.items()) + "}"
+    if isinstance(thing, (list, tuple)) and type(thing) in (list, tuple):
+        inside = ", ".join(map(word, thing))
+        return f"[{inside}]" if isinstance(thing, list) else f"({inside}{',' * (len(thing) == 1)})"
+    if isinstance(thing, (set, frozenset)):  # in an order that all processes have
+        return "{" + ", ".join(sorted(map(word, thing))) + "}"
+    if isinstance(thing, partial):
+        given = (*thing.args, *(f"{key}={word(value)}" for key, value in thing.keywords.items()))
+        return f"{word(thing.func)}({', '.join(map(str, given))}, ...)"
     if callable(thing) and not is_dataclass(thing):
         return str(getattr(thing, "__qualname__", type(thing).__name__))
     if type(thing).__repr__ is object.__repr__:

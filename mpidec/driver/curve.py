@@ -109,18 +109,27 @@ def _at_start(net: Network, problem: Problem | None, X: np.ndarray) -> Words:
     m, d = X.shape
     weight = 1 + np.arange(net.lo, net.lo + m) / net.n
     along = np.cos(np.arange(1.0, d + 1))
-    sums = np.zeros((m, 5))
+    sums = np.zeros((m, 6))
     with on_all_ranks(net), np.errstate(all="ignore"):
         values = [np.asarray(problem.value(X.copy()), float) for _ in range(2)]
         grads = [np.asarray(problem.grad(X.copy()), float) for _ in range(2)]
+        sums[:, 5] = weight * _elsewhere(problem, X + along.astype(X.dtype))
         for column, (one, other) in enumerate((values, grads)):
             sums[:, 3 + column] = not np.array_equal(one, other, equal_nan=True)
         sums[:, 0] = weight * values[0]
         sums[:, 1] = weight * (grads[0] @ along)
         sums[:, 2] = weight * (grads[0] ** 2).sum(axis=1)
-    value, slope, square, *random = net.sum(sums).tolist()
-    found: Words = {} if random[0] else {"value at x0": [value]}
+    value, slope, square, *random, beside = net.sum(sums).tolist()
+    found: Words = {} if random[0] else {"value at x0": [value], "value beside x0": [beside]}
     return found if random[1] else {**found, "gradient at x0": [slope, float(np.sqrt(square))]}
+
+
+def _elsewhere(problem: Problem, X: np.ndarray) -> np.ndarray:
+    """The values at X, which at x0 = 0 do not depend on a curvature; NaN where there are none."""
+    try:
+        return np.asarray(problem.value(X), float)
+    except Exception:  # outside of the domain
+        return np.full(len(X), np.nan)
 
 
 def _without_period(topology: Topology | Schedule) -> str:

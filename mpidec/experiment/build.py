@@ -287,7 +287,7 @@ def seeded(experiment: Experiment, other: Experiment) -> bool:
     if is_asynchronous(solver) or not solver.needs.problem:
         return True
     drawn = (problem.batch_size, problem.noise, mixing.noise, mixing.loss)
-    if any(value is not None for value in drawn):
+    if any(drawn) or "seed" in parameters(solver):
         return True
     if mixing.codec is not None and "seed" in parameters(catalogue.CODECS.find(mixing.codec)):
         return True

@@ -107,13 +107,21 @@ def _settings(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _alike(one: object, other: object, rounding: float) -> bool:
     if not (isinstance(one, list) and isinstance(other, list)):
-        return one == other
+        return one == other or _number(one) == _number(other) is not None
     try:
         pairs = np.array([*zip(one, other)], float).reshape(-1, 2)
     except (ValueError, TypeError):
         return False
     atol = rounding * np.abs(pairs[np.isfinite(pairs)]).max(initial=0.0)
     return np.allclose(pairs[:, 0], pairs[:, 1], rtol=0, atol=float(atol), equal_nan=True)
+
+
+def _number(text: object) -> float | None:
+    """The number that a text is: 1 and 1.0 are the same."""
+    try:
+        return float(str(text))
+    except ValueError:
+        return None
 
 
 def _shown(value: object) -> str:

@@ -103,7 +103,8 @@ class Compression:
     .. math:: \hat X \leftarrow \hat X + C(X - \hat X), \qquad Y = X + \gamma (W - I) \hat X
 
     with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those of the others, so a doubly
-    (column) stochastic W preserves the average (sum) however large the errors of C are.
+    (column) stochastic W preserves the average (sum) however large the errors of C are.  Beside faults (noise, losses, attacks)
+    each edge carries a draw of C of its own and the own row is exact: the average then moves by the errors of C.
 
     Parameters
     ----------
