@@ -146,6 +146,10 @@ class Journal:
         """The step, the state and the seconds of the last checkpoint."""
         mixer, solver, meta = self._mixer, self._plan.solver, self._meta(record)
         k, s, counters, stored = recorder.load(mixer.topology, meta)
+        if k > self._plan.steps:
+            raise ResumeError(
+                f"{record.path} has already taken {k} steps, steps is {self._plan.steps}: request more"
+            )
         # earlier versions have counted no rows, and no gradients
         known = counters.tolist() + [0.0, float(k)][len(counters) - 3 :]
         elapsed, rounds, sent, rows, gradients = known

@@ -13,6 +13,8 @@ SURE = 4.0  # standard errors
 UNMOVED = 0.01  # relative change in a run without progress
 PART = 0.25  # of the run, in which what rests has not moved
 UNBOUNDED = 2.0  # times below zero the size that an objective had at the start
+WIDE = 1.3  # largest ratio of two values of what rests at one
+ROUNDED = 1e-12  # of the largest value: below, values differ by rounding
 TINY = 1e-3  # of the largest value: below, a growth is rounding, or a start at the solution
 
 
@@ -33,6 +35,8 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
     'error_rms rests at 0.13 since step 70'
     >>> verdict({"step": steps, "error_rms": 0.9**steps + 0.13}, "10 % of the messages are lost")
     'error_rms rests at 0.13 since step 70: 10 % of the messages are lost'
+    >>> verdict({"step": steps, "error_rms": 0.9**steps + 1 + 0.3 * (-1.0) ** np.arange(101)})
+    'error_rms stays between 0.7 and 1.3 since step 50'
     >>> verdict({"step": steps, "error_rms": 0.99**steps})
     'error_rms still falls'
     >>> verdict({"step": steps, "error_rms": 1.01**steps})
@@ -55,11 +59,13 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         return f"no progress: {name} is {last:.3g}, as at the start"
     since = resting_since(values, steps)
     if since is not None:
-        level = float(np.median(values[since:]))
+        rest = values[since:]
+        level = float(np.median(rest))
+        at = f"rests at {level:.2g}"
+        if rest.max() > WIDE * rest.min() and level > ROUNDED * values.max():
+            at = f"stays between {rest.min():.2g} and {rest.max():.2g}"
         farther = f", farther than at the start ({first:.2g})" if level > 2 * first else ""
-        return f"{name} rests at {level:.2g} since step {steps[since]}{farther}" + (
-            f": {limit}" if limit else ""
-        )
+        return f"{name} {at} since step {steps[since]}{farther}" + (f": {limit}" if limit else "")
     if last > 2 * first and last > TINY * values.max():
         return f"{name} has grown from {first:.2g} to {last:.2g}"
     return f"{name} still falls" if falling(values) else ""
