@@ -32,7 +32,7 @@ from .asynchronous.search import AsyncSearch
 from .asynchronous.simulation import checked_rates, prepared
 from .plan import Mixing, arithmetic, closing, derived
 from .stepsize import Choice, Search
-from .stepsize.choice import TOLERANCE
+from .stepsize.search import TOLERANCE
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
@@ -126,8 +126,19 @@ def tune(
         stack.enter_context(arithmetic(net))
         if events is not None and isinstance(method, (PairwiseSolver, PushSolver)):
             return AsyncSearch(
-                net, functions, oracle, method, graph.at(0), events, X, steps, seed, tol
+                net,
+                functions,
+                oracle,
+                method,
+                graph.at(0),
+                events,
+                X,
+                steps=steps,
+                seed=seed,
+                tol=tol,
             )()
         base = stack.enter_context(closing(net.mixer(graph)))
         mixer = derived(mixing, base, net)
-        return Search(net, functions, oracle, method, graph, mixer, X, steps, seed, tol)()
+        return Search(
+            net, functions, oracle, method, graph, mixer, X, steps=steps, seed=seed, tol=tol
+        )()

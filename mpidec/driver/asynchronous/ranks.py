@@ -83,9 +83,9 @@ def run(plan: Plan) -> AsyncResult:
         topology,
         events,
         plan.X,
-        plan.steps,
-        plan.seed,
-        plan.tolerance,
+        steps=plan.steps,
+        seed=plan.seed,
+        tol=plan.tolerance,
     )
     return attempts(
         net,

@@ -37,9 +37,9 @@ from ...solvers.base import with_step_size
 from ...solvers.step_schedules import StepSchedule
 from ...topology import Topology
 from ..stepsize import Choice
-from ..stepsize.choice import PER_OCTAVE, ModelSearch
 from ..stepsize.linear import LinearModel, flat
 from ..stepsize.race import TRANSIENT, Ranking, fastest, most_accurate, noise, within_window
+from ..stepsize.search import PER_OCTAVE, ModelSearch
 from .events import Events
 from .files import maximum
 from .result import LocalAgents
@@ -127,11 +127,12 @@ class AsyncSearch(ModelSearch):
         topology: Topology,
         events: Events,
         X0: np.ndarray,
+        *,
         steps: int,
         seed: int,
         tol: float,
     ):
-        super().__init__(net, problem, oracle, solver, X0, steps, seed, tol)
+        super().__init__(net, problem, oracle, solver, X0, steps=steps, seed=seed, tol=tol)
         self._asynchronous, self._topology, self._events = solver, topology, events
 
     _most_agents = EVENTS // 32

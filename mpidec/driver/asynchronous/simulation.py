@@ -221,7 +221,9 @@ def simulate(
             return simulation(method)
         tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
         total = round(end / happening.unit)
-        search = AsyncSearch(net, functions, oracle, method, static, happening, X, total, seed, tol)
+        search = AsyncSearch(
+            net, functions, oracle, method, static, happening, X, steps=total, seed=seed, tol=tol
+        )
         return attempts(
             net,
             method,

@@ -11,8 +11,8 @@ from ...comm.mixing.operator import Kept, Operator, StepOperator
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...solvers.base import Solver, at_step, name_of, with_step_size
-from .choice import undisturbed
 from .linear import LinearModel
+from .search import undisturbed
 
 # Steps of a trial: at least and at most, and at least so many cycles of the schedule.
 SHORTEST, LONGEST, CYCLES = 256, 2048, 4

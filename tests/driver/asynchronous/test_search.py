@@ -131,9 +131,9 @@ def test_the_choice_is_the_same_on_any_number_of_ranks(solver, faults):
         graph,
         happening,
         np.zeros((N, D)),
-        steps,
-        0,
-        1.0,
+        steps=steps,
+        seed=0,
+        tol=1.0,
     )()
     assert run.choice.step_size == alone.step_size and run.choice.rule == alone.rule
 

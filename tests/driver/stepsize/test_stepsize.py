@@ -15,7 +15,7 @@ from programs import stepsizes
 
 import mpidec
 from mpidec import problems as P, record, solvers as S, topology as T
-from mpidec.driver.stepsize import Choice, choice, guard, race
+from mpidec.driver.stepsize import Choice, guard, race, search as searching
 from mpidec.experiment import command as run
 from mpidec.solvers.base import at_step, with_step_size
 from mpidec.solvers.step_schedules import SCHEDULES, parsed
@@ -391,7 +391,7 @@ def test_a_step_size_that_is_unstable_in_the_model_is_reduced():
     n = 4
     with mpidec.Network(n) as net:
         problem, X0 = squares(net), np.zeros((net.m, D))
-        search = choice.Search(
+        search = searching.Search(
             net,
             problem,
             None,
@@ -399,9 +399,9 @@ def test_a_step_size_that_is_unstable_in_the_model_is_reduced():
             T.ring(n),
             net.mixer(T.ring(n)),
             X0,
-            400,
-            0,
-            1e-6,
+            steps=400,
+            seed=0,
+            tol=1e-6,
         )
         found = search()
         with np.errstate(all="ignore"):
@@ -867,10 +867,10 @@ def test_the_search_chooses_the_weights_of_a_graph(shared_tmp):
 
 @pytest.mark.mpi(min_size=2)
 def test_ranks_wait_without_a_limit_while_rank_0_searches(comm, monkeypatch):
-    order, raced, meet, agree = [], choice.Search._raced, choice.meet, mpidec.Network.agree
+    order, raced, meet, agree = [], searching.Search._raced, searching.meet, mpidec.Network.agree
     for owner, name, act in [
-        (choice.Search, "_raced", raced),
-        (choice, "meet", meet),
+        (searching.Search, "_raced", raced),
+        (searching, "meet", meet),
         (mpidec.Network, "agree", agree),
     ]:
 
