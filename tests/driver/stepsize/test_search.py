@@ -1,4 +1,4 @@
-"""Step sizes: the race against scans and single runs, the guard, schedules, and what a file keeps of them."""
+"""Searches for step sizes against scans and single runs, on ranks, with schedules, and what a file keeps of them."""
 
 import math
 import sys
@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.proximal import PEXTRA
+from helpers.squares import D, data, squares
 from mpi4py import MPI
 from programs import stepsizes
 
 import mpidec
 from mpidec import problems as P, record, solvers as S, topology as T
-from mpidec.driver.stepsize import Choice, guard, race, search as searching
+from mpidec.driver.stepsize import search as searching
 from mpidec.experiment import command as run
 from mpidec.solvers.base import at_step, with_step_size
-from mpidec.solvers.step_schedules import SCHEDULES, parsed
+from mpidec.solvers.step_schedules import parsed
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-D = 4
 ALL = [
     (S.GradientTracking(), T.ring),
     (S.GradientTracking(variant="semi-atc"), T.exponential),
@@ -57,17 +57,6 @@ EXACT = [case for case in ALL if case[0].exact]
 
 def label(case):
     return repr(case) if isinstance(case, S.Solver) else getattr(case, "__name__", None)
-
-
-def data(n, seed=0, p=6):
-    rng = np.random.default_rng([seed, n])
-    A, b = rng.standard_normal((n, p, D)) / np.sqrt(p), rng.standard_normal((n, p))
-    return A, b, np.linalg.lstsq(A.reshape(-1, D), b.reshape(-1), rcond=None)[0]
-
-
-def squares(net, **options):
-    A, b, _ = data(net.n)
-    return P.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi], **options)
 
 
 @dataclass(frozen=True)
@@ -201,51 +190,6 @@ def test_trial_runs_are_bounded_by_the_predicted_run(seed, l1, larger):
 
 
 @pytest.mark.serial
-def test_a_race_goes_on_with_larger_steps_where_its_largest_is_the_best():
-    """Half steps that arrive late make the average of RelaySGD slow, and stable with large steps."""
-    n = 24
-    rng = np.random.default_rng(7)
-    A = rng.standard_normal((n, 30, 5)) * np.logspace(0.7, -0.5, 5)
-    b = A.sum(axis=2) + rng.standard_normal((n, 30)) + rng.standard_normal((n, 1))
-    found = mpidec.tune(P.LeastSquares(A, b), S.RelaySGD(), T.binary_tree(n), steps=2000)
-    assert found.step_size > 2.4 / found.curvature
-    assert found.tried[0] > found.step_size and np.isinf(found.predicted[0])
-
-
-def test_quadratic_functions_take_few_gradients():
-    with mpidec.Network(6) as net:
-        assert mpidec.tune(squares(net), S.EXTRA(), T.ring(6), net=net).gradients == D + 5
-        assert mpidec.tune(squares(net), S.EXTRA(), T.ring(6), steps=20, net=net).gradients == D + 5
-
-
-def test_functions_that_only_look_quadratic_at_first():
-    """Linear from 0 to 3; the minimizer is 4."""
-    with mpidec.Network(4) as net:
-        problem = P.Custom(
-            lambda X: np.where(abs(X - 4) <= 1, (X - 4) ** 2 / 2, abs(X - 4) - 0.5).sum(axis=1),
-            lambda X: np.clip(X - 4, -1, 1),
-            m=net.m,
-            d=1,
-        )
-        result = mpidec.solve(problem, S.EXTRA(), T.ring(4), steps=200, net=net)
-        assert result.choice.rule == "steps" and abs(result.x[0] - 4) < 1e-6
-
-
-def test_short_runs_have_short_searches():
-    n, d = 4, 60
-    rng = np.random.default_rng(0)
-    A, y = rng.standard_normal((n, 30, d)), np.sign(rng.standard_normal((n, 30)))
-    with mpidec.Network(n) as net:
-        problem = P.LogisticRegression(A[net.lo : net.hi], y[net.lo : net.hi], l2=0.05)
-        choices = [
-            mpidec.tune(problem, S.GradientTracking(), T.ring(n), steps=steps, net=net)
-            for steps in (80, 5000)
-        ]
-        assert choices[0].gradients <= 40 < choices[1].gradients
-        assert 0.5 < choices[0].step_size / choices[1].step_size < 2
-
-
-@pytest.mark.serial
 @pytest.mark.parametrize(
     "case, n, graph, method",
     [
@@ -314,79 +258,6 @@ def test_auto_converges_from_far_away(solver, far):
     assert result.outcome == "completed" and np.linalg.norm(result.x - x) < 1e-6
 
 
-@pytest.mark.serial
-def test_step_sizes_that_dropped_out_are_not_chosen():
-    """Far from the minimizer, the first steps of tiny step sizes look fast: their early predictions are too good."""
-    pytest.importorskip("sklearn")
-    problem, x = stepsizes.make("diabetes", 16)
-    x0 = 10 * np.linalg.norm(x) * np.random.default_rng(1).standard_normal(len(x)) / np.sqrt(len(x))
-    choice = mpidec.tune(problem, S.EXTRA(), T.ring(16), x0=x0)
-    steps, _ = stepsizes.scan(
-        problem, S.EXTRA(), T.ring(16), choice.step_size * np.array([0.5, 1, 2]), x, 12000, x0=x0
-    )
-    assert steps[1] <= 1.3 * steps.min() < np.inf
-
-
-@pytest.mark.serial
-def test_a_race_of_implicit_steps_reaches_those_of_the_slow_directions():
-    """They are stable with any step size; one of about the inverse of the largest curvature leaves all as it is."""
-    rng = np.random.default_rng(3)
-    A = rng.normal(size=(4, 9, 5)) * [1, 1, 10, 1e3, 1e5]
-    problem = P.LeastSquares(A, A @ [3, -2, 0.1, 1e-3, 1e-5] + rng.normal(size=(4, 9)))
-    problem.x_star = problem.solution()
-    result = mpidec.solve(problem, S.ADMM(), T.ring(4), steps=60, every=60)
-    assert result.choice.expected < 1e5 and result.metrics["error"][-1] < 0.9
-
-
-@pytest.mark.serial
-def test_a_run_is_not_begun_again_where_no_step_size_helps():
-    rng = np.random.default_rng(0)
-    problem = P.LeastSquares(rng.normal(size=(8, 5, 20)), rng.normal(size=(8, 5)), l2=0.01)
-    mixings = {
-        "after step 1, whatever the step size, as wrong rows": lambda W: W.attacked({2: np.nan}),
-        "no step size makes progress with this codec": lambda W: W.compress("top_k", fraction=0.05),
-    }
-    for reason, mixing in mixings.items():
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            result = mpidec.solve(problem, S.ExactDiffusion(), T.ring(8), steps=200, mixing=mixing)
-        assert result.outcome == "diverged" and reason in result.reason
-        assert not any("begins again" in str(one.message) for one in caught)
-
-
-def test_a_run_that_does_not_converge_begins_again(shared_tmp):
-    """Cubic curvature: the linear model at 0 does not see that of the start, where its step size explodes."""
-    n, path = 4, shared_tmp / "run.h5"
-    with mpidec.Network(n) as net:
-        problem = P.Custom(
-            lambda X: (X**2 / 2 + X**4).sum(axis=1),
-            lambda X: X + 4 * X**3,
-            m=net.m,
-            d=1,
-            x_star=[0.0],
-        )
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            result = mpidec.solve(
-                problem,
-                S.ExactDiffusion(),
-                T.complete(n),
-                steps=400,
-                x0=[0.9],
-                net=net,
-                record=path,
-            )
-        assert result.outcome == "completed" and np.abs(result.X).max(initial=0) < 1e-6
-        assert result.step_size < 0.7 * result.choice.tried[np.argmin(result.choice.predicted)]
-        if net.rank == 0:
-            assert any("begins again" in str(one.message) for one in caught)
-            run = record.read(path)
-            assert (
-                run.metrics["step"].tolist() == list(range(0, 401, 10))
-                and run.attributes["step_size"] == result.step_size
-            )
-
-
 def test_a_step_size_that_is_unstable_in_the_model_is_reduced():
     n = 4
     with mpidec.Network(n) as net:
@@ -412,36 +283,6 @@ def test_a_step_size_that_is_unstable_in_the_model_is_reduced():
                 for _ in range(400):
                     s = S.ExactDiffusion(size).step(s, problem.grad(s.X), W)
                 assert bool(net.sum((s.X - data(n)[2]) ** 2).sum() < 0.1) == converges, size
-
-
-def test_a_run_is_checked_at_half_of_the_expected_steps():
-    with mpidec.Network(4) as net:
-        found, X0 = mpidec.tune(squares(net), S.EXTRA(), T.chain(4), net=net), np.zeros((net.m, D))
-        half, point = int(found.expected / 2), data(4)[2]
-        steps = int(found.expected)
-        checks = guard.Guard(net, point, X0, steps, found.halfway(steps))
-        assert half > 32 and checks.due(half)
-        checks.check(half, X0 + 0.9 * point)
-        with pytest.raises(guard.Retry):
-            checks.check(half, X0)
-
-
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("agents_alike", [True, False])
-def test_a_minimizer_that_is_zero_up_to_rounding_needs_no_smaller_step_size(known, agents_alike):
-    n, p = 6, 20
-    A = np.random.default_rng(3).standard_normal((n, p, D))
-    A -= A.mean(axis=1 if agents_alike else (0, 1), keepdims=True)  # so is A^T 1
-    y = np.full((n, p), 3.0)
-    with mpidec.Network(n) as net, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        problem = P.LeastSquares(A[net.lo : net.hi], y[net.lo : net.hi])
-        problem.x_star = P.LeastSquares(A, y).solution() if known else None
-        result = mpidec.solve(problem, S.GradientTracking(), T.ring(n), steps=200, net=net)
-    largest = np.linalg.norm(A.reshape(-1, D), 2) ** 2 / n
-    assert str(result.outcome) == "completed" and result.step_size > 0.01 / largest
-    assert np.abs(result.X).max(initial=0.0) < 1e-4
-    assert not known or result.metrics["error"][-1] < 1e-4  # absolute, as x* = 0
 
 
 def test_safe_is_a_bound():
@@ -493,22 +334,6 @@ def test_a_function_that_is_not_convex_gets_a_bound():
         assert net.rank or any("no step size converges" in str(one.message) for one in caught)
 
 
-def test_many_unknowns_are_projected():
-    n, d = 4, 300
-    rng = np.random.default_rng(0)
-    A, b = rng.standard_normal((n, 20, d)) / 20, rng.standard_normal((n, 20))
-    with mpidec.Network(n) as net:
-        problem = P.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi], l2=0.05)
-        choice = mpidec.tune(problem, S.EXTRA(), T.ring(n), net=net)
-        assert choice.rule == "steps" and choice.gradients < 150
-        steps = int(2 * choice.expected) + 50
-        result = mpidec.solve(
-            problem, S.EXTRA(choice.step_size), T.ring(n), steps=steps, net=net, every=steps
-        )
-        whole = P.LeastSquares(A, b, l2=0.05).solution()
-        assert np.linalg.norm(result.x - whole) < 1e-5 * np.linalg.norm(whole)
-
-
 @pytest.mark.parametrize(
     "oracle", [lambda problem: P.MiniBatch(problem, 2), lambda problem: P.Noisy(problem, 0.5)]
 )
@@ -541,14 +366,6 @@ def test_the_step_size_with_variance_reduction_is_verified_by_trial_runs():
         solver = S.ExactDiffusion(factor * found.step_size)
         X = mpidec.solve(oracle, solver, T.ring(4), steps=steps, every=steps).X
         assert least <= np.linalg.norm(X - x_star) / (2 * np.linalg.norm(x_star)) < most
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("solver", [S.FedOpt(), S.Adam(S.DGD())], ids=label)
-def test_there_is_no_prediction_where_steps_are_scaled_by_gradients(solver):
-    choice = mpidec.tune(P.load_problem("breast_cancer", n=4), solver, "complete", steps=100)
-    assert choice.expected == np.inf and not len(choice.predicted)
-    assert "no prediction" in choice.line() and "scales its steps by its gradients" in str(choice)
 
 
 def test_a_class_derived_from_full_gradients_has_their_step_size():
@@ -712,82 +529,6 @@ def test_a_resumed_run_keeps_the_number(shared_tmp):
 
 
 @pytest.mark.serial
-def test_schedules_are_refused_with_a_reason():
-    for text, words in (
-        ("inverse(-1)", "start is -1"),
-        ("cosine(0.1, steps=0)", "steps is 0"),
-        ("cosine(0.1, stops=3)", "stops"),
-        ("__import__('os')", "unknown schedule"),
-        ("warm_up(0.1, 5, then=3)", "then is 3"),
-        ("1 + 1", "contains"),
-        ("inverse(", "cannot be read"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            parsed(text)
-    with pytest.raises(ValueError, match="only solve"):
-        S.Inverse()(3)
-    with pytest.raises(ValueError, match="only solve"):
-        S.DGD().step(S.DGD().init(np.ones((1, 2))), np.ones((1, 2)), lambda X: X)
-    assert {"constant", "inverse", "inverse_sqrt", "step", "cosine", "warm_up"} == set(SCHEDULES)
-
-
-@pytest.mark.serial
-def test_tune_shows_what_it_tried():
-    pytest.importorskip("matplotlib")
-    choice = mpidec.tune(P.LeastSquares(*data(4)[:2]), S.EXTRA(0.7), T.ring(4))
-    text = str(choice)
-    assert (
-        "<- chosen" in text
-        and "does not converge" in text
-        and len(text.splitlines()) == len(choice.tried) + 2
-    )
-    assert choice.plot().axes[0].get_xlabel() == "step size"
-    with pytest.raises(ValueError, match="Consensus has no step size"):
-        mpidec.tune(P.LeastSquares(*data(4)[:2]), S.Consensus(), T.ring(4))
-
-
-@pytest.mark.serial
-def test_a_step_size_that_dropped_out_has_no_prediction():
-    """A smaller step with fewer steps than the choice stood in the table, and on the line of the figure."""
-    pytest.importorskip("matplotlib")
-    choice = Choice(
-        0.2,
-        "steps",
-        np.array([0.4, 0.2, 0.1, 0.05]),
-        np.array([np.inf, 300, 500, 120]),
-        1000,
-        1e-6,
-        1.0,
-        9,
-        0.1,
-        early=np.array([True, False, False, True]),
-    )
-    rows = str(choice).splitlines()
-    assert (
-        "does not converge" in rows[1]
-        and "300  <- chosen" in rows[2]
-        and rows[4].split(maxsplit=1)[1].startswith("dropped out")
-    )
-    assert "120" not in str(choice)
-    assert (
-        str(replace(choice, step_size=2e-11, tried=np.array([8e-11, 4e-11, 2e-11, 1e-11]))).count(
-            "<- chosen"
-        )
-        == 1
-    )
-    shown = choice.plot()
-    assert (
-        np.array_equal(shown.axes[0].lines[0].get_xdata(), [0.2, 0.1])
-        and not shown.axes[0].get_legend()
-        and shown.legends
-    )
-    assert (
-        replace(choice, step_size=0.05).expected == np.inf
-        and "no prediction" in replace(choice, step_size=0.05).line()
-    )
-
-
-@pytest.mark.serial
 def test_the_command_line_prints_and_keeps_the_number(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = [
@@ -884,35 +625,3 @@ def test_ranks_wait_without_a_limit_while_rank_0_searches(comm, monkeypatch):
         mpidec.solve(problem, S.EXTRA(), T.ring(net.n), steps=2, net=net)
     end = order.index("meet")
     assert order[end + 1] == "agree" and order[:end].count("_raced") == (comm.rank == 0)
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("drops", [False, True])
-def test_a_step_size_whose_errors_explode_on_the_way_is_not_the_most_accurate(drops):
-    """Also where it has come back by the last step, and whether or not it can be left out of the trial."""
-
-    class Stack:
-        sizes, E = np.array([0.3, 0.2, 0.1]), np.ones((1, 1, 3))
-
-        def run(self, k):
-            errors = {0.3: 0.0 if k > 32 else 1e100, 0.2: 0.9**k, 0.1: 0.99**k}
-            self.E = np.array([[[errors[size] for size in self.sizes]]])
-
-        def keep(self, kept):
-            if drops:
-                self.sizes, self.E = self.sizes[kept], self.E[..., kept]
-            return drops
-
-    model = SimpleNamespace(n=1, size=1.0, distance=1.0, curvature=1.0, mean=np.eye(1))
-    found = race.most_accurate(Stack(), model, 64, noisy=False, decreasing=False)
-    assert np.isinf(found.predicted[0]) and found.size == 0.2
-    np.testing.assert_allclose(found.predicted[1:], [0.9**64, 0.99**64], rtol=1e-9)
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_that_starts_elsewhere_is_the_same_but_for_a_factor(name):
-    for start in ("auto", "safe", 0.7):
-        other = SCHEDULES[name](start).starting_at(0.3)
-        assert type(other) is SCHEDULES[name] and other.start == 0.3
-        assert [other(k) for k in (0, 3, 400)] == [0.3 * other.factor(k) for k in (0, 3, 400)]
