@@ -126,15 +126,23 @@ class Journal:
             net,
             record,
             plan.solver,
-            graph,
-            plan.steps,
-            plan.every,
-            plan.seed,
-            self._choice,
+            topology=graph,
+            steps=plan.steps,
+            every=plan.every,
+            seed=plan.seed,
+            choice=self._choice,
             problem=plan.problem,
         )
         meta["every"] = plan.every
-        meta |= curve(net, plan.solver, plan.oracle, graph, plan.X, plan.seed, self._mixer)
+        meta |= curve(
+            net,
+            plan.solver,
+            plan.oracle,
+            topology=graph,
+            X=plan.X,
+            seed=plan.seed,
+            mixer=self._mixer,
+        )
         return meta | ({} if least is None else {"f_star": least})
 
     def _create(self, recorder: Recorder[Any], record: Record, s: State) -> None:

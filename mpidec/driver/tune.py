@@ -129,10 +129,10 @@ def tune(
                 net,
                 functions,
                 oracle,
-                method,
-                graph.at(0),
-                events,
-                X,
+                solver=method,
+                topology=graph.at(0),
+                events=events,
+                X0=X,
                 steps=steps,
                 seed=seed,
                 tol=tol,
@@ -140,5 +140,14 @@ def tune(
         base = stack.enter_context(closing(net.mixer(graph)))
         mixer = derived(mixing, base, net)
         return Search(
-            net, functions, oracle, method, graph, mixer, X, steps=steps, seed=seed, tol=tol
+            net,
+            functions,
+            oracle,
+            solver=method,
+            topology=graph,
+            mixer=mixer,
+            X0=X,
+            steps=steps,
+            seed=seed,
+            tol=tol,
         )()

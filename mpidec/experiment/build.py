@@ -241,7 +241,17 @@ def build(experiment: Experiment, net: Network) -> Job:
         )
     note = "; ".join(filter(None, (note, idle_codec(experiment))))
     return Job(
-        experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes, label
+        experiment,
+        oracle,
+        solver,
+        topology=topology,
+        x0=x0,
+        x_star=x_star,
+        samples=samples,
+        d=problem.d,
+        note=note,
+        classes=classes,
+        label=label,
     )
 
 

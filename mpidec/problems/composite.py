@@ -92,7 +92,7 @@ def minimize(
             face, former = term.face(x), face
             if former is None or face.basis.shape != former.basis.shape:
                 continue  # not settled yet: Newton's method would be wasted
-            trial = _on_face(value, grad, hess, scale, x, face, factor)
+            trial = _on_face(value, grad, hess, scale=scale, x=x, face=face, factor=factor)
             if trial is not None and (size := residual(trial)) < error:
                 best, error = trial, size
             if error <= ACCEPTED:

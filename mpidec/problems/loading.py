@@ -339,7 +339,16 @@ def prepare(
     if uneven:
         _warn(uneven)
     return Prepared(
-        whole, spec, options, arrays, x_star, note, how, N, whole_set.classes, whole_set.label
+        whole,
+        spec,
+        options,
+        arrays=arrays,
+        x_star=x_star,
+        note=note,
+        partition=how,
+        samples=N,
+        classes=whole_set.classes,
+        label=whole_set.label,
     )
 
 

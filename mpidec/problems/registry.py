@@ -173,14 +173,14 @@ def problem_spec(problem: str | Callable[..., Problem]) -> ProblemSpec:
         make,
         problem if isinstance(problem, str) else getattr(make, "__name__", "of this class"),
         takes_data,
-        {
+        parameters={
             p.name: p.default
             for p in list(arguments.values())[2 if takes_data else 1 :]
             if p.name not in RESERVED and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         },
-        frozenset(arguments),
-        any(p.kind is p.VAR_KEYWORD for p in arguments.values()),
-        getattr(make, "labels", "numbers"),
+        arguments=frozenset(arguments),
+        takes_any=any(p.kind is p.VAR_KEYWORD for p in arguments.values()),
+        labels=getattr(make, "labels", "numbers"),
     )
 
 

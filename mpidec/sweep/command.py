@@ -125,10 +125,10 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Plan, argparse.Namesp
         settings,
         [parse_vary(text) for text in args.vary],
         args.seeds,
-        args.out,
-        _target(args.target),
-        args.ranks_per_run,
-        ranks,
+        folder=args.out,
+        target=_target(args.target),
+        ranks_per_run=args.ranks_per_run,
+        ranks=ranks,
     )
     if not args.force:
         check_results(args.out, (*TABLES, args.figure), wanted.cases)

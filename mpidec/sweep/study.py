@@ -132,7 +132,15 @@ def sweep(
         else:
             settings = config.read_toml(os.fspath(experiment)) if experiment is not None else []
         variations = [_variation(key, chosen) for key, chosen in vary.items()]
-        return plan(settings, variations, seeds, out, target, ranks_per_run, comm.size)
+        return plan(
+            settings,
+            variations,
+            seeds,
+            folder=out,
+            target=target,
+            ranks_per_run=ranks_per_run,
+            ranks=comm.size,
+        )
 
     return run_plan(on_root(comm, planned), comm, on_line)[0]
 

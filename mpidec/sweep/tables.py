@@ -332,12 +332,12 @@ def _row(
         group[0].varied,
         len(group),
         len(costs),
-        steps,
-        sent,
-        seconds,
-        float(np.max(last)),
-        dict(outcomes),
-        [
+        steps=steps,
+        bytes=sent,
+        seconds=seconds,
+        last=float(np.max(last)),
+        outcomes=dict(outcomes),
+        files=[
             case.file
             for case, run in zip(group, runs)
             if run is not None and len(run.metrics["step"])

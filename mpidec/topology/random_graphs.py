@@ -79,10 +79,10 @@ def erdos_renyi(
         where,
         n,
         seed,
-        weights,
-        draw,
-        f"p = {p:.4g}",
-        f"raise p; the default is {min(1.0, _default_p(n)):.4g}",
+        weights=weights,
+        draw=draw,
+        what=f"p = {p:.4g}",
+        remedy=f"raise p; the default is {min(1.0, _default_p(n)):.4g}",
     )
 
 
@@ -140,10 +140,10 @@ def geometric(
         where,
         n,
         seed,
-        weights,
-        draw,
-        f"radius = {reach:.4g}",
-        f"raise radius; the default is {math.sqrt(_default_p(n)):.4g}",
+        weights=weights,
+        draw=draw,
+        what=f"radius = {reach:.4g}",
+        remedy=f"raise radius; the default is {math.sqrt(_default_p(n)):.4g}",
     )
 
 
@@ -213,7 +213,15 @@ def small_world(
         low = [(u, v) for u in range(n) for v in near[u] if u < v]
         return np.array([u for u, _ in low], np.int64), np.array([v for _, v in low], np.int64)
 
-    return _draw(where, n, seed, weights, draw, f"k = {k}, p = {p:.4g}", "raise k or lower p")
+    return _draw(
+        where,
+        n,
+        seed,
+        weights=weights,
+        draw=draw,
+        what=f"k = {k}, p = {p:.4g}",
+        remedy="raise k or lower p",
+    )
 
 
 def _default_p(n: int) -> float:

@@ -345,10 +345,10 @@ def neighbor_allreduce_nonblocking(
         session,
         _array(tensor),
         self_weight,
-        src_weights,
-        dst_weights,
-        enable_topo_check,
-        name or "",
+        src=src_weights,
+        dst=dst_weights,
+        check=enable_topo_check,
+        name=name or "",
     )
     return _handle(session, name, pending)
 
@@ -465,10 +465,10 @@ def hierarchical_neighbor_allreduce_nonblocking(
         session,
         call,
         _array(tensor),
-        self_weight,
-        src_machine_weights,
-        dst_machine_weights,
-        name or "",
+        own=self_weight,
+        src=src_machine_weights,
+        dst=dst_machine_weights,
+        name=name or "",
     )
     return _handle(session, name, pending)
 

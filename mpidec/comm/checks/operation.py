@@ -177,11 +177,11 @@ class Operation:
             DATA,
             self.peer is not None,
             self.number,
-            subject or self.subject,
-            stage,
-            confirm,
-            weight,
-            0 if array is None else array.nbytes,
+            subject=subject or self.subject,
+            stage=stage,
+            confirm=confirm,
+            weight=weight,
+            nbytes=0 if array is None else array.nbytes,
         )
         self._leaving += self._engine.send(dest, header, array, synchronous)
 

@@ -61,10 +61,10 @@ class ChannelPhase(WrappedPhase):
             C,
             self._k,
             lambda k: self._at(k).C,
-            self._faults,
-            here.graph,
-            here.graphs,
-            self._calls,
+            faults=self._faults,
+            graph=here.graph,
+            graphs=here.graphs,
+            calls=self._calls,
         )
 
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:

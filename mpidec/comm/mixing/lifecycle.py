@@ -104,13 +104,13 @@ class Lifecycle:
             self.comm,
             comm.rank,
             self.partition,
-            engine,
-            node,
-            matching,
-            RowTypes(),
-            chosen,
-            self._begin_timeline(timeline, node),
-            per_node,
+            engine=engine,
+            memory=node,
+            matching=matching,
+            row_type=RowTypes(),
+            transport=chosen,
+            timeline=self._begin_timeline(timeline, node),
+            ranks_per_node=per_node,
         )
         self._mixers: list[Closing] = []
         self._windows: list[Window] = []

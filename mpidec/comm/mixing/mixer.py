@@ -103,12 +103,12 @@ class Mixer(Operator[Phase]):
                 self._context,
                 self.topology.at(key),
                 key,
-                self.counts,
-                self.at,
-                lambda k: self.T.at(k),
-                lambda k: self.C.at(k),
-                period is not None,
-                self._kinds,
+                counts=self.counts,
+                at=self.at,
+                transposed=lambda k: self.T.at(k),
+                columns=lambda k: self.C.at(k),
+                periodic=period is not None,
+                kinds=self._kinds,
             )
             self._phases[key] = trace(made, "mixing", self._context.timeline)
         return self._phases[key]

@@ -321,14 +321,14 @@ class Network(NetworkOperators):
                 self.context,
                 self.collectives,
                 self._window_messenger("windows"),
-                graph.at(0),
-                x,
-                layout,
-                zero,
-                bool(progress),
-                way,
-                self.ended,
-                self._windows.remove,
+                topology=graph.at(0),
+                x=x,
+                layout=layout,
+                zero=zero,
+                progress=bool(progress),
+                transport=way,
+                ended=self.ended,
+                on_close=self._windows.remove,
             )
         self._windows.append(trace(window, "window", self.context.timeline))
         return window

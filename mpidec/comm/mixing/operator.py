@@ -554,10 +554,14 @@ class Channel(Wrapped[StepOperator]):
         """The operator of step `k`; its calls are counted from zero."""
         phase = self.W.at(k)
         if isinstance(phase, EdgeOperator):
-            return ChannelPhase(phase, k, self.at, self.faults, 0, 1, count())
+            return ChannelPhase(
+                phase, k, self.at, faults=self.faults, graph=0, graphs=1, calls=count()
+            )
         parts = [cast(EdgeOperator, part) for part in phase.parts]
         faulty = [
-            ChannelPhase(part, k, self.at, self.faults, graph, len(parts), count())
+            ChannelPhase(
+                part, k, self.at, faults=self.faults, graph=graph, graphs=len(parts), calls=count()
+            )
             for graph, part in enumerate(parts)
         ]
         return StripedPhase(faulty, k, self.at, self.agents)

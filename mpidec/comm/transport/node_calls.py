@@ -70,7 +70,9 @@ class NodeCalls:
         )
         ranks = tuple(other for other in sorted(listed) if other != rank)
         reader = self._reader(op + ", compared by all ranks" * (checked == "all"), ranks)
-        return WeightedSum(self._context, reader, op, ranks, note, checked, fixed)
+        return WeightedSum(
+            self._context, reader, op, ranks=ranks, note=note, checked=checked, fixed=fixed
+        )
 
     def compare(self, op: str, sources: Iterable[int], dests: Iterable[int]) -> None:
         """Let all ranks compare the lists of all.

@@ -396,10 +396,10 @@ class Records:
                 metrics,
                 step,
                 earlier + t,
-                events,
-                gradients,
-                int(sent) + messages,
-                self._message_bytes,
+                events=events,
+                gradients=gradients,
+                messages=int(sent) + messages,
+                message_bytes=self._message_bytes,
             ) | {"rounds": step}
 
     @contextmanager

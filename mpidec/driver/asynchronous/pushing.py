@@ -136,7 +136,15 @@ class PushRunner(Runner):
     def _wake(self, i: int) -> None:
         received, (width, dtype) = self._received(i), self._message
         begun = time.perf_counter()
-        sent = wake(self.solver, self.states[i], i, received, self.gradient, width, dtype)
+        sent = wake(
+            self.solver,
+            self.states[i],
+            i,
+            received=received,
+            gradient=self.gradient,
+            width=width,
+            dtype=dtype,
+        )
         self._work += time.perf_counter() - begun
         if sent is None:
             return

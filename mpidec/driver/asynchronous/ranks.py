@@ -79,10 +79,10 @@ def run(plan: Plan) -> AsyncResult:
         net,
         problem,
         plan.oracle,
-        solver,
-        topology,
-        events,
-        plan.X,
+        solver=solver,
+        topology=topology,
+        events=events,
+        X0=plan.X,
         steps=plan.steps,
         seed=plan.seed,
         tol=plan.tolerance,
@@ -116,11 +116,11 @@ def _attempt(
             net,
             plan.record,
             solver,
-            plan.topology,
-            plan.steps,
-            plan.every,
-            plan.seed,
-            choice,
+            topology=plan.topology,
+            steps=plan.steps,
+            every=plan.every,
+            seed=plan.seed,
+            choice=choice,
             problem=plan.problem,
         )
         meta["clock"] = "seconds"
@@ -135,14 +135,33 @@ def _attempt(
             drop=plan.drop,
             straggler=plan.straggler,
         )
-        file = AsyncFile(net, plan.record, solver, plan.topology, measure, agents, meta)
+        file = AsyncFile(
+            net,
+            plan.record,
+            solver,
+            topology=plan.topology,
+            measure=measure,
+            agents=agents,
+            meta=meta,
+        )
         before = file.begin(names(measure, "rounds"), records)
         if plan.record.resume:
             plan.note(resumed_at(before.step, file.later))
     if choice is not None:
         plan.note(f"step size {choice.line()}")
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
-        run = _Run(plan, solver, agents, faults, measure, file, before, choice, guard, last)
+        run = _Run(
+            plan,
+            solver,
+            agents,
+            faults=faults,
+            measure=measure,
+            file=file,
+            before=before,
+            choice=choice,
+            guard=guard,
+            last=last,
+        )
         return run(records, interrupted)
 
 
@@ -202,7 +221,13 @@ class _Run:
         )
         self.snapshots = Snapshots(self.runner.rows, agents.stacks["x"].nbytes)
         self.records = Records(
-            net, measure, self.snapshots, before, agents.message_bytes, problem is not None, file
+            net,
+            measure,
+            self.snapshots,
+            before=before,
+            message_bytes=agents.message_bytes,
+            gradients=problem is not None,
+            file=file,
         )
 
     def _traced(self, gradient: Gradient) -> Gradient:
@@ -232,17 +257,17 @@ class _Run:
             X,
             net.mean(X),
             outcome,
-            int(metrics["step"][-1]),
-            metrics,
-            collected(states, self.agents.stacks) if states else None,
-            counts,
-            averagings,
-            staleness,
-            self.solver,
-            text,
-            agent,
-            idle,
-            self.choice,
+            steps=int(metrics["step"][-1]),
+            metrics=metrics,
+            state=collected(states, self.agents.stacks) if states else None,
+            counts=counts,
+            averagings=averagings,
+            staleness=staleness,
+            solver=self.solver,
+            reason=text,
+            agent=agent,
+            idle=idle,
+            choice=self.choice,
         )
         runner.slots.close()
         if file is not None:
@@ -322,13 +347,13 @@ class _Run:
                 self.net,
                 self.plan.problem,
                 self.plan.topology,
-                self.solver,
-                self.plan.oracle,
-                metrics,
-                name,
-                limit,
-                self.agents.stacks["x"],
-                lost_mass(self.solver, self.plan.drop),
+                solver=self.solver,
+                oracle=self.plan.oracle,
+                metrics=metrics,
+                name=name,
+                limit=limit,
+                X=self.agents.stacks["x"],
+                limits=lost_mass(self.solver, self.plan.drop),
                 searched=self.choice is not None,
             ).cause(),
         )

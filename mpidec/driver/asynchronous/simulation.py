@@ -214,7 +214,19 @@ def simulate(
     from threadpoolctl import threadpool_limits
 
     simulation = _Simulation(
-        net, functions, oracle, graph, happening, X, seed, end, every, target, saved, progress, drop
+        net,
+        functions,
+        oracle,
+        graph=graph,
+        happening=happening,
+        X0=X,
+        seed=seed,
+        end=end,
+        every=every,
+        target=target,
+        saved=saved,
+        progress=progress,
+        drop=drop,
     )
     with threadpool_limits(1, user_api="blas"):
         if functions is None or requested_rule(method) is None:
@@ -222,7 +234,16 @@ def simulate(
         tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
         total = round(end / happening.unit)
         search = AsyncSearch(
-            net, functions, oracle, method, static, happening, X, steps=total, seed=seed, tol=tol
+            net,
+            functions,
+            oracle,
+            solver=method,
+            topology=static,
+            events=happening,
+            X0=X,
+            steps=total,
+            seed=seed,
+            tol=tol,
         )
         return attempts(
             net,
@@ -279,16 +300,24 @@ class _Simulation:
                     alone,
                     saved,
                     method,
-                    self.graph,
-                    total,
-                    self.every,
-                    self.seed,
-                    choice,
+                    topology=self.graph,
+                    steps=total,
+                    every=self.every,
+                    seed=self.seed,
+                    choice=choice,
                     function="simulate",
                     problem=functions,
                 )
                 meta["clock"] = "simulated"
-                file = AsyncFile(alone, saved, method, self.graph, measure, agents, meta)
+                file = AsyncFile(
+                    alone,
+                    saved,
+                    method,
+                    topology=self.graph,
+                    measure=measure,
+                    agents=agents,
+                    meta=meta,
+                )
                 file.begin(names(measure), int(total / self.every) + 2)
             stack.enter_context(failing(None if file is None else file.recorder))
             interrupted = stack.enter_context(interrupts())
@@ -302,10 +331,10 @@ class _Simulation:
                     measure(X),
                     int(t / unit + 1e-9),
                     t,
-                    simulator.events,
-                    simulator.gradients,
-                    simulator.messages,
-                    agents.message_bytes,
+                    events=simulator.events,
+                    gradients=simulator.gradients,
+                    messages=simulator.messages,
+                    message_bytes=agents.message_bytes,
                 )
                 rows.append(row)
                 sizes.append(measure.size)
@@ -345,13 +374,13 @@ class _Simulation:
                     net,
                     self.functions,
                     self.graph,
-                    method,
-                    self.oracle,
-                    columns(rows, names(measure)),
-                    name,
-                    limit,
-                    X,
-                    lost_mass(method, self.drop),
+                    solver=method,
+                    oracle=self.oracle,
+                    metrics=columns(rows, names(measure)),
+                    name=name,
+                    limit=limit,
+                    X=X,
+                    limits=lost_mass(method, self.drop),
                     searched=choice is not None,
                 ).cause(),
             )
@@ -362,15 +391,15 @@ class _Simulation:
                 X,
                 net.mean(X),
                 outcome,
-                int(metrics["step"][-1]),
-                metrics,
-                collected(agents.states, agents.stacks),
-                np.array([s.k for s in agents.states]),
-                dict(simulator.averagings),
-                histogram(simulator.staleness),
-                method,
-                reason,
-                agent,
+                steps=int(metrics["step"][-1]),
+                metrics=metrics,
+                state=collected(agents.states, agents.stacks),
+                counts=np.array([s.k for s in agents.states]),
+                averagings=dict(simulator.averagings),
+                staleness=histogram(simulator.staleness),
+                solver=method,
+                reason=reason,
+                agent=agent,
                 choice=choice,
             )
             if file is not None:

@@ -196,7 +196,9 @@ class PushSimulator(EventSimulator):
             self._box[i] = None
             ages.clear()
         self.gradients += gradient is not None
-        messages = wake(solver, s, i, received, gradient, self._width, self._dtype)
+        messages = wake(
+            solver, s, i, received=received, gradient=gradient, width=self._width, dtype=self._dtype
+        )
         if messages is not None:
             self._send(t, i, messages)
 

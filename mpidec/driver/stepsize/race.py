@@ -414,7 +414,15 @@ def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
     r, steps = len(h), 64 if few else 512
     start = np.random.default_rng(1).standard_normal((W.n, r))
     H = np.broadcast_to(np.diag(h), (1, W.n, r, r))
-    model = LinearModel(H, np.zeros((1, W.n, r)), start, np.diag(h), 1.0, smoothness, 1.0)
+    model = LinearModel(
+        H,
+        np.zeros((1, W.n, r)),
+        start,
+        mean=np.diag(h),
+        size=1.0,
+        curvature=smoothness,
+        distance=1.0,
+    )
     stack = Stack(solver, lambda k: 1.0, W, model, sizes, start)
     norms = []
     for until in (0, steps // 2, steps):

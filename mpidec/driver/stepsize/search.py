@@ -262,7 +262,15 @@ class ModelSearch(ABC):
             return None
         left = LEFT if self.reduced and attempt < 2 else 1.0
         steps, halfway = self._steps, choice.halfway(self._steps)
-        return Guard(self._reductions, self.point, self._X0, steps, halfway, self.away, left)
+        return Guard(
+            self._reductions,
+            self.point,
+            self._X0,
+            steps=steps,
+            halfway=halfway,
+            away=self.away,
+            left=left,
+        )
 
     def _prepare(self, x0: np.ndarray) -> int:
         """Set the model, the estimated minimizer and `away`; the gradients that this took; collective."""
@@ -560,9 +568,32 @@ class Search(ModelSearch):
         if W.disturbance and self.point is not None:
             origin = model.coordinates(self.point[None])[0]
         if W.columnwise:
-            return Stack(solver, factor, W, model, sizes, model.start, 0, origin)
+            return Stack(
+                solver,
+                factor,
+                W,
+                model=model,
+                sizes=sizes,
+                start=model.start,
+                first=0,
+                origin=origin,
+            )
         each = np.split(sizes, len(sizes))
-        return Apart([Stack(solver, factor, W, model, a, model.start, 0, origin) for a in each])
+        return Apart(
+            [
+                Stack(
+                    solver,
+                    factor,
+                    W,
+                    model=model,
+                    sizes=a,
+                    start=model.start,
+                    first=0,
+                    origin=origin,
+                )
+                for a in each
+            ]
+        )
 
     def _tried_out(self, choice: Choice) -> Choice:
         """The choice for gradients of bounded slope, after trial runs with the problem itself; collective.
@@ -698,7 +729,15 @@ class Search(ModelSearch):
         def continued(base: Mixer) -> np.ndarray:
             model, factor = cast("LinearModel", self._model), self._solver.step_size.factor
             E = np.stack([model.coordinates(rows) for rows in ends if rows is not None], axis=2)
-            stack = Stack(self._solver, factor, self._alike(base), model, sizes, E, length)
+            stack = Stack(
+                self._solver,
+                factor,
+                self._alike(base),
+                model=model,
+                sizes=sizes,
+                start=E,
+                first=length,
+            )
             return most_accurate(stack, model, self._steps, False, True).predicted
 
         return self._on_root(continued)

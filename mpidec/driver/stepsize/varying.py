@@ -48,7 +48,15 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
     cycle = (W.topology.period or 1) * solver.period
     steps = max(SHORTEST, CYCLES * cycle)
     g, X = (Z - Z.mean(axis=0) for Z in np.random.default_rng(0).standard_normal((2, W.n, 2)))
-    model = LinearModel(np.zeros((1, W.n, 2, 2)), g[None], X, np.zeros((2, 2)), 1.0, 1.0, 1.0)
+    model = LinearModel(
+        np.zeros((1, W.n, 2, 2)),
+        g[None],
+        X,
+        mean=np.zeros((2, 2)),
+        size=1.0,
+        curvature=1.0,
+        distance=1.0,
+    )
     sizes: list[float] = []
     with np.errstate(all="ignore"):
         s = solver.init(X, W.at(0))

@@ -76,7 +76,7 @@ class Edges(NamedTuple):
                 "(push), with both (push-pull), or nothing (the topology's weights)"
             )
         own = number(self_weight, "self_weight") if given[0] else 0.0
-        return cls.lists(plan, me, size, src, dst, names, own, kind)
+        return cls.lists(plan, me, size, src=src, dst=dst, names=names, own=own, kind=kind)
 
     @classmethod
     def static(

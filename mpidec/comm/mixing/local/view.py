@@ -654,7 +654,15 @@ class LocalView:
                 (rank, TO_LEADER) for rank in members
             }
             operation.any_sender = edges.mode == "push"
-            return operations.leader(operation, array, edges, mine, members, leaders, fingerprint)
+            return operations.leader(
+                operation,
+                array,
+                edges,
+                machine=mine,
+                members=members,
+                leaders=leaders,
+                fingerprint=fingerprint,
+            )
 
         near = valid_nodes(src_machine_weights, len(machines)) | valid_nodes(
             dst_machine_weights, len(machines)
