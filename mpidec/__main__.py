@@ -1,4 +1,6 @@
-"""Console command: ``mpidec run ...`` is ``python -m mpidec.run ...``, and so on for the other commands."""
+"""Console command: ``mpidec run ...`` is ``python -m mpidec.run ...``, and so on for the other
+commands.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ COMMANDS = {
     ),
     "sweep": (
         "sweep.command",
-        "run an experiment with all combinations of varied settings and seeds; a table and a figure",
+        "run an experiment with all combinations of varied settings and seeds; a table and a "
+        "figure",
     ),
     "tune": ("experiment.command", "try step sizes and show which one is best"),
     "train": ("train.command", "train a neural network with decentralized optimizers"),
@@ -49,7 +52,8 @@ def usage() -> str:
             "commands:",
             *(f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items()),
             "",
-            "mpidec COMMAND --help describes a command; python -m mpidec.COMMAND is the same command.",
+            "mpidec COMMAND --help describes a command; python -m mpidec.COMMAND is the same "
+            "command.",
         ]
     )
 
@@ -69,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_once(text: str, status: int) -> int:
-    """Print a text once in a job of several ranks, before any rank exits; return the exit status."""
+    """Print a text once in a job of several ranks, before any rank exits; return the exit
+    status.
+    """
     launched = any(name in os.environ for name in RANKS)
     if not launched or MPI.COMM_WORLD.rank == 0:
         print(text, file=sys.stderr if status else sys.stdout, flush=True)

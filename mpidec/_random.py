@@ -25,8 +25,9 @@ SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES, 
 class Streams:
     """Random numbers that belong to (seed, agent, step, purpose).
 
-    Agent i at step k draws from Philox with the key (seed, i) and the counter (0, k, purpose, 0): 2**64 blocks each, so that
-    steps never overlap (with k in the lowest word, step k + 1 would repeat step k from its second block on).
+    Agent i at step k draws from Philox with the key (seed, i) and the counter (0, k, purpose, 0):
+    2**64 blocks each, so that steps never overlap (with k in the lowest word, step k + 1 would
+    repeat step k from its second block on).
 
     Parameters
     ----------
@@ -71,7 +72,9 @@ class Streams:
         step: int,
         shape: tuple[int, ...],
     ) -> NDArray[np.float64]:
-        """Standard normal numbers of some agents at a step: of each agent, the rows from one of its `ends` to the other."""
+        """Standard normal numbers of some agents at a step: of each agent, the rows from one of
+        its `ends` to the other.
+        """
         words, made = self._state["state"], np.empty(shape)
         words["counter"][1] = step
         for agent, (lo, hi) in zip(agents, ends):
@@ -84,7 +87,8 @@ class Streams:
 def uniform(
     seed: int, k: int, i: NDArray[Any], j: NDArray[Any], purpose: int = 0
 ) -> NDArray[np.float64]:
-    """Return a number in [0, 1) for each pair (i, j) at step k, for a purpose, by a hash, so that any rank computes any of them.
+    """Return a number in [0, 1) for each pair (i, j) at step k, for a purpose, by a hash, so that
+    any rank computes any of them.
 
     Examples
     --------

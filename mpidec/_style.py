@@ -1,4 +1,6 @@
-"""Matplotlib figures without pyplot: nothing opens a window, and a notebook displays them without set-up."""
+"""Matplotlib figures without pyplot: nothing opens a window, and a notebook displays them
+without set-up.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ STYLES: dict[str, dict[str, Any]] = {"screen": SCREEN, "paper": PAPER}
 
 
 def figure(**options: Any) -> Figure:
-    """Return an empty figure that a notebook displays; `options` as for `matplotlib.figure.Figure`."""
+    """Return an empty figure that a notebook displays; `options` as for
+    `matplotlib.figure.Figure`.
+    """
     from matplotlib.figure import Figure
 
     class Shown(Figure):

@@ -37,7 +37,8 @@ def number(
     most: float = math.inf,
     below: float = math.inf,
 ) -> float:
-    """Return `value` as a finite float within the bounds; `name` says what it is, and of what: "ring: weights".
+    """Return `value` as a finite float within the bounds; `name` says what it is, and of what:
+    "ring: weights".
 
     Raises
     ------
@@ -103,7 +104,8 @@ def _wrong(value: object, right_type: bool, name: str, expected: str) -> Excepti
 
 
 def choice(value: object, name: str, known: Iterable[T], more: str = "") -> T:
-    """Return `value`, an argument called `name`, if it is one of `known`; the error suggests similar ones.
+    """Return `value`, an argument called `name`, if it is one of `known`; the error suggests
+    similar ones.
 
     Examples
     --------
@@ -119,12 +121,14 @@ def choice(value: object, name: str, known: Iterable[T], more: str = "") -> T:
             return one
     hint = did_you_mean(value, map(str, known))
     raise ValueError(
-        f"{name} is {value!r}, expected one of {', '.join(map(str, known))}{more}{hint and f' ({hint})'}"
+        f"{name} is {value!r}, expected one of "
+        f"{', '.join(map(str, known))}{more}{hint and f' ({hint})'}"
     )
 
 
 def known_name(name: str, known: Iterable[str], what: str) -> str:
-    """Return `name`, the user's name of a `what`, if it is one of `known`; the error suggests similar ones.
+    """Return `name`, the user's name of a `what`, if it is one of `known`; the error suggests
+    similar ones.
 
     Examples
     --------
@@ -142,7 +146,8 @@ def known_name(name: str, known: Iterable[str], what: str) -> str:
 
 
 def component(name: str, known: Iterable[str] | Mapping[str, object], what: str) -> str:
-    """Return the one of `known` that `name` stands for, whatever its case and hyphens; the error is that of `known_name`.
+    """Return the one of `known` that `name` stands for, whatever its case and hyphens; the error is
+    that of `known_name`.
 
     Examples
     --------
@@ -178,11 +183,14 @@ def real(values: ArrayLike, name: str) -> NDArray[np.number]:
 
 
 def data(A: ArrayLike) -> Array:
-    """Return the local agents' samples as a C-contiguous array (m, p, d), float32 if they are so, else float64."""
+    """Return the local agents' samples as a C-contiguous array (m, p, d), float32 if they are
+    so, else float64.
+    """
     array = real(A, "A")
     if array.ndim != 3:
         raise ValueError(
-            f"A has shape {array.shape}, expected (m, p, d): m local agents, p samples each, d features "
+            f"A has shape {array.shape}, expected (m, p, d): m local agents, p samples each, d "
+            "features "
             "(problems.stack(A, y, parts, lo, hi) builds it from (N, d))"
         )
     if 0 in array.shape[1:]:
@@ -194,7 +202,8 @@ def data(A: ArrayLike) -> Array:
 
 
 def precision(array: NDArray[np.generic]) -> DTypeLike:
-    """Return the type in which to compute with data: float32 for float32, float64 for everything else.
+    """Return the type in which to compute with data: float32 for float32, float64 for everything
+    else.
 
     Examples
     --------
@@ -221,7 +230,8 @@ def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:
     array = np.asarray(mask)
     if array.shape != A.shape[:2]:
         raise ValueError(
-            f"mask has shape {array.shape}, expected {A.shape[:2]}: one entry per sample of A {A.shape}"
+            f"mask has shape {array.shape}, expected {A.shape[:2]}: one entry per sample of A "
+            f"{A.shape}"
         )
     if array.dtype != bool and not np.isin(array, (0, 1)).all():
         raise ValueError(
@@ -245,7 +255,9 @@ def minimizer(x_star: ArrayLike | None, d: int) -> Array | None:
 
 
 def finite(array: Array, name: str, axes: Sequence[str] = ("local agent", "row", "column")) -> None:
-    """Raise an error that names the place, an index along each of `axes`, if `array` holds a NaN or an infinity."""
+    """Raise an error that names the place, an index along each of `axes`, if `array` holds a NaN
+    or an infinity.
+    """
     if np.isfinite(array).all():
         return
     place = np.argwhere(~np.isfinite(array))[0]

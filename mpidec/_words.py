@@ -22,7 +22,9 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
 
 
 class _Signature:
-    """That of `__init__`; without it `inspect` finds the one of `__new__` in some versions of Python."""
+    """That of `__init__`; without it `inspect` finds the one of `__new__` in some versions of
+    Python.
+    """
 
     def __get__(self, one: object, kind: type) -> inspect.Signature:
         if one is not None:
@@ -35,7 +37,8 @@ class _Signature:
 
 
 class Described:
-    """Base class of objects whose `repr` is one line: class, sizes, and the options that are not the defaults.
+    """Base class of objects whose `repr` is one line: class, sizes, and the options that are not
+    the defaults.
 
     Options that the constructor does not have are refused with the names of those that it has.
     """
@@ -58,9 +61,11 @@ class Described:
 
 
 def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
-    """The class of an object, `sizes` (by default `m` and `d`), and arguments of its constructor that are not the defaults.
+    """The class of an object, `sizes` (by default `m` and `d`), and arguments of its constructor
+    that are not the defaults.
 
-    An argument is read from the attribute of its name (or with an underscore before it); data and `x_star` are left out.
+    An argument is read from the attribute of its name (or with an underscore before it); data and
+    `x_star` are left out.
 
     Examples
     --------
@@ -130,7 +135,9 @@ def parameters(made: Callable[..., object]) -> tuple[str, ...] | None:
 
 
 def with_known_options(make: Callable[P, T]) -> Callable[P, T]:
-    """The function, which refuses options that it does not have with the names of those that it has."""
+    """The function, which refuses options that it does not have with the names of those that it
+    has.
+    """
 
     @wraps(make)
     def checked(*args: P.args, **options: P.kwargs) -> T:
@@ -159,7 +166,8 @@ class ByName(dict[str, T]):
 
 
 def word(thing: object) -> str:
-    """An argument in words: an array by its shape and fingerprint, a function by its name, other objects without addresses.
+    """An argument in words: an array by its shape and fingerprint, a function by its name, other
+    objects without addresses.
 
     Examples
     --------

@@ -15,8 +15,9 @@
 
 Other invalid arguments raise Python's own `ValueError` and `TypeError`, and files `OSError`.
 
-An error that all ranks raise is sent from the rank where it happens to the others, whatever its class; `mark` states on each
-rank's copy who raises it, so that a traceback is printed once and other ranks are not notified a second time.
+An error that all ranks raise is sent from the rank where it happens to the others, whatever its
+class; `mark` states on each rank's copy who raises it, so that a traceback is printed once and
+other ranks are not notified a second time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ __all__ = [
 
 
 class InputError(Exception):
-    """Invalid input, raised with the same message on every rank and printed once; `status` is the exit status."""
+    """Invalid input, raised with the same message on every rank and printed once; `status` is
+    the exit status.
+    """
 
     def __init__(self, message: str, status: int = 2):
         super().__init__(message, status)
@@ -67,7 +70,9 @@ class RankMismatchError(ValueError):
 
 
 class ResumeError(ValueError):
-    """The run in a file cannot be continued: the file is damaged, or what shapes the curve of the run has changed."""
+    """The run in a file cannot be continued: the file is damaged, or what shapes the curve of
+    the run has changed.
+    """
 
 
 class Unstable(ValueError):
@@ -89,7 +94,8 @@ class _Record(Protocol):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C has ended a run: raised on every rank by `solve`, and by `simulate`, after the file has been completed.
+    """Ctrl-C has ended a run: raised on every rank by `solve`, and by `simulate`, after the file
+    has been completed.
 
     Attributes
     ----------
@@ -116,7 +122,9 @@ class Interrupted(KeyboardInterrupt):
 def mark(
     error: BaseException, *, on_all_ranks: bool = False, from_another_rank: bool = False
 ) -> None:
-    """Note on an exception whether all ranks raise it, and whether this rank has received it from another one."""
+    """Note on an exception whether all ranks raise it, and whether this rank has received it
+    from another one.
+    """
     vars(error).update(
         on_all_ranks=on_all_ranks or vars(error).get("on_all_ranks", False),
         from_another_rank=from_another_rank or vars(error).get("from_another_rank", False),

@@ -1,8 +1,9 @@
 """Plug-ins: solvers, topologies, problems, data sets and codecs of the user's own, by name.
 
-A name is one of the package, one that an installed package declares as an entry point (groups ``mpidec.solvers``,
-``mpidec.topologies``, ``mpidec.problems``, ``mpidec.datasets``, ``mpidec.codecs``), ``FILE.py:NAME``, or ``MODULE:NAME``.
-A relative file is looked up in the folder of the experiment file, then in the working folder.
+A name is one of the package, one that an installed package declares as an entry point (groups
+``mpidec.solvers``, ``mpidec.topologies``, ``mpidec.problems``, ``mpidec.datasets``,
+``mpidec.codecs``), ``FILE.py:NAME``, or ``MODULE:NAME``. A relative file is looked up in the folder
+of the experiment file, then in the working folder.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ PLUGIN = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[
 
 
 def is_plugin(name: str) -> bool:
-    """Return whether `name` has the form ``FILE.py:NAME``, ``MODULE:NAME``, or ``FILE.py`` (whose NAME is missing).
+    """Return whether `name` has the form ``FILE.py:NAME``, ``MODULE:NAME``, or ``FILE.py`` (whose
+    NAME is missing).
 
     Examples
     --------
@@ -52,7 +54,8 @@ def is_plugin(name: str) -> bool:
 
 
 def canonical(name: str, known: Iterable[str] | Mapping[str, object]) -> str | None:
-    """Return the one of `known` that a user's `name` stands for: in any case, with or without hyphens, or as a class.
+    """Return the one of `known` that a user's `name` stands for: in any case, with or without
+    hyphens, or as a class.
 
     None if there is none.
 
@@ -105,7 +108,8 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return "did you mean A or B?", with those of `known` that are similar to `name`; empty if there are none.
+    """Return "did you mean A or B?", with those of `known` that are similar to `name`; empty if
+    there are none.
 
     Examples
     --------
@@ -117,7 +121,8 @@ def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.5) -> str
 
 
 def similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """Return up to three of the `known` names that are close to `name`, whatever its case and hyphens; the closest first.
+    """Return up to three of the `known` names that are close to `name`, whatever its case and
+    hyphens; the closest first.
 
     Examples
     --------
@@ -136,10 +141,12 @@ def similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
 def located(
     name: str, *folders: str | os.PathLike[str], suffixes: tuple[str, ...] = (".py",)
 ) -> str:
-    """Return `name` with the absolute path of its file, of one of the `suffixes`; any other name is returned unchanged.
+    """Return `name` with the absolute path of its file, of one of the `suffixes`; any other name is
+    returned unchanged.
 
-    A relative path is looked up in `folders`, then in the working folder.  If an absolute path has gone, a file of the same
-    name in `folders` or in the working folder takes its place, so that an experiment can be moved together with its file.
+    A relative path is looked up in `folders`, then in the working folder.  If an absolute path has
+    gone, a file of the same name in `folders` or in the working folder takes its place, so that an
+    experiment can be moved together with its file.
 
     Examples
     --------
@@ -170,7 +177,8 @@ def short(name: str) -> str:
 
 
 def source(thing: object) -> str | None:
-    """Return the file of a component that was loaded as ``FILE.py:NAME``; None for any other object.
+    """Return the file of a component that was loaded as ``FILE.py:NAME``; None for any other
+    object.
 
     Examples
     --------
@@ -186,11 +194,12 @@ def source(thing: object) -> str | None:
 
 
 class Table(Mapping[str, T]):
-    """Components of one kind by name: those of the package, of entry points, and of the user's files and modules.
+    """Components of one kind by name: those of the package, of entry points, and of the user's
+    files and modules.
 
-    Iteration yields the names of the package and of entry points; plug-ins by ``FILE.py:NAME`` or ``MODULE:NAME`` are
-    imported when they are looked up, on every rank that does so: what a file should only do as a program belongs behind
-    ``if __name__ == "__main__"``.
+    Iteration yields the names of the package and of entry points; plug-ins by ``FILE.py:NAME`` or
+    ``MODULE:NAME`` are imported when they are looked up, on every rank that does so: what a file
+    should only do as a program belongs behind ``if __name__ == "__main__"``.
 
     Parameters
     ----------
@@ -261,7 +270,8 @@ class Table(Mapping[str, T]):
         return thing
 
     def key(self, name: str) -> str:
-        """Return the name that the table has for what a user calls `name`: in another case, by its class, or as in a paper.
+        """Return the name that the table has for what a user calls `name`: in another case, by its
+        class, or as in a paper.
 
         Raises
         ------
@@ -284,7 +294,9 @@ class Table(Mapping[str, T]):
         return self._key(name) is not None
 
     def options(self, name: str) -> Mapping[str, object]:
-        """Return the options that a name of a paper has beside the component: those of DIGing are ``variant = "diging"``."""
+        """Return the options that a name of a paper has beside the component: those of DIGing
+        are ``variant = "diging"``.
+        """
         paper = None if name in self else canonical(name, self._papers)
         return {} if paper is None else self._papers[paper][1]
 
@@ -337,7 +349,8 @@ def _load(name: str, kind: str, check: Callable[[object], str | None]) -> Any:
         names = " or ".join(f"{where}:{key}" for key in fitting or ["NAME"])
         raise ValueError(f"{where} needs the name of a {kind} in it: {names}")
     raise ValueError(
-        f"{place} has no {wanted}: {nearest(wanted, fitting or public) if public else 'it is empty'}"
+        f"{place} has no {wanted}: "
+        f"{nearest(wanted, fitting or public) if public else 'it is empty'}"
     )
 
 
@@ -371,7 +384,9 @@ def _module(name: str) -> ModuleType:
 
 
 def _guarded(act: Callable[[], T], what: str, missing: str = "") -> T:
-    """Return the result of `act`; whatever it raises becomes a ValueError of one line that names the place."""
+    """Return the result of `act`; whatever it raises becomes a ValueError of one line that names
+    the place.
+    """
     try:
         return act()
     except (Exception, SystemExit) as error:

@@ -1,4 +1,6 @@
-"""What one room needs of another, as structural types: `mpidec.Network` is a `Reductions`, and so is one process alone."""
+"""What one room needs of another, as structural types: `mpidec.Network` is a `Reductions`, and
+so is one process alone.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,16 @@ import numpy as np
 
 T = TypeVar("T")
 StepSize = float | str | Callable[[int], float]
-"""A number, "auto", "safe", the text of a schedule, or a function of the step k; within a step, a number."""
+"""A number, "auto", "safe", the text of a schedule, or a function of the step k; within a step,
+a number.
+"""
 Rows = TypeVar("Rows", np.ndarray, list[np.ndarray])
 
 
 class Collectives(Protocol):
-    """Small collective operations of all ranks; `what` names them in the error of a rank that waits too long."""
+    """Small collective operations of all ranks; `what` names them in the error of a rank that
+    waits too long.
+    """
 
     def minimum(
         self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None
@@ -29,7 +35,9 @@ class Collectives(Protocol):
 
 
 class Reductions(Protocol):
-    """n agents over the ranks of a job, and sums over them: all that the loops around solvers need of a network."""
+    """n agents over the ranks of a job, and sums over them: all that the loops around solvers
+    need of a network.
+    """
 
     @property
     def n(self) -> int:
@@ -60,7 +68,9 @@ class Reductions(Protocol):
         """Collective operations of the ranks."""
 
     def sum(self, X: np.ndarray) -> np.ndarray:
-        """The sum of the rows of all agents, on every rank: the same bits for any number of ranks."""
+        """The sum of the rows of all agents, on every rank: the same bits for any number of
+        ranks.
+        """
 
     def mean(self, X: np.ndarray) -> np.ndarray:
         """The average of the rows of all agents, likewise."""
@@ -87,16 +97,21 @@ class Functions(Protocol):
     """The functions of the local agents at one step, as solvers ask them (`Solver.ask`)."""
 
     def grad(self, X: np.ndarray) -> np.ndarray:
-        """The gradients of the smooth parts, of the oracle's draw for this step: `(m, d) -> (m, d)`, a new array."""
+        """The gradients of the smooth parts, of the oracle's draw for this step: `(m, d) -> (m,
+        d)`, a new array.
+        """
 
     def value(self, X: np.ndarray) -> np.ndarray:
         """The values of the functions, with their term: `(m, d) -> (m,)`."""
 
     def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
-        """The proximal points of the term, with the number `t`: `(m, d) -> (m, d)`; `V` itself where there is no term."""
+        """The proximal points of the term, with the number `t`: `(m, d) -> (m, d)`; `V` itself
+        where there is no term.
+        """
 
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """The proximal points of the functions with their term, with a parameter for each agent, `(m, 1)`: `(m, d) -> (m, d)`.
+        """The proximal points of the functions with their term, with a parameter for each agent,
+        `(m, 1)`: `(m, d) -> (m, d)`.
 
         Points near them as `start`, such as those of the last step, save time.
         """
@@ -134,7 +149,9 @@ class Graph(Protocol):
 
     @property
     def is_tree(self) -> bool:
-        """Whether there is one graph, or several at once, undirected and connected with n - 1 edges."""
+        """Whether there is one graph, or several at once, undirected and connected with n - 1
+        edges.
+        """
 
     def at(self, k: int) -> ConstantGraph:
         """The graph of step k."""
@@ -164,7 +181,9 @@ class ConstantGraph(Graph, Protocol):
 
 
 class Operator(Protocol):
-    """The operator `W` of one step, as solvers see it: arrays are stacks of rows of NumPy, PyTorch or CuPy."""
+    """The operator `W` of one step, as solvers see it: arrays are stacks of rows of NumPy,
+    PyTorch or CuPy.
+    """
 
     @property
     def n(self) -> int:
@@ -188,7 +207,9 @@ class Operator(Protocol):
 
     @property
     def R(self) -> Operator:
-        """The row-stochastic operator of a pair of two (`weights="push-pull"`), which is also `W` itself; else `W`."""
+        """The row-stochastic operator of a pair of two (`weights="push-pull"`), which is also
+        `W` itself; else `W`.
+        """
 
     @property
     def C(self) -> Operator:
@@ -196,7 +217,9 @@ class Operator(Protocol):
 
     @property
     def parts(self) -> Sequence[Operator]:
-        """The operators of the graphs among which the columns of a row are divided: itself, if there is one graph."""
+        """The operators of the graphs among which the columns of a row are divided: itself, if
+        there is one graph.
+        """
 
     @property
     def in_edges(self) -> int:
@@ -206,13 +229,19 @@ class Operator(Protocol):
         """The operator of step k."""
 
     def gamma(self, d: int) -> float:
-        """The step towards the neighbours of a compressed mixing of rows of `d` entries; 1 without a codec."""
+        """The step towards the neighbours of a compressed mixing of rows of `d` entries; 1
+        without a codec.
+        """
 
     def __call__(self, X: Rows) -> Rows:
-        """The weighted averages of the neighbours' rows; of several stacks in one exchange, if `X` is a list."""
+        """The weighted averages of the neighbours' rows; of several stacks in one exchange, if
+        `X` is a list.
+        """
 
     def to_edges(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges, ...)`."""
+        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges,
+        ...)`.
+        """
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
         """Send a different row over each edge: `(out-edges, ...) -> (in-edges, ...)`."""

@@ -1,4 +1,6 @@
-"""Catalogue of the problems, data sets, solvers, topologies and codecs that an experiment can name, plug-ins included."""
+"""Catalogue of the problems, data sets, solvers, topologies and codecs that an experiment can
+name, plug-ins included.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ def _solver(thing: object) -> str | None:
         if getattr(thing, name, None) in (None, getattr(_solvers.Solver, name))
     ]
     if missing:
-        return f"a class without {' and '.join(missing)}, expected init(X, W) and step(s, G, W) as in mpidec.solvers.Solver"
+        return (
+            f"a class without {' and '.join(missing)}, expected init(X, W) and step(s, G, W) as in "
+            "mpidec.solvers.Solver"
+        )
     return (
         None
         if issubclass(thing, _solvers.Solver)
         else (
-            f"a class that does not derive from mpidec.solvers.Solver: write class {thing.__name__}(mpidec.solvers.Solver)"
+            "a class that does not derive from mpidec.solvers.Solver: write class "
+            f"{thing.__name__}(mpidec.solvers.Solver)"
         )
     )
 
@@ -80,4 +86,7 @@ def listing() -> str:
         for title, table in tables.items()
     )
     around = "In Python, around any solver that takes gradients: solvers.Momentum(solver), solvers.Adam(solver)."
-    return f"{text}\n\n{around}\nOf your own: FILE.py:NAME or MODULE:NAME, for example --solver my.py:NIDS."
+    return (
+        f"{text}\n\n{around}\nOf your own: FILE.py:NAME or MODULE:NAME, for example --solver "
+        "my.py:NIDS."
+    )

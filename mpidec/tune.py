@@ -8,7 +8,9 @@ from .experiment.command import TUNE
 
 
 class _Function(ModuleType):
-    """The import of this module takes the place of the function `mpidec.tune`: the module is called like it."""
+    """The import of this module takes the place of the function `mpidec.tune`: the module is
+    called like it.
+    """
 
     __call__ = staticmethod(tune)
 

@@ -67,8 +67,9 @@ class Contender:
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
     """An array that begins where a page begins.
 
-    Copying between arrays whose places in their pages differ by a few bytes takes up to 20 times as long: the processor
-    takes what is read for what has just been written, 4096 bytes away.  Chance would decide which contender meets that.
+    Copying between arrays whose places in their pages differ by a few bytes takes up to 20 times as
+    long: the processor takes what is read for what has just been written, 4096 bytes away.  Chance
+    would decide which contender meets that.
     """
     raw = np.empty(8 * int(np.prod(shape)) + 4096, np.uint8)
     start = -raw.ctypes.data % 4096
@@ -76,10 +77,12 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Cell:
-    """One graph with rows of one size: the contenders of one group, what they must compute, and their times.
+    """One graph with rows of one size: the contenders of one group, what they must compute, and
+    their times.
 
-    All rows are combinations of two: agent i's row is `c[i, 0] base + c[i, 1]`.  What is linear in the rows can then be done
-    on the coefficients `c`, shape (n, 2), so that each rank knows the exact result of any matrix, and of any solver.
+    All rows are combinations of two: agent i's row is `c[i, 0] base + c[i, 1]`.  What is linear in
+    the rows can then be done on the coefficients `c`, shape (n, 2), so that each rank knows the
+    exact result of any matrix, and of any solver.
     """
 
     group: ClassVar[Group]
@@ -145,7 +148,9 @@ class Cell:
         return Contender(ALLREDUCE, [call] * self.period, self.total, self.y, role=ALLREDUCE)
 
     def _weights(self, phase: Topology) -> tuple[Weights, np.ndarray]:
-        """The weights of the local agents' sums, and the other agents whose rows are in them, ascending."""
+        """The weights of the local agents' sums, and the other agents whose rows are in them,
+        ascending.
+        """
         entries = phase.source.rows(self.lo, self.hi)
         others = np.setdiff1d(entries.indices, np.arange(self.lo, self.hi))
         own = (entries.indices >= self.lo) & (entries.indices < self.hi)
@@ -173,7 +178,9 @@ class Cell:
         return call
 
     def _requests(self, phase: Topology, sent: np.ndarray) -> list[MPI.Prequest]:
-        """Persistent requests that send the row `sent` to the neighbours and receive theirs in `halo`."""
+        """Persistent requests that send the row `sent` to the neighbours and receive theirs in
+        `halo`.
+        """
         arriving = zip(self.halo, phase.in_neighbors(self.lo).tolist())
         requests = [self.comm.Recv_init([row, MPI.DOUBLE], j) for row, j in arriving]
         requests += [
@@ -192,7 +199,9 @@ class Cell:
         return graph, len(sources), len(dests)
 
     def _all_receive(self) -> bool:
-        """Whether every agent has neighbours in every phase; neighbourhood collectives of Open MPI 5 hang otherwise."""
+        """Whether every agent has neighbours in every phase; neighbourhood collectives of Open
+        MPI 5 hang otherwise.
+        """
         return all(
             len(phase.in_neighbors(i)) and len(phase.out_neighbors(i))
             for phase in self.phases
@@ -221,7 +230,8 @@ class Cell:
                 error, rank = self.comm.allreduce((float(worst), self.comm.rank), MPI.MAXLOC)
                 if not error <= 1e-12 * (1 + np.abs(self.base).max()) * self.n:
                     raise WrongResult(
-                        f"{each.name}, {self.graph}, {size_name(8 * self.d)}, phase {k % self.period}: the result on "
+                        f"{each.name}, {self.graph}, {size_name(8 * self.d)}, phase "
+                        f"{k % self.period}: the result on "
                         f"rank {rank} differs from the dense product by {error:.2g}"
                     )
 

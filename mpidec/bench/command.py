@@ -189,7 +189,8 @@ class Suite:
         for path in filter(None, (args.json, args.plot)):
             if not os.access(os.path.dirname(path) or ".", os.W_OK):
                 raise ValueError(
-                    f"{path} cannot be written: {os.path.dirname(path) or '.'} is not a folder that can be written to"
+                    f"{path} cannot be written: {os.path.dirname(path) or '.'} is not a folder "
+                    "that can be written to"
                 )
         if args.plot and importlib.util.find_spec("matplotlib") is None:
             raise ValueError("--plot needs matplotlib: pip install 'mpidec[plot]'")
@@ -217,7 +218,8 @@ class Suite:
         _say(
             comm,
             f"{plural(comm.size, 'rank')} on {plural(facts['hosts'], 'host')} of "
-            f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load {facts['load_average']}",
+            f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load "
+            f"{facts['load_average']}",
         )
         plan = {
             name: (
@@ -229,7 +231,8 @@ class Suite:
         }
         if not plan:
             raise InputError(
-                f"--rows {','.join(options.groups)} needs several ranks: mpirun -n 4 {self.started_as}"
+                f"--rows {','.join(options.groups)} needs several ranks: mpirun -n 4 "
+                f"{self.started_as}"
             )
         if comm.size == 1:
             left_out = [name for name in options.groups if name not in plan]
@@ -291,7 +294,8 @@ def room(size: int, comm: MPI.Intracomm, arrays: int) -> None:
     need = arrays * comm.size * size
     if need > free:
         raise InputError(
-            f"--sizes: rows of {size_name(size)} on {comm.size} ranks take about {need / 2**30:.1f} GB, "
+            f"--sizes: rows of {size_name(size)} on {comm.size} ranks take about "
+            f"{need / 2**30:.1f} GB, "
             f"{free / 2**30:.1f} GB are free: take smaller rows, or fewer transports"
         )
 
@@ -304,7 +308,8 @@ def _say(comm: MPI.Intracomm, text: str) -> None:
 
 BENCH = Suite(
     CELLS,
-    "Measure mixings, windows and local-view calls against MPI's own operations and the memory's limit.",
+    "Measure mixings, windows and local-view calls against MPI's own operations and the memory's "
+    "limit.",
     EPILOG,
 ).command
 main = BENCH.main

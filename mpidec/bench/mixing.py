@@ -109,7 +109,9 @@ class MixingCell(Cell):
 
 
 class NodesCell(Cell):
-    """W(X) with messages between nodes, against the same by hand with the package's own weighted sum."""
+    """W(X) with messages between nodes, against the same by hand with the package's own weighted
+    sum.
+    """
 
     group = Group(
         "nodes: W(X) with messages, against MPI calls by hand and the package's own weighted sum",

@@ -27,10 +27,12 @@ _DASHES = {
 
 
 class Timing(NamedTuple):
-    """Times of one contender for rows of one size on one graph: microseconds per call, one number per block.
+    """Times of one contender for rows of one size on one graph: microseconds per call, one number
+    per block.
 
-    Ratios are taken between contenders of one task; `role` is LOCAL, ALLREDUCE, HAND or another role of `Ratio` for those that
-    others are compared with; `extra` is the memory that a contender needs for communication, in units of the row.
+    Ratios are taken between contenders of one task; `role` is LOCAL, ALLREDUCE, HAND or another
+    role of `Ratio` for those that others are compared with; `extra` is the memory that a contender
+    needs for communication, in units of the row.
     """
 
     graph: str
@@ -48,7 +50,8 @@ class Timing(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A ratio: its heading in the table, what it is, its label in the picture, and the role of those whose time is compared.
+    """A ratio: its heading in the table, what it is, its label in the picture, and the role of
+    those whose time is compared.
 
     `inverse`: their time over this one.  Without a role it is the extra memory.
     """
@@ -60,7 +63,9 @@ class Ratio(NamedTuple):
     inverse: bool = False
 
     def of(self, each: Timing, timings: Sequence[Timing]) -> float | None:
-        """The ratio for `each`, to the fastest of its task with this role; None if there are none."""
+        """The ratio for `each`, to the fastest of its task with this role; None if there are
+        none.
+        """
         if not self.role:
             return each.extra
         same = (each.graph, each.bytes, each.task, self.role)
@@ -96,7 +101,9 @@ RATIOS = {
 
 
 class Group(NamedTuple):
-    """A group of rows: its title, the ratios that its table shows (the first is drawn), and all that are written."""
+    """A group of rows: its title, the ratios that its table shows (the first is drawn), and all
+    that are written.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -219,7 +226,9 @@ def picture(
     rows: Sequence[Mapping[str, Any]],
     groups: Mapping[str, Group],
 ) -> None:
-    """Draw time against size, and a ratio, side by side: a line of panels for each group and graph."""
+    """Draw time against size, and a ratio, side by side: a line of panels for each group and
+    graph.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -238,7 +247,8 @@ def picture(
             mine = [row for row in rows if row["group"] == group]
             _draw(part, group, groups[group], names, mine)
         figure.suptitle(
-            f"{machine['ranks']} ranks on {machine['cores']} cores, {machine['cpu']}, {machine['mpi'].split(',')[0]}",
+            f"{machine['ranks']} ranks on {machine['cores']} cores, {machine['cpu']}, "
+            f"{machine['mpi'].split(',')[0]}",
             fontsize=8,
             color="0.4",
         )

@@ -36,7 +36,8 @@ class WindowsCell(Cell):
     """Transfers through windows and through MPI's own, and mutexes."""
 
     group = Group(
-        "windows: transfers with all neighbours, and mutexes, against MPI's own on memory of Win.Allocate",
+        "windows: transfers with all neighbours, and mutexes, against MPI's own on memory of "
+        "Win.Allocate",
         ("times_hand",),
     )
     sizes = "8,64K,1M"
@@ -129,7 +130,9 @@ class WindowsCell(Cell):
         return total
 
     def _raw(self, most: int) -> tuple[MPI.Win, np.ndarray]:
-        """An allocated window with the value and a slot for each in-neighbour, in a passive epoch."""
+        """An allocated window with the value and a slot for each in-neighbour, in a passive
+        epoch.
+        """
         window = MPI.Win.Allocate(8 * self.d * (1 + most), 8, comm=self.comm)
         self._stack.callback(window.Free)
         rows = np.asarray(window.tomemory()).view(np.float64).reshape(1 + most, self.d)

@@ -1,4 +1,6 @@
-"""``python -m mpidec.bluefog program.py [ARGUMENTS]`` runs a BlueFog program, and ``-m module`` a module, where BlueFog is this."""
+"""``python -m mpidec.bluefog program.py [ARGUMENTS]`` runs a BlueFog program, and ``-m module``
+a module, where BlueFog is this.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``ibfrun start -np 4``: engines of ipyparallel, one a rank, for notebooks with BlueFog's calls."""
+"""``ibfrun start -np 4``: engines of ipyparallel, one a rank, for notebooks with BlueFog's
+calls.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,9 @@ def stop(args: argparse.Namespace) -> int:
 
 
 def interrupt_hanged_processes(profile: str = "bluefog") -> None:
-    """Interrupt the engines of a profile that do not answer within `ANSWER` seconds, as after Ctrl-C; for notebooks."""
+    """Interrupt the engines of a profile that do not answer within `ANSWER` seconds, as after
+    Ctrl-C; for notebooks.
+    """
     from ipyparallel import Client
 
     with Client(profile=profile) as client:
@@ -158,7 +162,9 @@ def interrupt_hanged_processes(profile: str = "bluefog") -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Start or stop; return the exit status: 2 after a line about what was wrong, 130 after Ctrl-C."""
+    """Start or stop; return the exit status: 2 after a line about what was wrong, 130 after
+    Ctrl-C.
+    """
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.default_int_handler)
     try:

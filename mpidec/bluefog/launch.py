@@ -1,4 +1,6 @@
-"""``bfrun -np 4 python program.py``: `mpirun`, in whose processes ``import bluefog`` finds `mpidec.bluefog`."""
+"""``bfrun -np 4 python program.py``: `mpirun`, in whose processes ``import bluefog`` finds
+`mpidec.bluefog`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from .._version import __version__
 from ..plugins import did_you_mean
 from .variables import make_importable
 
-# As BlueFog starts its ranks: more of them than cores, bound to none, also by root.  Each is read by one version of one library.
+# As BlueFog starts its ranks: more of them than cores, bound to none, also by root.  Each is read
+# by one version of one library.
 SETTINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -122,7 +125,9 @@ def named_meaningless(args: argparse.Namespace) -> str:
 
 
 def in_front(environment: MutableMapping[str, str]) -> None:
-    """Let `python`, `pytest` and `mpirun` be those beside this Python, and `bluefog` be importable."""
+    """Let `python`, `pytest` and `mpirun` be those beside this Python, and `bluefog` be
+    importable.
+    """
     own = str(Path(sys.executable).parent)
     paths = environment.get("PATH", os.defpath).split(os.pathsep)
     environment["PATH"] = os.pathsep.join([own, *(path for path in paths if path != own)])
@@ -208,7 +213,9 @@ def mpi_flags(
 
 
 def found_before(command: Sequence[str]) -> str:
-    """One line where Python would find another `bluefog` than this: beside the program, or here with ``-m``; or nothing."""
+    """One line where Python would find another `bluefog` than this: beside the program, or here
+    with ``-m``; or nothing.
+    """
     words = command[1:]
     if "-m" in words:
         folder = os.curdir if "mpidec.bluefog" not in words else ""
@@ -220,7 +227,8 @@ def found_before(command: Sequence[str]) -> str:
     ):
         if folder and os.path.exists(path):
             return (
-                f"import bluefog finds {path}, not mpidec: move it away, or put `python -m mpidec.bluefog` "
+                f"import bluefog finds {path}, not mpidec: move it away, or put `python -m "
+                "mpidec.bluefog` "
                 "in place of `python`"
             )
     return ""
@@ -234,7 +242,8 @@ def reason(error: Exception) -> str:
 
 
 def command_line(argv: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """The `mpirun` that a command line of `bfrun` asks for; the environment is that of its processes, in place.
+    """The `mpirun` that a command line of `bfrun` asks for; the environment is that of its
+    processes, in place.
 
     Raises
     ------
@@ -262,7 +271,8 @@ def command_line(argv: Sequence[str], environment: MutableMapping[str, str]) -> 
         folder = os.path.dirname(args.timeline_filename) or os.curdir
         if not (args.hosts or args.hostfile or os.path.isdir(folder)):
             raise ValueError(
-                f"--timeline-filename {args.timeline_filename}: expected a prefix in a folder that exists"
+                f"--timeline-filename {args.timeline_filename}: expected a prefix in a folder that "
+                "exists"
             )
         environment["BLUEFOG_TIMELINE"] = args.timeline_filename
     if args.verbose:
@@ -282,7 +292,9 @@ def command_line(argv: Sequence[str], environment: MutableMapping[str, str]) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Become `mpirun`, whose exit status is that of the program; or return 2 after a line about wrong arguments."""
+    """Become `mpirun`, whose exit status is that of the program; or return 2 after a line about
+    wrong arguments.
+    """
     environment = dict(os.environ)
     try:
         command = command_line(sys.argv[1:] if argv is None else argv, environment)

@@ -1,4 +1,6 @@
-"""What programs of BlueFog's time expect of other packages, whose current versions have dropped it."""
+"""What programs of BlueFog's time expect of other packages, whose current versions have dropped
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ import torch
 def restore() -> None:
     """Put it back; once per process.
 
-    `networkx.to_numpy_matrix` (until networkx 3), lists of numbers that require gradients as arrays (until NumPy 1.19), which
-    programs plot, and `use_cuda` as the second argument of `torch.autograd.profiler.profile` (until PyTorch 1.8).
+    `networkx.to_numpy_matrix` (until networkx 3), lists of numbers that require gradients as arrays
+    (until NumPy 1.19), which programs plot, and `use_cuda` as the second argument of
+    `torch.autograd.profiler.profile` (until PyTorch 1.8).
     """
     if not hasattr(networkx, "to_numpy_matrix"):
         networkx.to_numpy_matrix = lambda *graph, **how: np.asmatrix(

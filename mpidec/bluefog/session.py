@@ -34,8 +34,8 @@ _KNOWN = 64  # graphs that are remembered
 class NamedWindow:
     """A window, and the tensor that it was created for.
 
-    The two are copied to each other in the calls, so that the tensor stays where it is, a view or a parameter of a model.  Whole
-    numbers are float64 in the window.
+    The two are copied to each other in the calls, so that the tensor stays where it is, a view or a
+    parameter of a model.  Whole numbers are float64 in the window.
     """
 
     window: Window
@@ -52,7 +52,9 @@ class NamedWindow:
         )
 
     def _array(self) -> np.ndarray:
-        """The memory of the tensor, where the window holds an array; a program may give it other memory or strides."""
+        """The memory of the tensor, where the window holds an array; a program may give it other
+        memory or strides.
+        """
         place = self.tensor.data_ptr(), self.tensor.shape, self.tensor.stride()
         if place != self._place:
             self._place, self._view = place, self.tensor.detach().numpy()
@@ -74,7 +76,9 @@ class NamedWindow:
 
 
 def in_window(tensor: torch.Tensor) -> np.ndarray | torch.Tensor:
-    """A tensor as a window takes it: the memory of one on the host as an array, which is quickest."""
+    """A tensor as a window takes it: the memory of one on the host as an array, which is
+    quickest.
+    """
     own = tensor.detach() if tensor.is_floating_point() else tensor.double()
     return own.numpy() if own.is_cpu and own.dtype in DIRECT else own
 
@@ -94,9 +98,9 @@ class Session:
     handles : dict {handle: (name, pending, finish)}
         Calls under way; `handle` is the number of the last one.
     graph, machine_graph : networkx.DiGraph or None
-        As they were set, `native` and `machine_native` as `mpidec` has them.  `weighted` and `machine_weighted` say whether the
-        weights of their edges count; `weights` and `machine_weights` are those of this rank and its machine where the native
-        graph has others.
+        As they were set, `native` and `machine_native` as `mpidec` has them.  `weighted` and
+        `machine_weighted` say whether the weights of their edges count; `weights` and
+        `machine_weights` are those of this rank and its machine where the native graph has others.
     known : dict {contents of a graph, weighted: (native, weights)}
         Of the graphs that were set.
     """
@@ -120,7 +124,9 @@ class Session:
 
     @property
     def counts(self) -> bool:
-        """Whether the weights of `graph` do: it is weighted, and no native call has set another graph since."""
+        """Whether the weights of `graph` do: it is weighted, and no native call has set another
+        graph since.
+        """
         return self.weighted and self.net.topology is self.native
 
 
@@ -142,10 +148,12 @@ def network() -> Network:
 
 
 def init(topology_fn: Callable[[int], nx.DiGraph] | None = None, is_weighted: bool = False) -> None:
-    """Begin, with the graph `topology_fn(size)`, or ExponentialGraph; again: set the graph anew.  Collective.
+    """Begin, with the graph `topology_fn(size)`, or ExponentialGraph; again: set the graph anew.
+    Collective.
 
-    If the ranks have come out of step, after an error on some of them, all begin anew with a network of their own: each rank that
-    still waits in a call is told in one line, and comes here as well.
+    If the ranks have come out of step, after an error on some of them, all begin anew with a
+    network of their own: each rank that still waits in a call is told in one line, and comes here
+    as well.
     """
     global _session
     graph_of = topology_fn or ExponentialGraph
@@ -164,7 +172,9 @@ def init(topology_fn: Callable[[int], nx.DiGraph] | None = None, is_weighted: bo
 
 
 def _in_step(session: Session) -> bool:
-    """Whether all ranks have come here after the same calls, with as many windows; if not, all leave the network."""
+    """Whether all ranks have come here after the same calls, with as many windows; if not, all
+    leave the network.
+    """
     net, error = session.net, RankMismatchError("other ranks have come out of step")
     here = False
     try:
@@ -242,7 +252,8 @@ def is_homogeneous() -> bool:
 def _topology(
     call: str, graph: object, count: int, what: str, weighted: bool, node: int
 ) -> tuple[Topology, OwnWeights]:
-    """The graph with W[i, j] = A[j, i], or uniform weights, and those of a node where no `Topology` has such weights: they do not
+    """The graph with W[i, j] = A[j, i], or uniform weights, and those of a node where no `Topology`
+    has such weights: they do not
     sum to 1, or are 0 on an edge.
     """
     if not isinstance(graph, nx.DiGraph):
@@ -251,7 +262,8 @@ def _topology(
         )
     if set(graph.nodes) != set(range(count)):
         raise TypeError(
-            f"bf.{call}: the graph has {graph.number_of_nodes()} nodes, expected the {what} 0, ..., {count - 1}"
+            f"bf.{call}: the graph has {graph.number_of_nodes()} nodes, expected the {what} 0, "
+            f"..., {count - 1}"
         )
     if weighted:
         _finite(call, graph)
@@ -265,12 +277,15 @@ def _finite(call: str, graph: nx.DiGraph) -> None:
     for source, destination, weight in graph.edges(data="weight", default=1.0):
         if not isinstance(weight, Real) or not math.isfinite(weight):
             raise ValueError(
-                f"bf.{call}: the weight of the edge from {source} to {destination} is {weight!r}, expected a finite number"
+                f"bf.{call}: the weight of the edge from {source} to {destination} is {weight!r}, "
+                "expected a finite number"
             )
 
 
 def _is_stochastic(graph: nx.DiGraph) -> bool:
-    """Whether the weights that each rank gives to what it receives are positive and, with its own, sum to 1."""
+    """Whether the weights that each rank gives to what it receives are positive and, with its
+    own, sum to 1.
+    """
     A, edges = matrix(graph), graph.edges(data="weight", default=1.0)
     positive = A.min() >= 0 and all(weight for i, j, weight in edges if i != j)
     return bool(positive and np.abs(A.sum(0) - 1).max() <= 1e-10)

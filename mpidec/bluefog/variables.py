@@ -67,7 +67,9 @@ def level(environment: Mapping[str, str]) -> str | None:
 
 
 def make_importable(environment: MutableMapping[str, str]) -> None:
-    """Put the folder with `bluefog` in front of PYTHONPATH, for processes that are started with this environment."""
+    """Put the folder with `bluefog` in front of PYTHONPATH, for processes that are started with
+    this environment.
+    """
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     if IMPORTABLE not in paths:
         environment["PYTHONPATH"] = os.pathsep.join([IMPORTABLE, *filter(None, paths)])

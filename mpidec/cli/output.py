@@ -1,4 +1,6 @@
-"""Output files of commands: their names, the errors of the disk, the command that continues a run."""
+"""Output files of commands: their names, the errors of the disk, the command that continues a
+run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from .program import DISK, Status, say
 
 
 def free_name(command: str, out: str, given: bool, quiet: bool) -> str:
-    """Return the name of the output file: one that exists is refused if it was `given` by a flag, else a number is added.
+    """Return the name of the output file: one that exists is refused if it was `given` by a flag,
+    else a number is added.
 
     If the command is `quiet`, which prints no summary with the name, a line states the number.
     """
@@ -21,7 +24,8 @@ def free_name(command: str, out: str, given: bool, quiet: bool) -> str:
         return out
     if given:
         raise ConfigError(
-            f"--out {out} exists: choose another name, replace it with --force, or continue its run with "
+            f"--out {out} exists: choose another name, replace it with --force, or continue its "
+            "run with "
             f"--resume {shlex.quote(out)}"
         )
     stem, suffix = os.path.splitext(out)
@@ -35,7 +39,9 @@ def free_name(command: str, out: str, given: bool, quiet: bool) -> str:
 
 
 def announce_code(command: str, path: str, names: Mapping[str, str]) -> None:
-    """Print which code a run file names under keys, before that code is loaded: the file may come from somebody else."""
+    """Print which code a run file names under keys, before that code is loaded: the file may
+    come from somebody else.
+    """
     code = [
         f"{name} ({key})"
         for key, name in names.items()
@@ -48,7 +54,9 @@ def announce_code(command: str, path: str, names: Mapping[str, str]) -> None:
 def file_error(
     error: OSError, remedy: str = "", failures: Container[int | None] = DISK
 ) -> InputError:
-    """Return an error of the output file, which all ranks raise, with its exit status; `remedy` holds for `failures`."""
+    """Return an error of the output file, which all ranks raise, with its exit status; `remedy`
+    holds for `failures`.
+    """
     text = error.strerror or str(error)
     if error.errno in failures:
         return InputError(text + remedy, Status.FAILED)

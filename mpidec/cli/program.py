@@ -1,6 +1,8 @@
-"""One program for all commands: parsing, agreement of the ranks, signals, warnings, errors and exit status.
+"""One program for all commands: parsing, agreement of the ranks, signals, warnings, errors and exit
+status.
 
-A command is declared in the ``command.py`` of its room; ``python -m mpidec.NAME`` and ``mpidec NAME`` run it.
+A command is declared in the ``command.py`` of its room; ``python -m mpidec.NAME`` and ``mpidec
+NAME`` run it.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class Interrupts(enum.Enum):
 
 
 class Flag:
-    """A flag of a command, or an argument without a name, as `argparse.ArgumentParser.add_argument` takes it."""
+    """A flag of a command, or an argument without a name, as
+    `argparse.ArgumentParser.add_argument` takes it.
+    """
 
     def __init__(self, *names: str, **options: Any):
         self.names, self.options = names, options
@@ -83,7 +87,8 @@ STYLE = Flag(
 
 
 def file_flags(noun: str, file: str, limit: str, names: str) -> list[Flag]:
-    """Return the flags of commands that write a run to one file: --resume, --force, --quiet and --list.
+    """Return the flags of commands that write a run to one file: --resume, --force, --quiet and
+    --list.
 
     Parameters
     ----------
@@ -145,15 +150,16 @@ class Command(Generic[T]):
     flags : list of Flag, or callable ()
         The arguments, or what returns them.
     prepare : callable (arguments, ranks)
-        Returns what is to be done in a job of `ranks` ranks, or a text to print; called on rank 0.  Its ValueError, TypeError,
-        OSError, ... is an error in the input.
+        Returns what is to be done in a job of `ranks` ranks, or a text to print; called on rank 0.
+        Its ValueError, TypeError, OSError, ... is an error in the input.
     execute : callable (prepared, comm)
         Does it on all ranks of `comm`, and returns the exit status.
     interrupts : Interrupts
     interrupted : str
         What is printed after Ctrl-C.
     needs_mpi : bool
-        False: the command works although MPI or its launcher is defective; `prepare` is called on each rank.
+        False: the command works although MPI or its launcher is defective; `prepare` is called on
+        each rank.
     started_as : str
         How the user has started the command, for its usage.
     """
@@ -259,10 +265,13 @@ class Command(Generic[T]):
 
 
 def say(name: str, text: str) -> None:
-    """Print a line of a command to stderr; other commands in it are written as the user has written this one."""
+    """Print a line of a command to stderr; other commands in it are written as the user has
+    written this one.
+    """
     if os.path.basename(sys.argv[0]) == "mpidec":
         text = text.replace("python -m mpidec.", "mpidec ")
-    # the newline in the same write: mpirun merges stdout and stderr, which PYTHONUNBUFFERED divides into writes
+    # the newline in the same write: mpirun merges stdout and stderr, which PYTHONUNBUFFERED divides
+    # into writes
     print(f"mpidec.{name}: {text}\n", end="", file=sys.stderr, flush=True)
 
 
@@ -288,7 +297,9 @@ def let_warnings_pass() -> None:
 
 @contextmanager
 def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
-    """Context in which each warning is printed once, on one line, by rank 0 only; those of other packages as Python does."""
+    """Context in which each warning is printed once, on one line, by rank 0 only; those of other
+    packages as Python does.
+    """
     shown, python = set(), warnings.showwarning
 
     def show(
@@ -328,7 +339,9 @@ def is_foreign(filename: str) -> bool:
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """Context that treats SIGTERM and SIGUSR1 (sent by batch systems) like Ctrl-C: the file is complete and can be resumed."""
+    """Context that treats SIGTERM and SIGUSR1 (sent by batch systems) like Ctrl-C: the file is
+    complete and can be resumed.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -28,7 +28,9 @@ class Silent:
 
 
 class Lines(Silent):
-    """Progress in lines of metrics: one per tenth of the steps or per half minute, and at most one in two seconds."""
+    """Progress in lines of metrics: one per tenth of the steps or per half minute, and at most
+    one in two seconds.
+    """
 
     SHORTEST, LONGEST = 2.0, 30.0  # seconds between two lines
 
@@ -100,7 +102,8 @@ class Bar(Silent):
 
 
 def progress(kind: str, describe: Describe | None = None) -> Silent:
-    """Return a progress display: "bar", "lines", "none", or "auto", a bar on a terminal and lines elsewhere.
+    """Return a progress display: "bar", "lines", "none", or "auto", a bar on a terminal and lines
+    elsewhere.
 
     `describe` returns the metrics of a step as a line.
     """
@@ -113,9 +116,11 @@ def progress(kind: str, describe: Describe | None = None) -> Silent:
 
 
 def terminal() -> int | None:
-    """Return the width of the terminal that shows stdout, directly or through mpirun; None if there is no terminal.
+    """Return the width of the terminal that shows stdout, directly or through mpirun; None if there
+    is no terminal.
 
-    Under a launcher, its own stdout decides: Open MPI gives its ranks a terminal even in a batch job.
+    Under a launcher, its own stdout decides: Open MPI gives its ranks a terminal even in a batch
+    job.
     """
     try:
         process = os.getppid()

@@ -1,4 +1,6 @@
-"""Ctrl-C while a command is still loading: one line and status 130 instead of the traceback of an import."""
+"""Ctrl-C while a command is still loading: one line and status 130 instead of the traceback of
+an import.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
 def _command() -> str:
-    """The command that is started: ``python -m mpidec.run``, or ``mpidec run``; "" for other programs."""
+    """The command that is started: ``python -m mpidec.run``, or ``mpidec run``; "" for other
+    programs.
+    """
     started, *rest = sys.argv or [""]
     if started == "-m":
         started, *rest = sys.orig_argv[sys.orig_argv.index("-m") + 1 :]

@@ -44,7 +44,8 @@ def facts(rows: Mapping[str, str]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Return the lines of a table whose columns are aligned to the left or right (`sides`: "<" or ">" each).
+    """Return the lines of a table whose columns are aligned to the left or right (`sides`: "<" or
+    ">" each).
 
     Examples
     --------
@@ -82,7 +83,8 @@ def csv_text(lines: Iterable[Sequence[object]]) -> str:
 
 
 def latex(lines: Sequence[Sequence[str]], sides: str, comment: str) -> str:
-    r"""Return a table, whose first line is its head, as a LaTeX tabular; it needs ``\usepackage{booktabs}``.
+    r"""Return a table, whose first line is its head, as a LaTeX tabular; it needs
+    ``\usepackage{booktabs}``.
 
     Cells in ``$...$`` are formulas, in others special characters are escaped.
     """

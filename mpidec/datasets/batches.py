@@ -14,9 +14,11 @@ from .partition import Index
 
 
 class Batches(Described):
-    """Batches of B samples for each local worker, drawn without replacement in every epoch, as in RelaySGD.
+    """Batches of B samples for each local worker, drawn without replacement in every epoch, as in
+    RelaySGD.
 
-    In each of its epochs a worker shuffles its samples and takes them in batches of B; the rest that fills no batch is left out.
+    In each of its epochs a worker shuffles its samples and takes them in batches of B; the rest
+    that fills no batch is left out.
 
     Parameters
     ----------
@@ -31,7 +33,8 @@ class Batches(Described):
     Attributes
     ----------
     per_epoch : int
-        Steps that count as an epoch for all workers: the mean number of samples of a worker over B, rounded down.
+        Steps that count as an epoch for all workers: the mean number of samples of a worker over B,
+        rounded down.
     steps : (m,) array of int
         Batches drawn so far by each local worker.
 
@@ -42,8 +45,8 @@ class Batches(Described):
 
     Notes
     -----
-    No communication. Draws are determined by (seed, worker, number of the batch), not by the number of ranks, so `state` is only
-    the number of batches drawn.
+    No communication. Draws are determined by (seed, worker, number of the batch), not by the number
+    of ranks, so `state` is only the number of batches drawn.
 
     Examples
     --------
@@ -94,7 +97,9 @@ class Batches(Described):
         return np.stack(rows) if rows else np.empty((0, self.batch), dtype=np.intp)
 
     def of(self, i: int) -> Index:
-        """Return the sample numbers of the next batch of local worker `i` alone, (B,), for workers at their own pace."""
+        """Return the sample numbers of the next batch of local worker `i` alone, (B,), for
+        workers at their own pace.
+        """
         part = self._parts[i]
         epoch, place = divmod(int(self.steps[i]), len(part) // self.batch)
         if self._orders[i][0] != epoch:
@@ -107,7 +112,9 @@ class Batches(Described):
         return rows
 
     def random(self, i: int) -> np.random.Generator:
-        """Return the generator of the last batch of local worker `i`, such as for `augment`; valid until the next call."""
+        """Return the generator of the last batch of local worker `i`, such as for `augment`;
+        valid until the next call.
+        """
         return self._augmentation.at(self.agents[i], int(self.steps[i]) - 1)
 
     def state(self) -> NDArray[np.int64]:
@@ -119,6 +126,7 @@ class Batches(Described):
         steps = np.array(state, dtype=np.int64)
         if steps.shape != self.steps.shape or (steps < 0).any():
             raise ValueError(
-                f"state = {state!r:.60}, expected {len(self.steps)} numbers of batches, one for each local worker"
+                f"state = {state!r:.60}, expected {len(self.steps)} numbers of batches, one for "
+                "each local worker"
             )
         self.steps = steps

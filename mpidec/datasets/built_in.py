@@ -31,8 +31,8 @@ class Dataset:
     name : str
         Name of the data set, or path of the file.
     kind : {"classification", "regression"}
-        Type of the targets, as a hint. For files it is a guess: "classification" if the targets are integers with at
-        most 20 distinct values and are not named ``b``.
+        Type of the targets, as a hint. For files it is a guess: "classification" if the targets are
+        integers with at most 20 distinct values and are not named ``b``.
     partition : str
         Default partition of the data set.
     x_star : (d,) array, optional
@@ -77,23 +77,25 @@ def load(
     Parameters
     ----------
     source : str or path
-        ``breast_cancer``, ``digits``, ``diabetes``, ``synthetic_least_squares``; or a file: ``.npz`` with arrays ``A``
-        (N, d) and ``y`` or ``b`` (N,), ``.csv`` (with or without a header; the label is the column named y, b, label or
-        target, otherwise the last one), or LIBSVM (``.svm``, ``.libsvm``, ``.txt``; indices from 1, or from 0 if 0 occurs).
-        Labels may be class names in ``.npz`` and ``.csv``.
+        ``breast_cancer``, ``digits``, ``diabetes``, ``synthetic_least_squares``; or a file:
+        ``.npz`` with arrays ``A`` (N, d) and ``y`` or ``b`` (N,), ``.csv`` (with or without a
+        header; the label is the column named y, b, label or target, otherwise the last one), or
+        LIBSVM (``.svm``, ``.libsvm``, ``.txt``; indices from 1, or from 0 if 0 occurs). Labels may
+        be class names in ``.npz`` and ``.csv``.
     standardize : bool
-        Whether every feature is shifted and scaled to mean 0 and variance 1 over all samples (targets are unchanged).
+        Whether every feature is shifted and scaled to mean 0 and variance 1 over all samples
+        (targets are unchanged).
     label : str or int, optional
-        The label of a file: name or number of a column of a CSV file (from 0, or from the end if negative), or name of an
-        array of an .npz file.
+        The label of a file: name or number of a column of a CSV file (from 0, or from the end if
+        negative), or name of an array of an .npz file.
     **options
         Parameters of the synthetic data set: ``n, p, d, heterogeneity, seed``.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or the file is missing, empty or malformed; the message names the file and the line or
-        row.
+        If the name is unknown, or the file is missing, empty or malformed; the message names the
+        file and the line or row.
 
     Notes
     -----
@@ -131,7 +133,8 @@ def load(
 
 
 def maker(name: str) -> Callable[..., Any] | None:
-    """Return the function that makes a data set, of the package or of a plug-in, by its name; None for the path of a file.
+    """Return the function that makes a data set, of the package or of a plug-in, by its name; None
+    for the path of a file.
 
     An object in a plug-in counts as a function without parameters.
 
@@ -152,7 +155,8 @@ def maker(name: str) -> Callable[..., Any] | None:
         return None
     hint = check.did_you_mean(name, DATA_TABLE, cutoff=0.7)
     raise ValueError(
-        f"unknown data set {name!r}: {hint}{hint and ' '}expected one of {', '.join(DATA_TABLE)}, or the path of a "
+        f"unknown data set {name!r}: {hint}{hint and ' '}expected one of {', '.join(DATA_TABLE)}, "
+        "or the path of a "
         f"file: {' '.join(readers.READERS)}"
     )
 
@@ -168,7 +172,8 @@ def _made(
         check.known_name(option, known, f"parameter of data set {name}")
     if label is not None:
         raise ValueError(
-            f"data set {name} has its labels, but label = {label!r} was given (it chooses a column of a file)"
+            f"data set {name} has its labels, but label = {label!r} was given (it chooses a column "
+            "of a file)"
         )
     try:
         made = make(**options)
@@ -218,12 +223,14 @@ def dataset(
     A = check.real(A.toarray() if hasattr(A, "toarray") else A, "A")  # a sparse matrix
     if A.ndim == 3:
         raise ValueError(
-            f"A has shape {A.shape}, expected (N, d): samples that are split over the agents already go straight "
+            f"A has shape {A.shape}, expected (N, d): samples that are split over the agents "
+            "already go straight "
             "into a problem: problems.LeastSquares(A, b)"
         )
     if A.ndim != 2 or 0 in A.shape:
         raise ValueError(
-            f"A has shape {A.shape}, expected (N, d): one sample per row, at least one sample and one feature"
+            f"A has shape {A.shape}, expected (N, d): one sample per row, at least one sample and "
+            "one feature"
         )
     labels, called = np.asarray(y), label or "y"
     classes: tuple[str, ...] = ()
@@ -245,7 +252,8 @@ def dataset(
     if labels.shape != A.shape[:1]:
         flat = " (y.ravel())" if labels.size == len(A) else ""
         raise ValueError(
-            f"{called} has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}{flat}"
+            f"{called} has shape {labels.shape}, expected ({len(A)},): one target per row of A "
+            f"{A.shape}{flat}"
         )
     A, targets = (
         np.ascontiguousarray(A, dtype=check.precision(A)),
@@ -263,7 +271,8 @@ def _kind(y: Array) -> str:
 
 
 def standardized(A: Array) -> Array:
-    """Return `A` (N, d) with every column shifted and scaled to mean 0 and variance 1 (constant columns become 0).
+    """Return `A` (N, d) with every column shifted and scaled to mean 0 and variance 1 (constant
+    columns become 0).
 
     The dtype is that of `A`; sums are taken in float64.
 
@@ -297,12 +306,14 @@ def _distinct_labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
 
 
 def signs(y: ArrayLike) -> Array:
-    """Convert labels of any two values to -1 (the smaller value) and +1 (the larger), for logistic regression.
+    """Convert labels of any two values to -1 (the smaller value) and +1 (the larger), for logistic
+    regression.
 
     Raises
     ------
     ValueError
-        If the labels do not take exactly two values (a single value of -1 or +1 is accepted), or are not finite.
+        If the labels do not take exactly two values (a single value of -1 or +1 is accepted), or
+        are not finite.
 
     Examples
     --------
@@ -318,7 +329,8 @@ def signs(y: ArrayLike) -> Array:
             check.some(values) if values.dtype.kind in "biuf" else ", ".join(map(str, values[:5]))
         )
         raise ValueError(
-            f"logistic regression needs two different labels, got {len(values)}: {shown} (use softmax for "
+            f"logistic regression needs two different labels, got {len(values)}: {shown} (use "
+            "softmax for "
             "more classes, least_squares or huber for regression)"
         )
     return np.where(numbers == 0, -1.0, 1.0)
@@ -342,7 +354,8 @@ def from_sklearn(name: str) -> tuple[Array, Array]:
         from sklearn import datasets
     except ImportError:
         raise ValueError(
-            f"data set {name} comes with scikit-learn, which is not installed: pip install scikit-learn, "
+            f"data set {name} comes with scikit-learn, which is not installed: pip install "
+            "scikit-learn, "
             "or give a file such as data/breast_cancer.csv"
         ) from None
     A, y = getattr(datasets, f"load_{name}")(return_X_y=True)
@@ -350,7 +363,8 @@ def from_sklearn(name: str) -> tuple[Array, Array]:
 
 
 def breast_cancer() -> Dataset:
-    """Breast cancer: 569 samples, 30 standardized features, no intercept; labels -1 (malignant) and +1 (benign).
+    """Breast cancer: 569 samples, 30 standardized features, no intercept; labels -1 (malignant) and
+    +1 (benign).
 
     Examples
     --------
@@ -376,7 +390,8 @@ def digits() -> Dataset:
 
 
 def diabetes() -> Dataset:
-    """Diabetes progression: 442 patients, 10 features; features and target standardized, no intercept.
+    """Diabetes progression: 442 patients, 10 features; features and target standardized, no
+    intercept.
 
     Examples
     --------
@@ -393,15 +408,16 @@ def diabetes() -> Dataset:
 def synthetic_least_squares(
     n: int = 16, p: int = 20, d: int = 10, heterogeneity: float = 1.0, seed: int = 0
 ) -> Dataset:
-    r"""Gaussian least squares with adjustable heterogeneity: p samples of d features for each of n agents.
+    r"""Gaussian least squares with adjustable heterogeneity: p samples of d features for each of n
+    agents.
 
     The rows of :math:`A_i` are :math:`N(0, I/p)`, :math:`x^\star` is a random unit vector, and
 
     .. math:: b_i = A_i (x^\star + s\, \delta_i), \qquad \delta_i \sim N(0, I), \qquad
               \text{shifted so that } \sum_i A_i^T A_i \delta_i = 0,
 
-    so that :math:`x^\star` minimizes :math:`\sum_i \frac12 \|A_i x - b_i\|^2` exactly and :math:`x^\star + s \delta_i`
-    minimizes the function of agent i. The scale s is chosen so that
+    so that :math:`x^\star` minimizes :math:`\sum_i \frac12 \|A_i x - b_i\|^2` exactly and
+    :math:`x^\star + s \delta_i` minimizes the function of agent i. The scale s is chosen so that
 
     .. math:: \zeta^2 = \frac1n \sum_i \|\nabla f_i(x^\star)\|^2 = \texttt{heterogeneity}.
 
@@ -430,8 +446,9 @@ def synthetic_least_squares(
 
     References
     ----------
-    The construction follows T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data",
-    NeurIPS 2021, app. B.4 (random quadratics), with :math:`\zeta^2` in closed form.
+    The construction follows T. Vogels et al., "RelaySum for decentralized deep learning on
+    heterogeneous data", NeurIPS 2021, app. B.4 (random quadratics), with :math:`\zeta^2` in closed
+    form.
     """
     n, p, d = check.integer(n, "n"), check.integer(p, "p"), check.integer(d, "d")
     zeta2 = check.number(heterogeneity, "heterogeneity", least=0)
@@ -459,7 +476,9 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 
 
 def _data_set(thing: object) -> str | None:
-    """Return what is wrong with `thing` as a data set, or None: a function that returns it, or the data set itself."""
+    """Return what is wrong with `thing` as a data set, or None: a function that returns it, or
+    the data set itself.
+    """
     if isinstance(thing, (Dataset, tuple)) or (callable(thing) and not inspect.isclass(thing)):
         return None
     kind = "a class" if inspect.isclass(thing) else f"an object of type {type(thing).__name__}"

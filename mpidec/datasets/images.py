@@ -1,4 +1,6 @@
-"""Labelled images for training: digits, MNIST, Fashion-MNIST, CIFAR-10 and own arrays; their split over workers; augmentation."""
+"""Labelled images for training: digits, MNIST, Fashion-MNIST, CIFAR-10 and own arrays; their
+split over workers; augmentation.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +44,22 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
     Parameters
     ----------
     name : {"digits", "mnist", "fashion_mnist", "cifar10"}, ``FILE.npz`` or ``FILE.py:NAME``
-        ``digits`` comes with scikit-learn (1437 training and 360 test images of 8 x 8 pixels, all classes in the same proportions).
-        The others are read from files; for data of your own see `mpidec.datasets.labelled.labelled`.
+        ``digits`` comes with scikit-learn (1437 training and 360 test images of 8 x 8 pixels, all
+        classes in the same proportions). The others are read from files; for data of your own see
+        `mpidec.datasets.labelled.labelled`.
     path : path, optional
-        Folder of the files. ``mnist`` and ``fashion_mnist``: the four IDX files ``train-images-idx3-ubyte``,
-        ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, plain or ``.gz``. ``cifar10``: the
-        binary version, ``data_batch_1.bin`` to ``data_batch_5.bin`` (those that are there) and ``test_batch.bin``.
+        Folder of the files. ``mnist`` and ``fashion_mnist``: the four IDX files
+        ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte`` and
+        ``t10k-labels-idx1-ubyte``, plain or ``.gz``. ``cifar10``: the binary version,
+        ``data_batch_1.bin`` to ``data_batch_5.bin`` (those that are there) and ``test_batch.bin``.
     seed : int
         Of the draw of the test samples of own data without any.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or a file is missing, too short or malformed; the message names the file.
+        If the name is unknown, or a file is missing, too short or malformed; the message names the
+        file.
 
     Notes
     -----
@@ -69,7 +74,8 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
     if is_labelled(name):
         if path is not None:
             raise ValueError(
-                f"data set {os.path.basename(name)} is a file itself, but path = {os.fspath(path)!r} was given (leave "
+                f"data set {os.path.basename(name)} is a file itself, but path = "
+                f"{os.fspath(path)!r} was given (leave "
                 "it out)"
             )
         data = labelled(name, seed)
@@ -115,8 +121,8 @@ def split(images: Images, n: int, alpha: float | None = None, seed: int = 0) -> 
     n : int
         Number of workers.
     alpha : float, optional
-        Concentration :math:`\alpha` of RelaySGD's Dirichlet split: the smaller, the fewer classes has a worker. By default the
-        samples are shuffled.
+        Concentration :math:`\alpha` of RelaySGD's Dirichlet split: the smaller, the fewer classes
+        has a worker. By default the samples are shuffled.
     seed : int
         Seed; RelaySGD's own splits have theirs plus 100.
 
@@ -132,7 +138,8 @@ def split(images: Images, n: int, alpha: float | None = None, seed: int = 0) -> 
 
 
 def augment(x: Pixels, random: np.random.Generator, *, pad: int = 4, flip: bool = True) -> Pixels:
-    """Return a batch of images, each cropped at random from itself with a border of zeros, and mirrored with probability 1/2.
+    """Return a batch of images, each cropped at random from itself with a border of zeros, and
+    mirrored with probability 1/2.
 
     Parameters
     ----------
@@ -179,7 +186,8 @@ def _normalised(x: NDArray[Any], name: str) -> Pixels:
 def _digits(name: str, path: str | os.PathLike[str] | None) -> tuple[NDArray[Any], ...]:
     if path is not None:
         raise ValueError(
-            f"data set {name} comes with scikit-learn and is not read from files, but path = {os.fspath(path)!r} was "
+            f"data set {name} comes with scikit-learn and is not read from files, but path = "
+            f"{os.fspath(path)!r} was "
             "given (leave it out)"
         )
     x, y = from_sklearn("digits")
@@ -222,7 +230,8 @@ def _cifar10(name: str, path: str | os.PathLike[str] | None) -> tuple[NDArray[An
         content = _content(name, file)
         if not len(content) or len(content) % (CIFAR10 + 1):
             raise ValueError(
-                f"{file}: {len(content)} bytes, expected a positive multiple of {CIFAR10 + 1}, the bytes of a label "
+                f"{file}: {len(content)} bytes, expected a positive multiple of {CIFAR10 + 1}, the "
+                "bytes of a label "
                 f"and an image ({_again(name)})"
             )
         records = content.reshape(-1, CIFAR10 + 1)
@@ -253,12 +262,14 @@ def _again(name: str) -> str:
 def _folder(name: str, path: str | os.PathLike[str] | None, what: str) -> Path:
     if path is None:
         raise ValueError(
-            f"data set {name} is read from files, but no path is given, expected the folder with {what}"
+            f"data set {name} is read from files, but no path is given, expected the folder with "
+            f"{what}"
         )
     folder = Path(path)
     if not folder.is_dir():
         raise ValueError(
-            f"{folder} is {'no folder' if folder.exists() else 'missing'}, expected the folder with {what} of "
+            f"{folder} is {'no folder' if folder.exists() else 'missing'}, expected the folder "
+            f"with {what} of "
             f"{TITLES[name]}"
         )
     return folder
@@ -283,12 +294,15 @@ def _content(name: str, file: Path) -> Bytes:
 
 
 def _idx(name: str, file: Path, dimensions: int) -> Bytes:
-    """Return the array of an IDX file: the bytes 0, 0, 8 (unsigned bytes), the number of dimensions, their big-endian sizes."""
+    """Return the array of an IDX file: the bytes 0, 0, 8 (unsigned bytes), the number of
+    dimensions, their big-endian sizes.
+    """
     content = _content(name, file)
     head = 4 + 4 * dimensions
     if len(content) < head or tuple(content[:4]) != (0, 0, 8, dimensions):
         raise ValueError(
-            f"{file} begins with the bytes {content[:4].tolist()}, expected {[0, 0, 8, dimensions]}: an IDX file of "
+            f"{file} begins with the bytes {content[:4].tolist()}, expected "
+            f"{[0, 0, 8, dimensions]}: an IDX file of "
             f"unsigned bytes with {dimensions} dimension{'s' * (dimensions > 1)} ({_again(name)})"
         )
     shape = tuple(int(size) for size in content[4:head].view(">u4"))

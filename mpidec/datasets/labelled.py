@@ -1,4 +1,6 @@
-"""Images, and samples of the user's own for training: the arrays of FILE.npz, or those that a function FILE.py:NAME returns."""
+"""Images, and samples of the user's own for training: the arrays of FILE.npz, or those that a
+function FILE.py:NAME returns.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Images:
     Parameters
     ----------
     train_x, test_x : (N, channels, height, width) arrays of float32
-        Images, scaled to [0, 1] and normalised by the constants of the data set; own ones as they are, which can be vectors (N, d).
+        Images, scaled to [0, 1] and normalised by the constants of the data set; own ones as they
+        are, which can be vectors (N, d).
     train_y, test_y : (N,) arrays of int64
         Classes 0, 1, ...
     name : str
@@ -61,7 +64,8 @@ class Images:
 
 
 def is_labelled(name: str) -> bool:
-    """Return whether `name` is that of a data set of the user's own: FILE.npz, FILE.py:NAME or MODULE:NAME.
+    """Return whether `name` is that of a data set of the user's own: FILE.npz, FILE.py:NAME or
+    MODULE:NAME.
 
     Examples
     --------
@@ -77,9 +81,10 @@ def labelled(name: str, seed: int = 0) -> Images:
     Parameters
     ----------
     name : str
-        ``FILE.npz`` with arrays `x_train`, `y_train`, `x_test`, `y_test`, or ``FILE.py:NAME``, a function without arguments that
-        returns a dict or a tuple of these. x: numbers of the shape (N, d), (N, height, width) or (N, channels, height, width),
-        which are taken as they are; y: the classes 0, 1, ..., of the shape (N,). Without `x_test` and `y_test`, a fifth of the
+        ``FILE.npz`` with arrays `x_train`, `y_train`, `x_test`, `y_test`, or ``FILE.py:NAME``, a
+        function without arguments that returns a dict or a tuple of these. x: numbers of the shape
+        (N, d), (N, height, width) or (N, channels, height, width), which are taken as they are; y:
+        the classes 0, 1, ..., of the shape (N,). Without `x_test` and `y_test`, a fifth of the
         samples is drawn for testing.
     seed : int
         Of this draw.
@@ -111,7 +116,8 @@ def labelled(name: str, seed: int = 0) -> Images:
     ]
     if missing:
         raise ValueError(
-            f"{where} has no {missing[0]}, expected {', '.join(NAMES)} (without x_test and y_test a fifth of the "
+            f"{where} has no {missing[0]}, expected {', '.join(NAMES)} (without x_test and y_test "
+            "a fifth of the "
             f"samples is held out), found {', '.join(map(str, given)) or 'nothing'}"
         )
     train_x = _samples(where, "x_train", given["x_train"])
@@ -121,14 +127,16 @@ def labelled(name: str, seed: int = 0) -> Images:
     test_x = _samples(where, "x_test", given["x_test"])
     if test_x.shape[1:] != train_x.shape[1:]:
         raise ValueError(
-            f"{where}: x_test has samples of the shape {test_x.shape[1:]}, expected {train_x.shape[1:]} as in x_train"
+            f"{where}: x_test has samples of the shape {test_x.shape[1:]}, expected "
+            f"{train_x.shape[1:]} as in x_train"
         )
     test_y = _labels(where, "y_test", given["y_test"], "x_test", len(test_x), len(train_x))
     return Images(train_x, train_y, test_x, test_y, name)
 
 
 def raised(error: BaseException, thing: object) -> str:
-    """Return what the call of `thing`, a user's function or class, has raised, as one line with the place.
+    """Return what the call of `thing`, a user's function or class, has raised, as one line with the
+    place.
 
     Examples
     --------
@@ -168,7 +176,8 @@ def _returned(name: str) -> Mapping[Any, Any]:
     if isinstance(given, (tuple, list)) and len(given) in (2, 4):
         return dict(zip(NAMES, given))
     raise ValueError(
-        f"{plugins.short(name)} returns {_kind(given)}, expected a dict or a tuple of {', '.join(NAMES)}"
+        f"{plugins.short(name)} returns {_kind(given)}, expected a dict or a tuple of "
+        f"{', '.join(NAMES)}"
     )
 
 
@@ -194,7 +203,8 @@ def _samples(where: str, key: str, value: ArrayLike) -> NDArray[np.float32]:
         s = int((~finite.all(axis=1)).argmax())
         bad = x[s].ravel()[int((~finite[s]).argmax())]
         raise ValueError(
-            f"{where}: {key} has the entry {bad} in sample {s}, expected finite numbers of float32: replace it, or "
+            f"{where}: {key} has the entry {bad} in sample {s}, expected finite numbers of "
+            "float32: replace it, or "
             "leave the sample out"
         )
     return result[:, None] if x.ndim == 3 else result
@@ -206,13 +216,15 @@ def _labels(
     y = _array(where, key, value, ": number them by numpy.unique(y, return_inverse=True)[1]")
     if y.shape != (count,):
         raise ValueError(
-            f"{where}: {key} has the shape {y.shape}, expected ({count},): one label for each sample of {of}"
+            f"{where}: {key} has the shape {y.shape}, expected ({count},): one label for each "
+            f"sample of {of}"
         )
     good = (y >= 0) & (y < most) & (y == np.floor(y))
     if not good.all():
         s = int((~good).argmax())
         raise ValueError(
-            f"{where}: {key} has the label {y[s]} for sample {s}, expected the classes 0, 1, 2, ... (fewer than there "
+            f"{where}: {key} has the label {y[s]} for sample {s}, expected the classes 0, 1, 2, "
+            "... (fewer than there "
             "are samples)"
         )
     return y.astype(np.int64)
@@ -233,7 +245,8 @@ def _array(where: str, key: str, value: ArrayLike, remedy: str = "") -> NDArray[
 def _held_out(name: str, x: NDArray[np.float32], y: NDArray[np.int64], seed: int) -> Images:
     if len(x) < 2:
         raise ValueError(
-            f"{os.path.basename(name)}: 1 sample, expected at least 2: one for training and one for testing"
+            f"{os.path.basename(name)}: 1 sample, expected at least 2: one for training and one "
+            "for testing"
         )
     order = np.random.default_rng(seed).permutation(len(x))
     count = max(1, len(x) // 5)

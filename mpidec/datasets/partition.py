@@ -38,8 +38,8 @@ def partition(
 
       .. math:: q_c \sim \mathrm{Dir}(\alpha 1_n),
 
-      in groups of 10 agents, and then re-splits evenly, as RelaySGD does. With a small :math:`\alpha` each agent has
-      few classes, with a large :math:`\alpha` all of them.
+      in groups of 10 agents, and then re-splits evenly, as RelaySGD does. With a small
+      :math:`\alpha` each agent has few classes, with a large :math:`\alpha` all of them.
     - ``blocks`` keeps the order of the data.
 
     With sizes that may differ:
@@ -61,7 +61,8 @@ def partition(
     alpha : float, optional
         Concentration of ``dirichlet`` and ``sizes``, > 0; by default 1. Others refuse it.
     per_agent : int, optional
-        Shards or classes of each agent of ``shards`` and ``labels``, by default 2. Others refuse it.
+        Shards or classes of each agent of ``shards`` and ``labels``, by default 2. Others refuse
+        it.
     seed : int
         Seed of all but ``sorted`` and ``blocks``, in 0 .. 2**32 - 1.
 
@@ -73,7 +74,8 @@ def partition(
     Raises
     ------
     ValueError, TypeError
-        If there are more agents than samples, or an argument is out of range, or an agent would have no sample.
+        If there are more agents than samples, or an argument is out of range, or an agent would
+        have no sample.
 
     Notes
     -----
@@ -87,19 +89,20 @@ def partition(
 
     References
     ----------
-    T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021, app. B;
-    code epfml/relaysgd. The split equals theirs if `seed` is their seed + 100.
+    T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS
+    2021, app. B; code epfml/relaysgd. The split equals theirs if `seed` is their seed + 100.
 
-    Shards: H. B. McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017,
-    section 3.
-    Labels and sizes: Q. Li et al., "Federated learning on non-IID data silos: an experimental study", ICDE 2022, section 4.
+    Shards: H. B. McMahan et al., "Communication-efficient learning of deep networks from
+    decentralized data", AISTATS 2017, section 3. Labels and sizes: Q. Li et al., "Federated
+    learning on non-IID data silos: an experimental study", ICDE 2022, section 4.
     """
     y = check.real(y, "y")
     check.choice(how, "partition", HOW)
     for name, value in (("alpha", alpha), ("per_agent", per_agent)):
         if value is not None and how not in TAKE[name]:
             raise ValueError(
-                f"{name} = {value} has no effect on the partition {how!r}: omit it, or take {' or '.join(TAKE[name])}"
+                f"{name} = {value} has no effect on the partition {how!r}: omit it, or take "
+                f"{' or '.join(TAKE[name])}"
             )
     n = check.integer(n, "agents")
     alpha = check.number(1.0 if alpha is None else alpha, "alpha", above=0)
@@ -108,7 +111,8 @@ def partition(
         raise ValueError(f"y has shape {y.shape}, expected (N,): one target per sample")
     if n > len(y):
         raise ValueError(
-            f"{n} agents for {len(y)} samples, expected at most {len(y)} agents: each holds at least one"
+            f"{n} agents for {len(y)} samples, expected at most {len(y)} agents: each holds at "
+            "least one"
         )
     per_agent = check.integer(2 if per_agent is None else per_agent, "per_agent")
     draw = np.random.default_rng(seed)
@@ -135,7 +139,9 @@ def partition(
 
 
 def _shares(n: int, alpha: float, draw: np.random.Generator) -> NDArray[np.float64]:
-    """Shares of n agents, Dir(alpha 1); all of one agent if alpha is so small that the draw underflows."""
+    """Shares of n agents, Dir(alpha 1); all of one agent if alpha is so small that the draw
+    underflows.
+    """
     q = draw.dirichlet(np.full(n, alpha))
     return q if np.isfinite(q).all() else np.eye(1, n, int(draw.integers(n)))[0]
 
@@ -143,7 +149,8 @@ def _shares(n: int, alpha: float, draw: np.random.Generator) -> NDArray[np.float
 def _shards(y: NDArray[Any], n: int, s: int, draw: np.random.Generator) -> list[Index]:
     if n * s > len(y):
         raise ValueError(
-            f"per_agent = {s}: {n} agents need {n * s} shards, expected at most {len(y)}, the number of samples"
+            f"per_agent = {s}: {n} agents need {n * s} shards, expected at most {len(y)}, the "
+            "number of samples"
         )
     shards = np.array_split(np.argsort(y, kind="stable"), n * s)
     drawn = draw.permutation(n * s).reshape(n, s)
@@ -155,7 +162,8 @@ def _labels(y: NDArray[Any], n: int, c: int, draw: np.random.Generator) -> list[
     _check_classes(y, len(classes), "labels")
     if not len(classes) <= n * c or c > len(classes):
         raise ValueError(
-            f"per_agent = {c}: {n} agents with {c} classes each, expected {-(-len(classes) // n)} to {len(classes)} for "
+            f"per_agent = {c}: {n} agents with {c} classes each, expected {-(-len(classes) // n)} "
+            f"to {len(classes)} for "
             f"{len(classes)} classes in all"
         )
     holders: list[list[int]] = [[] for _ in classes]
@@ -171,7 +179,8 @@ def _labels(y: NDArray[Any], n: int, c: int, draw: np.random.Generator) -> list[
     parts = [np.concatenate(pieces) for pieces in held]
     if empty := [i for i, part in enumerate(parts) if not len(part)]:
         raise ValueError(
-            f"agent {empty[0]} would have no sample, since its classes have fewer samples than agents: raise per_agent, or take "
+            f"agent {empty[0]} would have no sample, since its classes have fewer samples than "
+            "agents: raise per_agent, or take "
             "fewer agents"
         )
     return parts
@@ -186,7 +195,9 @@ def _check_classes(y: NDArray[Any], distinct: int, how: str) -> None:
 
 
 def dirichlet(y: NDArray[Any], n: int, alpha: float, seed: int) -> list[Index]:
-    """Return RelaySGD's Dirichlet split before the even re-split: n index arrays of uneven sizes."""
+    """Return RelaySGD's Dirichlet split before the even re-split: n index arrays of uneven
+    sizes.
+    """
     _check_classes(y, len(np.unique(y)), "dirichlet")
     random = np.random.RandomState(seed)  # legacy generator, to reproduce the original split
     order = np.arange(len(y))
@@ -203,7 +214,9 @@ def dirichlet(y: NDArray[Any], n: int, alpha: float, seed: int) -> list[Index]:
 def _split_group(
     y: NDArray[Any], group: Index, k: int, alpha: float, random: np.random.RandomState
 ) -> list[Index]:
-    """Split a group's samples over its k agents, class by class; redraw, up to DRAWS times, until each has half its share."""
+    """Split a group's samples over its k agents, class by class; redraw, up to DRAWS times,
+    until each has half its share.
+    """
     share = len(group) / k
     classes = [group[y[group] == c] for c in np.unique(y[group])]
     best, most = [group[:0]] * k, -1
@@ -242,8 +255,8 @@ def stack(
     lo, hi : int
         The local agents, 0 <= lo <= hi <= n.
     width : int, optional
-        Samples per agent after padding; by default the largest number of samples of any of the n agents, which is the
-        same on every rank.
+        Samples per agent after padding; by default the largest number of samples of any of the n
+        agents, which is the same on every rank.
 
     Returns
     -------
@@ -278,7 +291,8 @@ def stack(
     width = most if width is None else check.integer(width, "width")
     if width < most:
         raise ValueError(
-            f"width = {width}, expected at least {most}, the number of samples of agent {sizes.index(most)}"
+            f"width = {width}, expected at least {most}, the number of samples of agent "
+            f"{sizes.index(most)}"
         )
     dtype = check.precision(A)
     local_A = np.zeros((hi - lo, width, A.shape[1]), dtype)

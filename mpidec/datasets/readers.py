@@ -32,8 +32,8 @@ def read(path: Path, label: str | int | None = None) -> Table:
     ----------
     path : Path
     label : str or int, optional
-        The label: the name or the number (from 0; negative ones count from the end) of a column of a CSV file, or the name
-        of an array of an .npz file.
+        The label: the name or the number (from 0; negative ones count from the end) of a column of
+        a CSV file, or the name of an array of an .npz file.
 
     Returns
     -------
@@ -41,9 +41,11 @@ def read(path: Path, label: str | int | None = None) -> Table:
     y : (N,) array
         Numbers, or strings if the labels are class names.
     name : str
-        What the labels are called: the column, or the array of an .npz file; ``b`` marks regression targets.
+        What the labels are called: the column, or the array of an .npz file; ``b`` marks regression
+        targets.
     hint : str
-        That another column looks like the label, if the last one was taken without a name; otherwise empty.
+        That another column looks like the label, if the last one was taken without a name;
+        otherwise empty.
 
     Raises
     ------
@@ -62,7 +64,8 @@ def read(path: Path, label: str | int | None = None) -> Table:
     """
     if path.suffix.lower() not in READERS:
         raise ValueError(
-            f"{path}: unknown file extension {path.suffix or '(none)'!r}, expected one of {' '.join(READERS)}"
+            f"{path}: unknown file extension {path.suffix or '(none)'!r}, expected one of "
+            f"{' '.join(READERS)}"
         )
     with reading(path):
         return READERS[path.suffix.lower()](path, label)
@@ -70,7 +73,9 @@ def read(path: Path, label: str | int | None = None) -> Table:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Refuse what is no file or empty; errors of the system within the context become a ValueError that names the file."""
+    """Refuse what is no file or empty; errors of the system within the context become a
+    ValueError that names the file.
+    """
     try:
         if path.is_dir():
             raise ValueError(f"{path} is a directory, expected a file")
@@ -100,7 +105,9 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _float(word: str) -> float | None:
-    """Return the number that a word is, or None; 1_000, which Python accepts, is a typing error in a data file."""
+    """Return the number that a word is, or None; 1_000, which Python accepts, is a typing error
+    in a data file.
+    """
     try:
         return None if "_" in word else float(word)
     except ValueError:
@@ -108,7 +115,9 @@ def _float(word: str) -> float | None:
 
 
 def _number(word: str, line: str, place: str, hint: str = "") -> float:
-    """Return a finite number; the error names the line and the place in it, and has a hint if the word looks like a name."""
+    """Return a finite number; the error names the line and the place in it, and has a hint if
+    the word looks like a name.
+    """
     value = _float(word)
     if value is not None and math.isfinite(value):
         return value
@@ -122,7 +131,7 @@ def _number(word: str, line: str, place: str, hint: str = "") -> float:
     raise ValueError(f"{line}, {place}: {what}, expected a finite number{hint if named else ''}")
 
 
-# -- .npz --------------------------------------------------------------------------------------------------------
+# -- .npz ------------------------------------------------------------------------------------------
 
 
 DAMAGED = (
@@ -132,7 +141,8 @@ DAMAGED = (
 
 
 def arrays(path: Path, names: Container[str], example: str) -> dict[str, NDArray[Any] | None]:
-    """Return the arrays of an .npz file by name, None for those that are not in `names`; `example` shows what is expected.
+    """Return the arrays of an .npz file by name, None for those that are not in `names`; `example`
+    shows what is expected.
 
     Raises
     ------
@@ -144,7 +154,8 @@ def arrays(path: Path, names: Container[str], example: str) -> dict[str, NDArray
     with reading(path):
         if not zipfile.is_zipfile(path):
             raise ValueError(
-                f"{path}: not an .npz archive, or truncated; expected one made by numpy.savez({example})"
+                f"{path}: not an .npz archive, or truncated; expected one made by "
+                f"numpy.savez({example})"
             )
         try:
             with np.load(path, allow_pickle=False) as archive:
@@ -166,14 +177,15 @@ def _npz(path: Path, label: str | int | None) -> Table:
     labels = [name for name in choice if name in found]
     if "A" not in found or not labels:
         raise ValueError(
-            f"{path} holds {', '.join(found) or 'no arrays'}, expected A (N, d) and {' or '.join(choice)} (N,)"
+            f"{path} holds {', '.join(found) or 'no arrays'}, expected A (N, d) and "
+            f"{' or '.join(choice)} (N,)"
         )
     if len(labels) > 1:
         raise ValueError(f"{path} holds both y and b, expected one of them (label=... chooses)")
     return found["A"], found[labels[0]], labels[0], ""
 
 
-# -- .csv --------------------------------------------------------------------------------------------------------
+# -- .csv ------------------------------------------------------------------------------------------
 
 
 def _csv(path: Path, label: str | int | None) -> Table:
@@ -197,7 +209,8 @@ def _csv(path: Path, label: str | int | None) -> Table:
     for line, words in rows if header else chain([(top, first)], rows):
         if len(words) != len(first):
             raise ValueError(
-                f"{line}: {len(words)} values, expected {len(first)} as in {top.removeprefix(f'{path}, ')}"
+                f"{line}: {len(words)} values, expected {len(first)} as in "
+                f"{top.removeprefix(f'{path}, ')}"
             )
         word = words[column].strip()
         if word and _float(word) is None:
@@ -212,7 +225,8 @@ def _csv(path: Path, label: str | int | None) -> Table:
     if 0 < len(classes) < len(samples):  # one wrong word among numbers is an error, not a class
         line, word = classes[0]
         raise ValueError(
-            f"{line}, {places[column]}: {word[:40]!r} is not a number, expected a finite number, or class names in all lines"
+            f"{line}, {places[column]}: {word[:40]!r} is not a number, expected a finite number, "
+            "or class names in all lines"
         )
     table = np.array(samples)
     y = np.array([word for _, word in classes]) if classes else table[:, column].copy()
@@ -222,7 +236,9 @@ def _csv(path: Path, label: str | int | None) -> Table:
 
 
 def _other_label(table: Array, names: list[str]) -> str:
-    """Return a hint if the last column has many values, and one other column (or the first) has few whole ones, as labels have."""
+    """Return a hint if the last column has many values, and one other column (or the first) has
+    few whole ones, as labels have.
+    """
 
     def values(column: int) -> int:
         whole = (table[:, column] == np.floor(table[:, column])).all()
@@ -235,7 +251,8 @@ def _other_label(table: Array, names: list[str]) -> str:
         return ""
     name = f" ({names[few[0]]})" if names else ""
     return (
-        f"the last column, taken as the label, has {len(np.unique(table[:, last]))} values in {len(table)} lines, column "
+        f"the last column, taken as the label, has {len(np.unique(table[:, last]))} values in "
+        f"{len(table)} lines, column "
         f"{few[0]}{name} has {values(few[0])}: if that is the label, choose it with label={few[0]} "
         f"(--set problem.label={few[0]})"
     )
@@ -244,16 +261,20 @@ def _other_label(table: Array, names: list[str]) -> str:
 def _label_column(
     header: list[str], width: int, label: str | int | None, line: str
 ) -> tuple[int, bool]:
-    """Return the number of the label's column, and whether the user or its name has chosen it; it is the last one otherwise."""
+    """Return the number of the label's column, and whether the user or its name has chosen it;
+    it is the last one otherwise.
+    """
     if "" in header:
         raise ValueError(
-            f"{line}: column {header.index('') + 1} has no name (if it is a pandas index, write the file with index=False)"
+            f"{line}: column {header.index('') + 1} has no name (if it is a pandas index, write "
+            "the file with index=False)"
         )
     if label is None:
         named = [i for i, name in enumerate(header) if name.lower() in LABELS]
         if len(named) > 1:
             raise ValueError(
-                f"{line}: {len(named)} label columns ({', '.join(header[i] for i in named)}), expected one of "
+                f"{line}: {len(named)} label columns ({', '.join(header[i] for i in named)}), "
+                "expected one of "
                 f"{', '.join(LABELS)} (label=... chooses)"
             )
         return (named[0], True) if named else (width - 1, False)
@@ -270,7 +291,9 @@ def _label_column(
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, words) of each line that is not blank and not a # comment; the place is the file and the line's number."""
+    """Yield (place, words) of each line that is not blank and not a # comment; the place is the
+    file and the line's number.
+    """
     delimiter = ""
     for line, text in enumerate(_lines(path), start=1):
         if text.strip() and not text.lstrip().startswith("#"):
@@ -293,13 +316,14 @@ def _is_header(words: list[str]) -> bool:
     return named or (any(map(str.strip, words)) and all(_float(word) is None for word in words))
 
 
-# -- LIBSVM ------------------------------------------------------------------------------------------------------
+# -- LIBSVM ----------------------------------------------------------------------------------------
 
 
 def _libsvm(path: Path, label: str | int | None) -> Table:
     if label is not None:
         raise ValueError(
-            f"{path}: label = {label!r}, but every line of a LIBSVM file begins with its label: omit label"
+            f"{path}: label = {label!r}, but every line of a LIBSVM file begins with its label: "
+            "omit label"
         )
     y: list[float] = []
     where: list[int] = []
@@ -324,7 +348,8 @@ def _libsvm(path: Path, label: str | int | None) -> Table:
                 raise ValueError(f"{place}: {word[:40]!r}, expected index:value")
             if not last < int(number):
                 raise ValueError(
-                    f"{place}: index {number} after {last}, expected ascending indices from 1, or from 0 in the whole "
+                    f"{place}: index {number} after {last}, expected ascending indices from 1, or "
+                    "from 0 in the whole "
                     "file"
                 )
             last = int(number)
@@ -335,14 +360,16 @@ def _libsvm(path: Path, label: str | int | None) -> Table:
         raise ValueError(f"{path}: no lines with data, expected samples")
     if not index:
         raise ValueError(
-            f"{path}: {len(y)} labels but no features, expected 'label index:value ...' (for values "
+            f"{path}: {len(y)} labels but no features, expected 'label index:value ...' (for "
+            "values "
             "separated by commas, name the file .csv)"
         )
     first = min(min(index), 1)  # a file that uses the index 0 counts from 0
     width = max(index) + 1 - first
     if (size := 8 * len(y) * width) > MEMORY:
         raise ValueError(
-            f"{path}: {len(y)} samples of {width} features need {size / 1e9:.3g} GB as a dense matrix, "
+            f"{path}: {len(y)} samples of {width} features need {size / 1e9:.3g} GB as a dense "
+            "matrix, "
             "expected at most 8 GB (select features)"
         )
     A = np.zeros((len(y), width))

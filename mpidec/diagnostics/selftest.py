@@ -1,7 +1,7 @@
 """Self-tests of each MPI call and each kernel that the package uses, with known results.
 
-Each function is collective and raises an exception if the result is wrong; it may return a remark.  The caller sets a time
-limit.
+Each function is collective and raises an exception if the result is wrong; it may return a remark.
+The caller sets a time limit.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ def nonblocking(comm: MPI.Intracomm) -> None:
 
 
 def ineighbor_alltoallv(comm: MPI.Intracomm) -> None:
-    """Neighbourhood collective on a directed chain: the first rank receives nothing, the last one sends nothing."""
+    """Neighbourhood collective on a directed chain: the first rank receives nothing, the last
+    one sends nothing.
+    """
     sources, dests = list(range(comm.rank))[-1:], list(range(comm.rank + 1, comm.size))[:1]
     graph = comm.Create_dist_graph_adjacent(sources, dests, reorder=False)
     sent, arrived = np.full(2 * len(dests), float(comm.rank)), np.empty(2 * len(sources))
@@ -156,8 +158,9 @@ def shared_memory(comm: MPI.Intracomm) -> None:
 def known_sum(comm: MPI.Intracomm) -> None:
     """Weighted sums `x + sum_j (w_j x_j - v_j x)` whose last bits tell how they were rounded.
 
-    Fused multiply-add changes the first two, another order of the terms the third, and processors told to flush subnormal
-    numbers to zero (by any library of the process that was compiled with -ffast-math) the last one.
+    Fused multiply-add changes the first two, another order of the terms the third, and processors
+    told to flush subnormal numbers to zero (by any library of the process that was compiled with
+    -ffast-math) the last one.
     """
     e, tiny = 2.0**-30, np.arange(5).view(np.float64)  # multiples of the least number, 5e-324
     sums = [
@@ -178,8 +181,10 @@ def known_sum(comm: MPI.Intracomm) -> None:
         bits, due = out.view(np.int64), np.float64(expected).view(np.int64)
         if not np.all(bits == due):
             raise ValueError(
-                f"gave the bits {bits[0, 0]:#x}, expected {due:#x}: mpidec, or another library of this process, was "
-                "compiled with -ffast-math or fused multiply-add, so that results may differ between machines"
+                f"gave the bits {bits[0, 0]:#x}, expected {due:#x}: mpidec, or another library of "
+                "this process, was "
+                "compiled with -ffast-math or fused multiply-add, so that results may differ "
+                "between machines"
             )
 
 
@@ -189,7 +194,9 @@ def node_of(net: Network) -> set[int]:
 
 
 def mixing(transport: str, comm: MPI.Intracomm) -> str | None:
-    """Two mixings on an exponential graph, against the dense product, and against the same in one process, bit for bit."""
+    """Two mixings on an exponential graph, against the dense product, and against the same in
+    one process, bit for bit.
+    """
     graph, d = topology.exponential(comm.size), 1000
     rows = (np.arange(1.0, comm.size * d + 1) * 7919 % 1009 / 1009).reshape(comm.size, d)
     with Network(comm.size, comm, transport=transport) as net:

@@ -1,1 +1,3 @@
-"""The loop around solvers: solve, simulate and tune; results, outcomes, metrics, provenance, step sizes."""
+"""The loop around solvers: solve, simulate and tune; results, outcomes, metrics, provenance,
+step sizes.
+"""

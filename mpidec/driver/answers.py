@@ -1,4 +1,6 @@
-"""What the problem answers to a solver, and the exceptions of a rank, which wait for the next decision of all ranks."""
+"""What the problem answers to a solver, and the exceptions of a rank, which wait for the next
+decision of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Evaluate = Callable[[], np.ndarray]
 
 
 def term_of(oracle: Problem | Oracle | None) -> Term | None:
-    """The term of a problem, whose proximal points a solver takes; None if the gradients include a subgradient of it."""
+    """The term of a problem, whose proximal points a solver takes; None if the gradients include
+    a subgradient of it.
+    """
     included = getattr(oracle, "includes_term", False)
     return None if included else getattr(problem_of(oracle), "term", None)
 
@@ -32,7 +36,8 @@ def term_of(oracle: Problem | Oracle | None) -> Term | None:
 def gradients_for(
     solver: Solver, oracle: Problem | Oracle | None, agents: range, seed: int
 ) -> Gradient | None:
-    """The function that evaluates the gradients of the local agents; None for a solver that asks for nothing.
+    """The function that evaluates the gradients of the local agents; None for a solver that asks
+    for nothing.
 
     Raises
     ------
@@ -43,7 +48,8 @@ def gradients_for(
     if isinstance(solver, Asynchronous):
         if needs.functions != ("grad",):
             raise ValueError(
-                f"{name} needs {', '.join(needs.functions) or 'nothing'} of the functions, expected gradients: events take "
+                f"{name} needs {', '.join(needs.functions) or 'nothing'} of the functions, "
+                "expected gradients: events take "
                 "one gradient each"
             )
         if problem is None and not solver.needs_problem:
@@ -61,7 +67,8 @@ def gradients_for(
         drawn = getattr(oracle, "random", True) or hasattr(oracle, "batches")
         if hasattr(oracle, "start") and drawn:
             raise ValueError(
-                f"{name} minimizes each agent's own function and takes no random gradients, got {type(oracle).__name__}: "
+                f"{name} minimizes each agent's own function and takes no random gradients, got "
+                f"{type(oracle).__name__}: "
                 "pass the problem itself, or take a linearized method, such as DLM"
             )
     if hasattr(oracle, "start"):
@@ -93,7 +100,9 @@ class Errors:
             raise
 
     def or_zeros(self, evaluate: Evaluate, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """What `evaluate` returns; zeros once it has raised an exception on one of several ranks."""
+        """What `evaluate` returns; zeros once it has raised an exception on one of several
+        ranks.
+        """
         if self.first is None:
             try:
                 answer = evaluate()
@@ -111,7 +120,8 @@ class Errors:
 
 
 class Answers:
-    """The functions of the local agents, step by step, as solvers ask them (`mpidec.protocols.Functions`).
+    """The functions of the local agents, step by step, as solvers ask them
+    (`mpidec.protocols.Functions`).
 
     Parameters
     ----------
@@ -125,7 +135,8 @@ class Answers:
     Attributes
     ----------
     gradients, points : int
-        Number of gradients, and of proximal points of whole functions, that each agent has answered.
+        Number of gradients, and of proximal points of whole functions, that each agent has
+        answered.
     """
 
     def __init__(
@@ -162,7 +173,9 @@ class Answers:
         return self._checked(lambda: term.prox(V, t), V.shape, V.dtype)  # type: ignore[arg-type]
 
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """The proximal points of the functions with their term, with a parameter for each agent; found from `start` on."""
+        """The proximal points of the functions with their term, with a parameter for each agent;
+        found from `start` on.
+        """
         self.points += 1
         prox = getattr(self._problem, "prox")  # noqa: B009  (optional)
         known = {"start": start} if self._starts else {}
@@ -175,7 +188,8 @@ class Answers:
     def recall(
         self, memory: Mapping[str, np.ndarray], gradients: int, points: int, step: int
     ) -> None:
-        """Continue after `step` steps with what `memory` returned, and with the numbers of gradients and proximal points.
+        """Continue after `step` steps with what `memory` returned, and with the numbers of
+        gradients and proximal points.
 
         Raises
         ------
@@ -184,7 +198,8 @@ class Answers:
         self.gradients, self.points = gradients, points
         if step > 0 and isinstance(self._gradient, Remembering) != bool(memory):
             raise ResumeError(
-                f"the checkpoint of step {step} has {'a' if memory else 'no'} memory of variance-reduced gradients: "
+                f"the checkpoint of step {step} has {'a' if memory else 'no'} memory of "
+                "variance-reduced gradients: "
                 "resume with the oracle that wrote it"
             )
         if memory and isinstance(self._gradient, Remembering):

@@ -1,4 +1,6 @@
-"""Arguments of `solve` as users give them: names, classes, graphs and matrices; what cannot be used is refused in one line."""
+"""Arguments of `solve` as users give them: names, classes, graphs and matrices; what cannot be
+used is refused in one line.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ def problem_of(oracle: Problem | Oracle | None) -> Problem | None:
 def infer_agents(
     problem: Problem | Oracle | None, topology: TopologyLike, x0: ArrayLike | None = None
 ) -> int:
-    """Return the number of agents n that the arguments of `solve` stand for; if the problem knows only its local ones, m.
+    """Return the number of agents n that the arguments of `solve` stand for; if the problem knows
+    only its local ones, m.
 
     Parameters
     ----------
@@ -111,7 +114,8 @@ def infer_agents(
     if x0 is not None and np.ndim(x0) == 2:
         return len(np.asarray(x0))
     raise ValueError(
-        "the number of agents is unknown: give a topology with it, such as mpidec.topology.ring(16), or x0 of shape "
+        "the number of agents is unknown: give a topology with it, such as "
+        "mpidec.topology.ring(16), or x0 of shape "
         "(n, d)"
     )
 
@@ -128,20 +132,21 @@ def as_topology(
     Parameters
     ----------
     topology : Topology, Schedule, str, networkx graph, matrix or function
-        A name (one of the package, an entry point, or ``FILE.py:NAME``), a graph (with Metropolis weights), a stochastic
-        matrix, or a function of n that returns any of these.
+        A name (one of the package, an entry point, or ``FILE.py:NAME``), a graph (with Metropolis
+        weights), a stochastic matrix, or a function of n that returns any of these.
     n : int
         Number of agents.
     weights : str or float, optional
         Those of a networkx graph, which has none of its own.
     solver : Solver or class, optional
-        The one that will use the topology.  Of asynchronous solvers only the edges count: a directed graph then has "push"
-        weights by default.
+        The one that will use the topology.  Of asynchronous solvers only the edges count: a
+        directed graph then has "push" weights by default.
 
     Raises
     ------
     ValueError, TypeError
-        If it is something else, or has another number of agents; if weights are given to what has its own.
+        If it is something else, or has another number of agents; if weights are given to what has
+        its own.
 
     Examples
     --------
@@ -155,7 +160,8 @@ def as_topology(
     )
     if graph.n != n:
         raise ValueError(
-            f"topology {graph.name} has {graph.n} agents, expected {n}, as many as the problem or the network: "
+            f"topology {graph.name} has {graph.n} agents, expected {n}, as many as the problem or "
+            "the network: "
             f"build it with n = {n}"
         )
     return graph
@@ -195,7 +201,8 @@ def _converted(
         name = solver.__name__ if isinstance(solver, type) else type(solver).__name__
         own = DIGRAPH_WEIGHTS[solver.needs.kinds[-1]]
         remedy = (
-            f'{name} takes weights="{own}" on it: from_networkx(G, weights="{own}"), or topology.weights={own} on the '
+            f'{name} takes weights="{own}" on it: from_networkx(G, weights="{own}"), or '
+            f"topology.weights={own} on the "
             "command line"
         )
         raise ValueError(str(error).replace(FOR_DIGRAPHS, remedy)) from None
@@ -204,7 +211,8 @@ def _converted(
 def as_solver(
     solver: Solver | type[Solver] | str, problem: Problem | Oracle | None = None
 ) -> Solver:
-    """Return the solver that `solver` stands for: an instance, a class (made with its defaults), or a name.
+    """Return the solver that `solver` stands for: an instance, a class (made with its defaults), or
+    a name.
 
     Raises
     ------
@@ -254,7 +262,9 @@ def as_solver(
 
 
 def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
-    """Return the solver with the term of the problem, if it has a field for it; refuse one that would ignore the term."""
+    """Return the solver with the term of the problem, if it has a field for it; refuse one that
+    would ignore the term.
+    """
     term = getattr(problem_of(problem), "term", None)
     if term is None:
         return solver
@@ -268,11 +278,13 @@ def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
             "use a solver with a proximal step, such as NIDS"
             if bounded
             else (
-                "wrap the problem in mpidec.problems.Subgradient(problem), or use a solver with a proximal step, such as NIDS"
+                "wrap the problem in mpidec.problems.Subgradient(problem), or use a solver with a "
+                "proximal step, such as NIDS"
             )
         )
         raise ValueError(
-            f"the problem has the term {term!r}, which {type(solver).__name__} would ignore, as it takes gradients: "
+            f"the problem has the term {term!r}, which {type(solver).__name__} would ignore, as it "
+            "takes gradients: "
             f"{remedy}"
         )
     return solver
@@ -285,7 +297,8 @@ def _takes_term(solver: Solver | type[Solver]) -> bool:
 
 
 def with_subgradients(oracle: Problem | Oracle, solver: type[Solver]) -> Problem | Oracle:
-    """Return `oracle`, with subgradients of the problem's term if the class `solver` takes gradients and no term.
+    """Return `oracle`, with subgradients of the problem's term if the class `solver` takes
+    gradients and no term.
 
     Examples
     --------
@@ -332,7 +345,8 @@ def as_oracle(problem: T) -> T:
         )
     if inspect.isclass(problem) and not _is_solver(problem):
         raise TypeError(
-            f"problem is the class {problem.__name__}: pass an object, such as {problem.__name__}(A, b)"
+            f"problem is the class {problem.__name__}: pass an object, such as "
+            f"{problem.__name__}(A, b)"
         )
     from_data = "mpidec.problems.load_problem((A, y), n=16)"
     for wrong, kind, remedy in (
@@ -355,20 +369,25 @@ def as_oracle(problem: T) -> T:
     missing = [name for name in ("m", "d", "value", "grad") if not hasattr(inner, name)]
     if missing:
         raise TypeError(
-            f"problem {type(inner).__name__} has no {', '.join(missing)}, expected m and d (the local agents and the "
-            "length of a row), value(X) -> (m,) and grad(X) -> (m, d): mpidec.problems.Custom(value, grad, m, d) has "
+            f"problem {type(inner).__name__} has no {', '.join(missing)}, expected m and d (the "
+            "local agents and the "
+            "length of a row), value(X) -> (m,) and grad(X) -> (m, d): "
+            "mpidec.problems.Custom(value, grad, m, d) has "
             "them"
         )
     for name in ("m", "d"):
         if not isinstance(getattr(inner, name), numbers.Integral):
             raise TypeError(
-                f"problem {type(inner).__name__}: {name} is {getattr(inner, name)!r}, expected an integer: "
+                f"problem {type(inner).__name__}: {name} is {getattr(inner, name)!r}, expected an "
+                "integer: "
                 f"{'the number of local agents' if name == 'm' else 'the length of a row'}"
             )
     if callable(getattr(inner, "x_star", None)):
         raise TypeError(
-            f"problem {type(inner).__name__}: x_star is a function, expected an array of shape (d,) or None: the minimizer of a "
-            "run does not move; for one that does, take steps in a loop of your own (docs/guide/signal_processing.md)"
+            f"problem {type(inner).__name__}: x_star is a function, expected an array of shape "
+            "(d,) or None: the minimizer of a "
+            "run does not move; for one that does, take steps in a loop of your own "
+            "(docs/guide/signal_processing.md)"
         )
     return problem
 
@@ -414,7 +433,8 @@ def check_arguments(unknown: Mapping[str, object], function: Callable[..., objec
         elif name == "weights":
             remedy = (
                 "they belong to the topology, such as "
-                f"mpidec.topology.ring(16, weights={value!r:.20}) or from_networkx(G, weights={value!r:.20})"
+                f"mpidec.topology.ring(16, weights={value!r:.20}) or from_networkx(G, "
+                f"weights={value!r:.20})"
             )
         elif name in ("l1", "l2", "batch_size", "partition", "standardize"):
             remedy = "it belongs to the problem, such as mpidec.problems.load_problem(data, n=16, l2=0.1) or MiniBatch(problem, 32)"
@@ -439,12 +459,14 @@ def check_step_size(solver: Solver) -> None:
     size = getattr(solver, "step_size", None)
     if isinstance(size, np.ndarray):
         raise ValueError(
-            f"{type(solver).__name__}: step_size is an array of shape {size.shape}, expected one number for all agents and "
+            f"{type(solver).__name__}: step_size is an array of shape {size.shape}, expected one "
+            "number for all agents and "
             'columns, "auto", "safe", or a function of the step'
         )
     if solver.needs.problem and isinstance(size, numbers.Real) and size == 0:
         raise ValueError(
-            f'{type(solver).__name__}: step_size is {size}, expected a number > 0, or "auto": with 0 it takes no '
+            f'{type(solver).__name__}: step_size is {size}, expected a number > 0, or "auto": with '
+            "0 it takes no "
             "steps towards the minimum"
         )
 
@@ -452,10 +474,11 @@ def check_step_size(solver: Solver) -> None:
 def check_callbacks(
     problem: Problem | None, X: np.ndarray, lo: int = 0, gradient: bool = True
 ) -> None:
-    """Check what a problem of the user's own returns at the initial point: real numbers in the right shape, finite gradients.
+    """Check what a problem of the user's own returns at the initial point: real numbers in the
+    right shape, finite gradients.
 
-    Near it, gradients are compared with differences of values (see `mpidec.problems.differences`), unless the problem has the
-    attribute ``check = False``.
+    Near it, gradients are compared with differences of values (see `mpidec.problems.differences`),
+    unless the problem has the attribute ``check = False``.
 
     Parameters
     ----------
@@ -494,24 +517,29 @@ def check_callbacks(
         _check_array(f"problem {name}: {what}(X)", result, X, shape)
         if not np.array_equal(given, X):
             raise ValueError(
-                f"problem {name}: {what}(X) changes X, expected it to leave X alone: write X = X - ..., not X -= ..."
+                f"problem {name}: {what}(X) changes X, expected it to leave X alone: write X = X - "
+                "..., not X -= ..."
             )
         if what == "value":
             continue
         if isinstance(result, np.ndarray) and np.shares_memory(result, given):
             raise ValueError(
-                f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: return X.copy()"
+                f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: "
+                "return X.copy()"
             )
         if isinstance(result, np.ndarray) and np.shares_memory(result, problem.grad(given)):
             raise ValueError(
-                f"problem {name}: grad(X) returns the same array at each call, expected a new one: return G.copy()"
+                f"problem {name}: grad(X) returns the same array at each call, expected a new one: "
+                "return G.copy()"
             )
         bad = ~np.isfinite(result)
         if gradient and bad.any():
             row = int(bad.any(axis=1).argmax())
             raise ValueError(
-                f"problem {name}: the gradient of agent {lo + row} at x0 is {np.ravel(result[row])[bad[row]][0]}, expected "
-                "finite numbers: look for NaN or inf in the data of that agent, or choose an x0 in the domain of f"
+                f"problem {name}: the gradient of agent {lo + row} at x0 is "
+                f"{np.ravel(result[row])[bad[row]][0]}, expected "
+                "finite numbers: look for NaN or inf in the data of that agent, or choose an x0 in "
+                "the domain of f"
             )
     if gradient and getattr(problem, "check", True) is not False:
         _check_gradient(problem, X, lo)
@@ -540,9 +568,12 @@ def _check_gradient(problem: Problem, X: np.ndarray, lo: int) -> None:
         return
     less = "" if term is None else ", less the term,"
     raise ValueError(
-        f"problem {type(problem).__name__}: grad(X) is not the gradient of value(X){less} for agent {lo + wrong.row}: along a "
-        f"random direction near x0, value changes at the rate {wrong.value:.6g}, by grad it is {wrong.grad:.6g}; correct one of "
-        "them, or give the problem check=False, as in Custom(..., check=False), if they are meant to differ"
+        f"problem {type(problem).__name__}: grad(X) is not the gradient of value(X){less} for "
+        f"agent {lo + wrong.row}: along a "
+        f"random direction near x0, value changes at the rate {wrong.value:.6g}, by grad it is "
+        f"{wrong.grad:.6g}; correct one of "
+        "them, or give the problem check=False, as in Custom(..., check=False), if they are meant "
+        "to differ"
     )
 
 
@@ -576,8 +607,10 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
         small = net.size == 1 and problem.m > net.n
         graph = f"build a topology with n = {problem.m}, as W has {net.n} agents, or " * small
         raise ValueError(
-            f"rank {net.rank}: the problem has {problem.m} agents, but this rank hosts {net.m} (agents "
-            f"{net.lo}:{net.hi} of {net.n}): {graph}pass the data of the local agents, A[net.lo:net.hi], or "
+            f"rank {net.rank}: the problem has {problem.m} agents, but this rank hosts {net.m} "
+            "(agents "
+            f"{net.lo}:{net.hi} of {net.n}): {graph}pass the data of the local agents, "
+            "A[net.lo:net.hi], or "
             "load_problem(..., net=net)"
         )
     dtype = getattr(problem, "dtype", getattr(x0, "dtype", None))  # of Neural, a torch.dtype
@@ -600,7 +633,8 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
         )
     if not np.isfinite(x0).all():
         raise ValueError(
-            f"x0 is not finite in {np.count_nonzero(~np.isfinite(x0))} of {x0.size} entries, the first at index "
+            f"x0 is not finite in {np.count_nonzero(~np.isfinite(x0))} of {x0.size} entries, the "
+            "first at index "
             f"{tuple(int(i) for i in np.argwhere(~np.isfinite(x0))[0])}"
         )
     return np.tile(x0, (net.m, 1)) if x0.ndim == 1 else np.array(x0[net.lo : net.hi])
@@ -620,7 +654,8 @@ def network_for(
             counts = ranks.collectives.gather_all(np.array(inner.m), "solve").tolist()
             if set(counts) != {1}:  # each rank may hold some agents, or all of them
                 raise ValueError(
-                    f"the number of agents is unknown: the problems of the ranks have {counts} agents; pass a "
+                    f"the number of agents is unknown: the problems of the ranks have {counts} "
+                    "agents; pass a "
                     "topology with n, such as mpidec.topology.ring(n), or net=, a Network"
                 )
             n = len(counts)
@@ -646,7 +681,8 @@ def check_equal(net: Network, arguments: Mapping[str, object]) -> None:
         for name, mine, other in zip(arguments, rows[0], others):
             if mine != other and error is None:
                 error = ValueError(
-                    f"rank 0 and rank {rank} call solve with different {name}: {mine.decode(errors='replace')} and "
+                    f"rank 0 and rank {rank} call solve with different {name}: "
+                    f"{mine.decode(errors='replace')} and "
                     f"{other.decode(errors='replace')}; every rank must pass the same"
                 )
     net.agree(error)
@@ -698,6 +734,7 @@ def _is_graph(thing: object) -> bool:
 
 def _expected() -> str:
     return (
-        'expected a name such as "exact_diffusion", or an object such as mpidec.solvers.ExactDiffusion(step_size=0.1) '
+        'expected a name such as "exact_diffusion", or an object such as '
+        "mpidec.solvers.ExactDiffusion(step_size=0.1) "
         "(python -m mpidec.run --list)"
     )

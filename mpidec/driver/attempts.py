@@ -1,4 +1,6 @@
-"""Attempts of a run: one, or several with smaller and smaller step sizes where a search has found the first one."""
+"""Attempts of a run: one, or several with smaller and smaller step sizes where a search has
+found the first one.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def attempts(
     choice: Choice,
     run: Callable[[Choice, Guard | None, bool], R],
 ) -> R:
-    """The result of `run(choice, guard, last)`; again with a smaller step size after each `Retry`; collective."""
+    """The result of `run(choice, guard, last)`; again with a smaller step size after each
+    `Retry`; collective.
+    """
     for attempt in range(ATTEMPTS):
         try:
             return run(choice, search.guard(choice, attempt), False)
@@ -52,7 +56,8 @@ def attempts(
             smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
             if net.rank == 0:
                 warnings.warn(
-                    f"{name_of(solver)} did not converge with the step size {choice.step_size:.4g} ({retry}): the run "
+                    f"{name_of(solver)} did not converge with the step size {choice.step_size:.4g} "
+                    f"({retry}): the run "
                     f"begins again with {smaller.step_size:.4g}",
                     RuntimeWarning,
                     stacklevel=4,
@@ -98,7 +103,8 @@ class Attempt:
             self.guard.check(k, X)
 
     def retry(self, end: RunEnd, k: int) -> None:
-        """Begin again if the run has diverged, not at once, and there are smaller step sizes to try.
+        """Begin again if the run has diverged, not at once, and there are smaller step sizes to
+        try.
 
         Raises
         ------
@@ -117,7 +123,9 @@ class Attempt:
         return RunEnd(Outcome.DIVERGED, reason, agent)
 
     def _at_once(self, k: int) -> bool:
-        """Whether iterates not finite after step `k` are so with any step size that a search would find."""
+        """Whether iterates not finite after step `k` are so with any step size that a search
+        would find.
+        """
         first = self.plan.solver.period if self.mixer.disturbance else 1
         return self.choice is not None and k in (1, first)
 
@@ -132,7 +140,8 @@ class Attempt:
         if not self.last or self.unstable:
             return far
         return (
-            f"{far}, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give a step size or a "
+            f"{far}, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or "
+            "give a step size or a "
             "schedule"
         )
 
@@ -167,7 +176,10 @@ class Attempt:
         """The reason of the end, and of a divergence the schedule, if that is the likely cause."""
         if end.outcome is not Outcome.DIVERGED or not self.unstable:
             return end.reason
-        return f"{end.reason}; unless the step size is too large, the schedule is the cause: {self.unstable}"
+        return (
+            f"{end.reason}; unless the step size is too large, the schedule is the cause: "
+            f"{self.unstable}"
+        )
 
 
 def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
@@ -206,7 +218,9 @@ def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
 
 
 def _as_recorded(plan: Plan) -> Plan:
-    """The plan of a resumed run, with the step size and the weights that the run has found before; collective."""
+    """The plan of a resumed run, with the step size and the weights that the run has found
+    before; collective.
+    """
     if requested_rule(plan.solver) is None or plan.record is None or not plan.record.resume:
         return plan
     size, weights = recorded_choice(plan.net, plan.record)

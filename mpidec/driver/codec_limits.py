@@ -1,4 +1,6 @@
-"""Mixers and methods: codecs with which a method is known not to converge, and what limits the accuracy of exact methods."""
+"""Mixers and methods: codecs with which a method is known not to converge, and what limits the
+accuracy of exact methods.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,16 @@ def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
             else "graphs that change exclude it: round"
         )
         return (
-            f"{name} does not come close to the minimizer, or diverges, with {codec!r} without error feedback: {remedy} all "
+            f"{name} does not come close to the minimizer, or diverges, with {codec!r} without "
+            f"error feedback: {remedy} all "
             'entries to nearest, as "blockwise8" or "float16" do'
         )
     if codec.delta(d) < least and (feedback or codec.unbiased):
         return (
-            f"{name} may diverge with {codec!r}, which has a contraction parameter delta of {codec.delta(d):.3g} for rows of "
-            f"{d}; expected >= {least:g}: send more of each row, or take another solver, such as gradient_tracking"
+            f"{name} may diverge with {codec!r}, which has a contraction parameter delta of "
+            f"{codec.delta(d):.3g} for rows of "
+            f"{d}; expected >= {least:g}: send more of each row, or take another solver, such as "
+            "gradient_tracking"
         )
     return ""
 

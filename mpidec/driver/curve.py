@@ -1,4 +1,6 @@
-"""What shapes the curve of a run, in words: a run is resumed with the same, or told of what has changed."""
+"""What shapes the curve of a run, in words: a run is resumed with the same, or told of what has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ def curve(
 ) -> dict[str, str]:
     """The root attribute ``curve``, on rank 0: texts and numbers by name, as JSON; collective.
 
-    Of the problem its class and its plain parameters, and value and gradient at the initial rows `X`, unless they are random.  Its
-    data have a hash besides (see `provenance`).
+    Of the problem its class and its plain parameters, and value and gradient at the initial rows
+    `X`, unless they are random.  Its data have a hash besides (see `provenance`).
     """
     rows = net.gather(X)
     problem = problem_of(oracle)
@@ -77,7 +79,9 @@ def _parts(solver: Solver, prefix: str) -> Words:
 
 
 def _oracles(oracle: object) -> Words:
-    """The classes of the oracles and of the problem, from the outside, and their numbers, texts and terms."""
+    """The classes of the oracles and of the problem, from the outside, and their numbers, texts
+    and terms.
+    """
     kinds, found = list[str](), Words()
     inner = oracle
     while inner is not None:
@@ -103,7 +107,9 @@ def _parameters(kind: type) -> Iterable[str]:
 
 
 def _at_start(net: Network, problem: Problem | None, X: np.ndarray) -> Words:
-    """Sums over the agents of their values and gradients at X, weighted differently; without those that are random."""
+    """Sums over the agents of their values and gradients at X, weighted differently; without
+    those that are random.
+    """
     if problem is None:
         return {}
     m, d = X.shape

@@ -1,4 +1,6 @@
-"""Collective decisions of a run (diverged, interrupted, checkpoint), by one small reduction from time to time."""
+"""Collective decisions of a run (diverged, interrupted, checkpoint), by one small reduction from
+time to time.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ class Decision(NamedTuple):
     Attributes
     ----------
     diverged : (int, int) or None
-        The first step after which an iterate was not finite, if there is one, and the first agent concerned.
+        The first step after which an iterate was not finite, if there is one, and the first agent
+        concerned.
     interrupted : bool
         Whether a rank was interrupted.
     checkpoint : bool
@@ -36,9 +39,11 @@ class Decision(NamedTuple):
 
 
 class Control:
-    """Monitor of one rank's iterates, which decides together with the other ranks how the run continues.
+    """Monitor of one rank's iterates, which decides together with the other ranks how the run
+    continues.
 
-    A decision is due every 128 steps, or every half second by the clock of rank 0, whichever comes first.
+    A decision is due every 128 steps, or every half second by the clock of rank 0, whichever comes
+    first.
 
     Parameters
     ----------
@@ -55,7 +60,9 @@ class Control:
         self._saved = time.monotonic()
 
     def watch(self, k: int, X: np.ndarray) -> None:
-        """Record step `k` and the agent if it is the first one after which a local iterate is not finite."""
+        """Record step `k` and the agent if it is the first one after which a local iterate is
+        not finite.
+        """
         if self._diverged == _NEVER and not math.isfinite(X.sum()):
             wrong = ~np.isfinite(X).reshape(len(X), -1).all(axis=1)
             if wrong.any():  # a sum of large finite numbers may overflow, too

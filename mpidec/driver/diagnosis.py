@@ -1,4 +1,6 @@
-"""Likely causes of missed targets: each sentence says what was measured, or what a solver, mixer or oracle states of itself."""
+"""Likely causes of missed targets: each sentence says what was measured, or what a solver, mixer
+or oracle states of itself.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _ROUNDING = 64.0  # units of roundoff, of the largest gradient and of the rows, 
 _ACCURATE = {"float32": 1e-4, "float64": 1e-10}  # relative error below which its limit is rounding
 _WRONG = 0.01  # of the largest gradient of the run, at an x_star that is no minimizer
 _STILL = 1e-9  # relative change of an objective that rests
-_STEADY = 1.1  # largest factor between the rates of two quarters of a run; 1.17 if errors fall as a power of k
+# largest factor between the rates of two quarters of a run; 1.17 if errors fall as a power of k
+_STEADY = 1.1
 _SLOW = 10  # factor of the steps taken up to which those missing are told
 _LARGE = 500  # agents up to which the spectral gap is computed for a message
 _ERRORS = ("error", "error_rms", "error_max")
@@ -67,7 +70,7 @@ class Diagnosis:
     unstable: str = ""
     searched: bool = False
 
-    # -- what was measured --------------------------------------------------------------------------------------------
+    # -- what was measured -------------------------------------------------------------------------
 
     @property
     def values(self) -> np.ndarray:
@@ -137,7 +140,7 @@ class Diagnosis:
         scale = float(self.metrics["gradient_norm"].max())
         return math.sqrt(self.net.sum(apart)[0] / self.net.n) <= self.roundoff * scale
 
-    # -- what the parts of the run state of themselves -----------------------------------------------------------------
+    # -- what the parts of the run state of themselves ---------------------------------------------
 
     @property
     def step_size(self) -> float | None:
@@ -172,11 +175,12 @@ class Diagnosis:
             return ""
         smaller = f", or a step size smaller{self.than}" if bias is Bias.STEP else ""
         return (
-            f"{name_of(self.solver)} is a method with a bias, a distance from the minimizer with a constant step size, and "
+            f"{name_of(self.solver)} is a method with a bias, a distance from the minimizer with a "
+            "constant step size, and "
             f"{bias.value}: use an exact method, such as {self.exact}{smaller}"
         )
 
-    # -- the causes ----------------------------------------------------------------------------------------------------
+    # -- the causes --------------------------------------------------------------------------------
 
     def cause(self) -> str:
         """The likely cause, with a remedy, or "" where nothing is known; collective."""
@@ -200,7 +204,8 @@ class Diagnosis:
         there = f"the gradient is zero up to rounding ({gradient[-1]:.2g}, at most {gradient.max():.2g} before)"
         if self.name in _ERRORS and self.last > _ACCURATE[dtype]:
             return self._of_x_star() or (
-                f"{there}, as at x_star: there are several stationary points, or the function is flat between them"
+                f"{there}, as at x_star: there are several stationary points, or the function is "
+                "flat between them"
             )
         if self.name == "objective":
             return f"{there}: the target lies below the objective at this stationary point"
@@ -210,7 +215,9 @@ class Diagnosis:
         )
 
     def _of_x_star(self) -> str:
-        """The cause where the gradient tells that x_star is no minimizer, or a less accurate one than the end of the run."""
+        """The cause where the gradient tells that x_star is no minimizer, or a less accurate one
+        than the end of the run.
+        """
         x_star = getattr(self.problem, "x_star", None)
         if self.name not in _ERRORS or x_star is None or self.problem is None:
             return ""
@@ -221,7 +228,8 @@ class Diagnosis:
         if not closer and not there > _WRONG * gradient.max():
             return ""
         return (
-            f"x_star is not where the gradient vanishes: gradient_norm is {there:.2g} there, and {gradient[-1]:.2g} at the mean of "
+            f"x_star is not where the gradient vanishes: gradient_norm is {there:.2g} there, and "
+            f"{gradient[-1]:.2g} at the mean of "
             "the agents: give the minimizer as x_star, or stop at gradient_norm"
         )
 
@@ -241,7 +249,9 @@ class Diagnosis:
         return f"{told} as at the start: take more steps{larger}, or begin elsewhere (x0)"
 
     def _of_growth(self) -> str:
-        """The cause where the objective has grown, and not from the neighbourhood of the minimizer to where the agents rest."""
+        """The cause where the objective has grown, and not from the neighbourhood of the
+        minimizer to where the agents rest.
+        """
         first, last = (float(self.metrics["objective"][j]) for j in (0, -1))
         if self.since is not None or not last > first + 1e-9 * abs(first):
             return ""
@@ -259,7 +269,8 @@ class Diagnosis:
             return f"{rests}: {self.bias}"
         if random:
             return (
-                f"{rests}, and the gradients are random: use a step size smaller{self.than}, or gradients of less noise, such as "
+                f"{rests}, and the gradients are random: use a step size smaller{self.than}, or "
+                "gradients of less noise, such as "
                 "those of larger batches"
             )
         if not is_smooth(self.oracle):
@@ -271,7 +282,8 @@ class Diagnosis:
         gradient = self.metrics["gradient_norm"][-1]
         if is_reduced(self.oracle) and not self.vanished:
             return (
-                f"{rests}, where gradient_norm is {gradient:.2g}: the gradients of {name_of(self.oracle)} do not lead closer: take "
+                f"{rests}, where gradient_norm is {gradient:.2g}: the gradients of "
+                f"{name_of(self.oracle)} do not lead closer: take "
                 "exact ones more often (period), larger batches, or the problem itself"
             )
         return f"{rests} since step {self.since}, where gradient_norm is {gradient:.2g}"
@@ -285,7 +297,8 @@ class Diagnosis:
         if is_random(self.oracle):
             more = "take more steps, or " if falls else "use "
             return (
-                f"{falls}{joined}the gradients are random, which keeps {self.name} above a level that depends on the step size: "
+                f"{falls}{joined}the gradients are random, which keeps {self.name} above a level "
+                "that depends on the step size: "
                 f"{more}a step size smaller{self.than}, or larger batches"
             )
         if not is_smooth(self.oracle):
@@ -307,8 +320,10 @@ class Diagnosis:
         if self.step_size is None:
             return f"the problem is not smooth: use {proximal}"
         return (
-            "the problem is not smooth, and subgradient steps of a constant size lead to a distance from the minimizer that "
-            f"shrinks with the step size: use {proximal}, or a step size smaller{self.than} or decreasing (inverse_sqrt(auto))"
+            "the problem is not smooth, and subgradient steps of a constant size lead to a "
+            "distance from the minimizer that "
+            f"shrinks with the step size: use {proximal}, or a step size smaller{self.than} or "
+            "decreasing (inverse_sqrt(auto))"
         )
 
     def _of_few_edges(self) -> str:
@@ -326,8 +341,10 @@ class Diagnosis:
         if gap > 0.5:
             return ""
         return (
-            f"it still falls, and most of the error is that the agents disagree (consensus {metrics['consensus'][-1]:.3g}; "
-            f"{graph.name} has a spectral gap of {gap:.3g}): use a graph with more edges, such as exponential{self._gossip}"
+            "it still falls, and most of the error is that the agents disagree (consensus "
+            f"{metrics['consensus'][-1]:.3g}; "
+            f"{graph.name} has a spectral gap of {gap:.3g}): use a graph with more edges, such as "
+            f"exponential{self._gossip}"
         )
 
     @property
@@ -349,7 +366,10 @@ class Diagnosis:
         more = math.log(last / limit) / whole
         steady = quarter == middle or whole / _STEADY < first < whole * _STEADY
         if not steady or more > _SLOW * steps[-1]:
-            return f"it has fallen from {values[middle]:.3g} to {last:.3g} in the last half of the run: {advice}"
+            return (
+                f"it has fallen from {values[middle]:.3g} to {last:.3g} in the last half of the "
+                f"run: {advice}"
+            )
         return f"it still falls, and needs about {_rounded(more)} more steps at this rate: {advice}"
 
     def _of_averaging(self) -> str:
@@ -357,7 +377,8 @@ class Diagnosis:
         name = self.name
         if name != "consensus":
             return (
-                f"the solver averages the rows of x0, and moves to their average whatever its {name}: stop at consensus, or use a "
+                "the solver averages the rows of x0, and moves to their average whatever its "
+                f"{name}: stop at consensus, or use a "
                 "solver that takes gradients, such as gradient_tracking"
             )
         dtype = self.X.dtype.name
@@ -367,7 +388,8 @@ class Diagnosis:
             return ("it still falls; " if self.falls else "") + self.limits
         if not self.falls:
             return (
-                f"{name} has stopped falling: noise, losses and codecs without error feedback leave it there, and so does a "
+                f"{name} has stopped falling: noise, losses and codecs without error feedback "
+                "leave it there, and so does a "
                 "periodic W, such as that of a bipartite graph without weights of the agents' own"
             )
         return self._more_steps(
@@ -381,13 +403,16 @@ class Diagnosis:
             return ""
         ratio, largest, smallest = columns
         return (
-            f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
+            f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} "
+            "the largest, column "
             f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)"
         )
 
 
 def spread(net: Reductions, problem: Problem | None) -> tuple[float, int, int] | None:
-    """Ratio of the largest to the smallest norm of the data's columns, and the two columns; None without data; collective."""
+    """Ratio of the largest to the smallest norm of the data's columns, and the two columns; None
+    without data; collective.
+    """
     A = getattr(problem, "A", None)
     if not (hasattr(problem, "features") and isinstance(A, np.ndarray) and A.ndim == 3):
         return None

@@ -1,4 +1,6 @@
-"""The journal of a run: its records, its file and checkpoints, its target, and what is shown while it goes on."""
+"""The journal of a run: its records, its file and checkpoints, its target, and what is shown
+while it goes on.
+"""
 
 from __future__ import annotations
 
@@ -88,10 +90,12 @@ class Journal:
         """That of the file."""
         return None if self._recorder is None else self._recorder.error
 
-    # -- the beginning and the end -------------------------------------------------------------------------------------
+    # -- the beginning and the end -----------------------------------------------------------------
 
     def begin(self) -> tuple[int, State]:
-        """The step and the state to begin with: the first ones, or those of the last checkpoint; collective."""
+        """The step and the state to begin with: the first ones, or those of the last checkpoint;
+        collective.
+        """
         plan, record, k, elapsed = self._plan, self._plan.record, 0, 0.0
         s = at_step(plan.solver, 0).init(plan.X, self._mixer.at(0))
         state(plan.solver, "init", s, plan.X.shape)
@@ -110,7 +114,9 @@ class Journal:
         return k, s
 
     def recorded_at_once(self, k: int) -> bool:
-        """Whether the state to begin with is recorded; a run that has reached its target takes no further steps."""
+        """Whether the state to begin with is recorded; a run that has reached its target takes
+        no further steps.
+        """
         there = self._recorder is not None and self._recorder.has(k)
         return k == 0 or k >= self._plan.steps or there
 
@@ -156,7 +162,8 @@ class Journal:
         k, s, counters, stored = recorder.load(mixer.topology, meta)
         if k > self._plan.steps:
             raise ResumeError(
-                f"{record.path} has already taken {k} steps, steps is {self._plan.steps}: request more"
+                f"{record.path} has already taken {k} steps, steps is {self._plan.steps}: request "
+                "more"
             )
         # earlier versions have counted no rows, and no gradients
         known = counters.tolist() + [0.0, float(k)][len(counters) - 3 :]
@@ -165,8 +172,10 @@ class Journal:
         forgotten = k > 0 and mixer.feedback and not solver.needs.exchange and not memory
         if forgotten and self._net.rank == 0:
             warnings.warn(
-                f"{record.path}: the checkpoint of step {k} contains no error feedback memory (it was written by an earlier "
-                "version): the memory starts at zero, and the results differ from an uninterrupted run",
+                f"{record.path}: the checkpoint of step {k} contains no error feedback memory (it "
+                "was written by an earlier "
+                "version): the memory starts at zero, and the results differ from an uninterrupted "
+                "run",
                 RuntimeWarning,
                 stacklevel=8,
             )
@@ -181,14 +190,16 @@ class Journal:
         self._plan.note(resumed_at(k, recorder.resume(k, meta)))
         return k, s, elapsed
 
-    # -- on the way ----------------------------------------------------------------------------------------------------
+    # -- on the way --------------------------------------------------------------------------------
 
     def due(self, k: int) -> bool:
         """Whether the iterates after step `k` are recorded."""
         return k % self._plan.every == 0 or k == self._plan.steps
 
     def record(self, k: int, s: State) -> bool:
-        """Measure the iterates after step `k`, record them, and return whether to stop; collective."""
+        """Measure the iterates after step `k`, record them, and return whether to stop;
+        collective.
+        """
         begun, plan = time.perf_counter(), self._plan
         metrics = {
             "step": k,

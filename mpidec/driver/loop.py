@@ -21,8 +21,8 @@ from .result import Result
 def run(plan: Plan) -> Result:
     """Run a solver in common steps; collective.
 
-    A step size that is to be found is searched for before, and a run that does not converge with it begins again with a smaller
-    one.
+    A step size that is to be found is searched for before, and a run that does not converge with it
+    begins again with a smaller one.
     """
     return attempted(plan, once)
 
@@ -30,7 +30,9 @@ def run(plan: Plan) -> Result:
 def steps(
     plan: Plan, W: Operator[StepOperator], F: Answers, s: State, first: int
 ) -> Iterator[tuple[int, State]]:
-    """The states after each step, with their numbers: the mathematics of a run, and nothing else."""
+    """The states after each step, with their numbers: the mathematics of a run, and nothing
+    else.
+    """
     varying = callable(getattr(plan.solver, "step_size", None))
     ask, step = _calls(plan, plan.solver)
     for k in range(first, plan.steps):

@@ -1,4 +1,6 @@
-"""Metrics of an iterate: consensus, objective, gradient norm and errors; bit-identical on any number of ranks."""
+"""Metrics of an iterate: consensus, objective, gradient norm and errors; bit-identical on any
+number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,9 @@ class Metrics:
         \text{error\_rms} = \sqrt{\tfrac{1}{n} \textstyle\sum_i \|x_i - x^\star\|^2} \, / \, \|x^\star\|, \quad
         \text{error\_max} = \max_i \|x_i - x^\star\| / \|x^\star\|
 
-    with :math:`f = \tfrac{1}{n} \sum_i f_i`; the errors only if :math:`x^\star` is known (absolute if it is zero).  Of functions
-    with a term r, :math:`f_i = s_i + r`, the gradient norm is that of the proximal gradient mapping with the step 1,
+    with :math:`f = \tfrac{1}{n} \sum_i f_i`; the errors only if :math:`x^\star` is known (absolute
+    if it is zero).  Of functions with a term r, :math:`f_i = s_i + r`, the gradient norm is that of
+    the proximal gradient mapping with the step 1,
 
     .. math:: \| \bar x - \mathrm{prox}_r(\bar x - \nabla s(\bar x)) \|,
 
@@ -61,15 +64,16 @@ class Metrics:
     size : float
         Root mean square of the norms of the rows at the last call.
     failed : bool
-        Whether the problem raised an exception at the last call, on any rank; on one rank alone, it raises it itself.
+        Whether the problem raised an exception at the last call, on any rank; on one rank alone, it
+        raises it itself.
     error : Exception or None
         That of this rank.
 
     Notes
     -----
-    A call takes two sums of one row over all agents (the second one at the mean, which the first one finds), one gradient and
-    one value of each local agent, and a maximum over the ranks if :math:`x^\star` is known.  Rows of float32 are cast to float64
-    before.
+    A call takes two sums of one row over all agents (the second one at the mean, which the first
+    one finds), one gradient and one value of each local agent, and a maximum over the ranks if
+    :math:`x^\star` is known.  Rows of float32 are cast to float64 before.
     """
 
     def __init__(self, net: Reductions, problem: Problem | None):
@@ -87,13 +91,17 @@ class Metrics:
         )
 
     def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
-        """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the `rows` and bytes `sent`."""
+        """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the
+        `rows` and bytes `sent`.
+        """
         X = X.astype(np.float64, copy=False)
         mean = self._net.mean(X)
         return self.of(mean, self._net.sum(self.terms(X, mean, rows, sent)), self._worst(X))
 
     def terms(self, X: np.ndarray, mean: np.ndarray, rows: int = 0, sent: int = 0) -> np.ndarray:
-        """What the metrics are sums of: a row for each local agent, with their rows `X` and the `mean` of all agents."""
+        """What the metrics are sums of: a row for each local agent, with their rows `X` and the
+        `mean` of all agents.
+        """
         m, problem = len(X), self._problem
         terms = np.zeros((m, 5 if problem is None else 5 + X.shape[1]))
         terms[:, 0] = ((X - mean) ** 2).sum(axis=1)
@@ -111,7 +119,9 @@ class Metrics:
         return terms
 
     def of(self, mean: np.ndarray, total: np.ndarray, worst: float) -> dict[str, float]:
-        """The metrics, from the mean, the sum of the `terms` of all agents, and the largest `distance` of any rank."""
+        """The metrics, from the mean, the sum of the `terms` of all agents, and the largest
+        `distance` of any rank.
+        """
         net, problem = self._net, self._problem
         self.failed = bool(total[4])
         result = {
@@ -132,7 +142,9 @@ class Metrics:
         return result
 
     def _gradient_norm(self, mean: np.ndarray, total: np.ndarray) -> float:
-        """The norm of the gradient at the mean, or of the proximal gradient mapping, from the sum of all agents' gradients."""
+        """The norm of the gradient at the mean, or of the proximal gradient mapping, from the
+        sum of all agents' gradients.
+        """
         term = getattr(self._problem, "term", None)
         if term is None or not np.isfinite(mean - total).all():
             return sqrt((total**2).sum()) / self._net.n
@@ -163,7 +175,9 @@ class Metrics:
         return -float(net.collectives.minimum(np.array([-mine]), "the metrics of a record")[0])
 
     def diverged_agent(self, X: np.ndarray) -> int:
-        """The first agent whose row, value or gradient is not finite, or whose row is the largest if all are; collective."""
+        """The first agent whose row, value or gradient is not finite, or whose row is the
+        largest if all are; collective.
+        """
         net = self._net
         sizes = (X * X).sum(axis=1)
         if self._problem is not None and len(X):

@@ -63,7 +63,9 @@ class Target:
         return any(name not in GROWING for name in self.limits)
 
     def missed(self, metrics: Mapping[str, float]) -> tuple[str, float] | None:
-        """The first metric that is still above its limit, with the limit; None if there is none (budgets do not count)."""
+        """The first metric that is still above its limit, with the limit; None if there is none
+        (budgets do not count).
+        """
         return next(
             (
                 (name, limit)
@@ -113,7 +115,8 @@ def target_of(
             )
         if limit == 0 and name in errors:
             raise ValueError(
-                f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} above 0"
+                f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} "
+                "above 0"
             )
     return Target(dict(stop))
 
@@ -121,7 +124,8 @@ def target_of(
 def not_finite(metrics: Mapping[str, float], last: bool) -> str:
     """The name of a metric that is not finite, or "".
 
-    An objective of +inf counts only at the last record (`last`): a mean that is still outside the domain of f may enter it.
+    An objective of +inf counts only at the last record (`last`): a mean that is still outside the
+    domain of f may enter it.
     """
     return next(
         (
@@ -136,11 +140,12 @@ def not_finite(metrics: Mapping[str, float], last: bool) -> str:
 def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> str:
     """What has exploded between the first and the last record, or "".
 
-    An explosion is judged at the end of a run only, because an iterate may grow by any factor and still come back (step sizes
-    that start too large and decrease).  The objective must have grown by 1e6 in size, at least tenfold since the first half of
-    the run, and the rows by 1e3; if it has fallen so far, the gradient must not have become smaller.  Without an objective the
-    rows must have grown by 1e6.  Where the solution is known, an error that has grown by 1e3, and is larger than 1e3, suffices;
-    and rows that have grown to 1e30 always do.
+    An explosion is judged at the end of a run only, because an iterate may grow by any factor and
+    still come back (step sizes that start too large and decrease).  The objective must have grown
+    by 1e6 in size, at least tenfold since the first half of the run, and the rows by 1e3; if it has
+    fallen so far, the gradient must not have become smaller.  Without an objective the rows must
+    have grown by 1e6.  Where the solution is known, an error that has grown by 1e3, and is larger
+    than 1e3, suffices; and rows that have grown to 1e30 always do.
     """
     if len(records) < 2:
         return ""
@@ -190,7 +195,8 @@ def decide_outcome(
     too_far: Callable[[], str] = lambda: "",
     cause: Callable[[str, float], str] = lambda name, limit: "",
 ) -> RunEnd:
-    """Decide the outcome of a run that has ended by itself, from its records: of `solve`, on ranks, and simulated.
+    """Decide the outcome of a run that has ended by itself, from its records: of `solve`, on ranks,
+    and simulated.
 
     Parameters
     ----------

@@ -68,7 +68,9 @@ class Plan:
 
     @contextmanager
     def mixer(self) -> Iterator[Operator[StepOperator]]:
-        """The mixer of the topology, or what `mixing` makes of it; collective, and so is the end, but after an exception."""
+        """The mixer of the topology, or what `mixing` makes of it; collective, and so is the
+        end, but after an exception.
+        """
         with closing(self.net.mixer(self.topology)) as base:
             yield derived(self.mixing, base, self.net)
 
@@ -81,7 +83,9 @@ def closing(mixer: Mixer) -> Iterator[Mixer]:
 
 
 def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOperator]:
-    """The mixer that `mixing` makes of the mixer of the topology; its errors are raised on every rank."""
+    """The mixer that `mixing` makes of the mixer of the topology; its errors are raised on every
+    rank.
+    """
     if mixing is None:
         return base
     with on_all_ranks(net):
@@ -93,7 +97,8 @@ def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOp
         mixer = mixing(base)
         if not isinstance(mixer, Operator):
             raise TypeError(
-                f"mixing returned {mixer!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)"
+                f"mixing returned {mixer!r:.60}, expected a mixer derived from its argument: "
+                "lambda W: W.accelerate(3)"
             )
     check_equal(net, {"mixing": mixer.calls})
     return mixer
@@ -101,7 +106,9 @@ def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOp
 
 @contextmanager
 def arithmetic(net: Network) -> Iterator[None]:
-    """Context of the steps: BLAS with one thread, temporaries in the memory of the node, and no warnings of overflow."""
+    """Context of the steps: BLAS with one thread, temporaries in the memory of the node, and no
+    warnings of overflow.
+    """
     from threadpoolctl import threadpool_limits
 
     with (
@@ -126,7 +133,8 @@ def recorded_choice(net: Network, record: Record) -> tuple[float, str]:
             found = read(record.path).attributes
             if "step_size" not in found:
                 raise ValueError(
-                    f"{record.path}: its step size was given as a number: resume with the same number"
+                    f"{record.path}: its step size was given as a number: resume with the same "
+                    "number"
                 )
             size, weights = float(found["step_size"]), str(found.get("weights", ""))
     size, weights = net.collectives.broadcast((size, weights), 0, "the step size of the run")

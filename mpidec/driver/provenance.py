@@ -48,7 +48,8 @@ def attributes(
     function: str = "solve",
     problem: Problem | None = None,
 ) -> dict[str, Any]:
-    """The root attributes of the file of a run that `mpidec.solve`, or another `function`, makes; collective.
+    """The root attributes of the file of a run that `mpidec.solve`, or another `function`, makes;
+    collective.
 
     Rank 0, which writes the file, has all of them.
     """
@@ -80,7 +81,8 @@ def attributes(
 
 
 def settings(solver: Solver, topology: Topology | Schedule) -> dict[str, Any]:
-    """The solver and the graph of a run under the keys of an experiment; numbers and texts, or what stands for other values.
+    """The solver and the graph of a run under the keys of an experiment; numbers and texts, or what
+    stands for other values.
 
     Examples
     --------
@@ -114,9 +116,11 @@ def _plain(value: object) -> bool | int | float | str | None:
 
 
 def data_hash(net: Reductions, problem: Problem | None) -> dict[str, Any]:
-    """Hash of the samples of all agents, and their number; collective, on rank 0; empty for a problem without arrays A and y.
+    """Hash of the samples of all agents, and their number; collective, on rank 0; empty for a
+    problem without arrays A and y.
 
-    Each agent's samples are hashed where they are, so that the hash does not depend on the number of ranks.
+    Each agent's samples are hashed where they are, so that the hash does not depend on the number
+    of ranks.
     """
     A, y, mask = (getattr(problem, name, None) for name in ("A", "y", "mask"))
     mine = np.zeros(
@@ -147,7 +151,8 @@ def data_hash(net: Reductions, problem: Problem | None) -> dict[str, Any]:
 
 
 def provenance() -> dict[str, str]:
-    """Command line, host, versions, and commit of the working folder (if it has one), of this process.
+    """Command line, host, versions, and commit of the working folder (if it has one), of this
+    process.
 
     Examples
     --------
@@ -180,7 +185,9 @@ def _versions() -> str:
 
 
 def _commit() -> str:
-    """Commit of the working folder, with the ending "-dirty" if tracked files differ from it; empty if there is none."""
+    """Commit of the working folder, with the ending "-dirty" if tracked files differ from it;
+    empty if there is none.
+    """
     try:
         folder = Path.cwd()
         if not any((place / ".git").exists() for place in (folder, *folder.parents)):

@@ -128,16 +128,18 @@ def solve(
     Parameters
     ----------
     problem : problem or oracle
-        The functions of the local agents, such as `mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])`, or an
-        oracle that wraps them, such as `MiniBatch(problem, 32)`; `mpidec.problems.load_problem` makes one from data.  None for a
-        solver that uses no gradients (`x0` is then required).
+        The functions of the local agents, such as `mpidec.problems.LeastSquares(A[net.lo:net.hi],
+        b[net.lo:net.hi])`, or an oracle that wraps them, such as `MiniBatch(problem, 32)`;
+        `mpidec.problems.load_problem` makes one from data.  None for a solver that uses no
+        gradients (`x0` is then required).
     solver : Solver, class or str
-        A solver; a class is made with its defaults.  Names are those of the command line, and ``"FILE.py:NAME"``.  Its step size is
-        a number; "auto" (the default), found before the first step (see Notes), or "safe"; or a function of the step k, such as the
-        schedule `mpidec.solvers.InverseSqrt()`.
+        A solver; a class is made with its defaults.  Names are those of the command line, and
+        ``"FILE.py:NAME"``.  Its step size is a number; "auto" (the default), found before the first
+        step (see Notes), or "safe"; or a function of the step k, such as the schedule
+        `mpidec.solvers.InverseSqrt()`.
     topology : Topology, Schedule, str, networkx graph, matrix or function
-        The graph, or sequence of graphs, of the n agents: also by name, as a networkx graph (with Metropolis weights), as a
-        stochastic matrix (rows are receivers), or as a function of n.
+        The graph, or sequence of graphs, of the n agents: also by name, as a networkx graph (with
+        Metropolis weights), as a stochastic matrix (rows are receivers), or as a function of n.
     steps : int
         Number of steps; a resumed run counts them from its original start.
     x0 : array (d,) or (n, d), optional
@@ -148,22 +150,26 @@ def solve(
         Seed of the oracle's random numbers.
     record : path or Record, optional
         HDF5 file for metrics, trajectory, checkpoints and the result.  An existing one is refused:
-        `mpidec.Record(path, replace=True)` replaces it, and `Record(path, resume=True)` continues its run, with the same settings.
+        `mpidec.Record(path, replace=True)` replaces it, and `Record(path, resume=True)` continues
+        its run, with the same settings.
     every : int
         Steps between two records.  The first and the last iterate are always recorded.
     stop : mapping or callable, optional
-        `{"error": 1e-8}` stops at the first record with `error <= 1e-8`, `{"error_rms": 1e-8, "consensus": 1e-9}` where both
-        hold; counters are budgets: `{"bytes": 1e9}` stops at the first record with `bytes >= 1e9`.  A callable receives the
-        metrics of each record, on rank 0 only, and returns whether to stop.  Asynchronous solvers have no common steps: a target
-        is judged at the end.
+        `{"error": 1e-8}` stops at the first record with `error <= 1e-8`, `{"error_rms": 1e-8,
+        "consensus": 1e-9}` where both hold; counters are budgets: `{"bytes": 1e9}` stops at the
+        first record with `bytes >= 1e9`.  A callable receives the metrics of each record, on rank 0
+        only, and returns whether to stop.  Asynchronous solvers have no common steps: a target is
+        judged at the end.
     progress : callable or bool, optional
-        Called as `progress(step, steps, metrics)` at each record, on rank 0; True prints a line instead.  Of asynchronous solvers
-        the metrics are the time and the events that rank 0 knows of.
+        Called as `progress(step, steps, metrics)` at each record, on rank 0; True prints a line
+        instead.  Of asynchronous solvers the metrics are the time and the events that rank 0 knows
+        of.
     mixing : callable, optional
-        Function that derives the mixer used by the solver from the mixer of the topology, such as `lambda W: W.accelerate(3)` or
-        `lambda W: W.compress("top_k", fraction=0.01)`.
+        Function that derives the mixer used by the solver from the mixer of the topology, such as
+        `lambda W: W.accelerate(3)` or `lambda W: W.compress("top_k", fraction=0.01)`.
     delay : float, (low, high) or callable, optional
-        For asynchronous solvers: seconds that a message is held back before it leaves, as for `mpidec.simulate`.
+        For asynchronous solvers: seconds that a message is held back before it leaves, as for
+        `mpidec.simulate`.
     drop : float
         For asynchronous solvers: probability that a message is lost.
     straggler : dict {agent: seconds}, optional
@@ -178,42 +184,52 @@ def solve(
     Raises
     ------
     ValueError, TypeError
-        On every rank, before the first step: a wrong shape, or a topology that the solver does not support.
+        On every rank, before the first step: a wrong shape, or a topology that the solver does not
+        support.
     OSError
         On every rank: the file exists, or could not be written.
     Interrupted
-        On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is complete, with the outcome
-        "interrupted", and `result` of the exception is what the run has reached.  A second Ctrl-C ends the run at once.
+        On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is
+        complete, with the outcome "interrupted", and `result` of the exception is what the run has
+        reached.  A second Ctrl-C ends the run at once.
     Exception
-        Of the problem or the solver on some rank, on every rank.  What is recorded is written, with the outcome "failed" and the
-        exception's text.  After one of a solver the network is out of step: use a new one.
+        Of the problem or the solver on some rank, on every rank.  What is recorded is written, with
+        the outcome "failed" and the exception's text.  After one of a solver the network is out of
+        step: use a new one.
 
     Notes
     -----
-    Collective.  A step communicates what the solver sends; a record needs two sums over all agents, and a gather if the trajectory
-    is stored.  At records, and every few steps in between, one small reduction decides for all ranks whether to continue.
+    Collective.  A step communicates what the solver sends; a record needs two sums over all agents,
+    and a gather if the trajectory is stored.  At records, and every few steps in between, one small
+    reduction decides for all ranks whether to continue.
 
-    A run diverges when an iterate is not finite after some step (found exactly, with its agent), when a metric is not finite at a
-    record (an objective of +inf only at the last one), or when its last record is an explosion: the objective has grown by 1e6
-    and the iterates by 1e3.  Explosions are judged at the end only, so that no run ends early that would have come back.
+    A run diverges when an iterate is not finite after some step (found exactly, with its agent),
+    when a metric is not finite at a record (an objective of +inf only at the last one), or when its
+    last record is an explosion: the objective has grown by 1e6 and the iterates by 1e3.  Explosions
+    are judged at the end only, so that no run ends early that would have come back.
 
-    The iterates have the dtype of the problem's data, float32 or float64, or of `x0` if the problem has no `dtype`; so have
-    gradients, what is sent, and what is in the file.  Metrics are computed in float64 from these iterates, and so are minimizers
-    and the search for a step size.
+    The iterates have the dtype of the problem's data, float32 or float64, or of `x0` if the problem
+    has no `dtype`; so have gradients, what is sent, and what is in the file.  Metrics are computed
+    in float64 from these iterates, and so are minimizers and the search for a step size.
 
-    The iterates are bit-identical on any number of ranks; to this end BLAS runs with one thread during the call.
+    The iterates are bit-identical on any number of ranks; to this end BLAS runs with one thread
+    during the call.
 
-    NumPy allocates large temporaries in the memory of `Network.memory`, where mixing needs no copies.
+    NumPy allocates large temporaries in the memory of `Network.memory`, where mixing needs no
+    copies.
 
-    `step_size="auto"` races step sizes in a linear model of the gradients at an estimate of the minimizer, through the solver's own
-    steps: the fastest one for exact methods, and the one of least error after `steps` steps for methods with bias, for schedules
-    and for random gradients.  The search sums over all agents, which a study may do; `step_size="safe"` is a bound that needs only
-    the largest smoothness constant.  The choice is `Result.step_size`, and `Result.choice` has the table.  A run that does not
-    converge with it begins again with half of it, with a `RuntimeWarning`.
+    `step_size="auto"` races step sizes in a linear model of the gradients at an estimate of the
+    minimizer, through the solver's own steps: the fastest one for exact methods, and the one of
+    least error after `steps` steps for methods with bias, for schedules and for random gradients.
+    The search sums over all agents, which a study may do; `step_size="safe"` is a bound that needs
+    only the largest smoothness constant.  The choice is `Result.step_size`, and `Result.choice` has
+    the table.  A run that does not converge with it begins again with half of it, with a
+    `RuntimeWarning`.
 
-    A checkpoint contains the state of the solver, the counters, and the memory of a mixer with error feedback: a resumed run is
-    bit-identical to an uninterrupted one, on any number of ranks.  A checkpoint without that memory (written by an earlier version)
-    is resumed with zero memory and a `RuntimeWarning`; the run then converges along another path.
+    A checkpoint contains the state of the solver, the counters, and the memory of a mixer with
+    error feedback: a resumed run is bit-identical to an uninterrupted one, on any number of ranks.
+    A checkpoint without that memory (written by an earlier version) is resumed with zero memory and
+    a `RuntimeWarning`; the run then converges along another path.
 
     Examples
     --------
@@ -245,7 +261,8 @@ def solve(
             apart = isinstance(method, Asynchronous)
             if apart and saved and saved.resume and isinstance(gradient, Remembering):
                 raise ResumeError(
-                    f"{saved.path}: files of asynchronous runs hold no memory of variance-reduced gradients: repeat the run"
+                    f"{saved.path}: files of asynchronous runs hold no memory of variance-reduced "
+                    "gradients: repeat the run"
                 )
             steps, every = integer(steps, "steps", least=0), integer(every, "every")
             X = initial_rows(x0, functions, net)

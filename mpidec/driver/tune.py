@@ -56,25 +56,30 @@ def tune(
     straggler: Mapping[int, float] | None = None,
     rates: ArrayLike | None = None,
 ) -> Choice:
-    """Find the step size that `solve` or `simulate` finds with `step_size="auto"`, and show what it tried.
+    """Find the step size that `solve` or `simulate` finds with `step_size="auto"`, and show what it
+    tried.
 
     Parameters
     ----------
     problem, solver, topology, x0, net, seed, mixing
-        As in `solve`.  The step size of the solver is not used; of a schedule, its start is replaced.
+        As in `solve`.  The step size of the solver is not used; of a schedule, its start is
+        replaced.
     steps : int
-        Steps of the run to come; the choice depends on it for methods with bias, schedules and random gradients.
+        Steps of the run to come; the choice depends on it for methods with bias, schedules and
+        random gradients.
     tol : float
         Relative error to which steps are counted.
     delay, drop, straggler
         For asynchronous solvers, as in `solve`.
     rates : float or array (n,), optional
-        As in `simulate`: the run to come is simulated, and the time of `delay` is that of its clocks; 1 if all agents are equal.
+        As in `simulate`: the run to come is simulated, and the time of `delay` is that of its
+        clocks; 1 if all agents are equal.
 
     Returns
     -------
     Choice
-        With `step_size`, the table (`print(choice)`) and a picture (`choice.plot().savefig("tune.png")`).
+        With `step_size`, the table (`print(choice)`) and a picture
+        (`choice.plot().savefig("tune.png")`).
 
     Notes
     -----
@@ -121,7 +126,8 @@ def tune(
                 )
             elif delay is not None or drop or straggler or rates is not None:
                 raise ValueError(
-                    f"{type(method).__name__} takes common steps: leave out delay, drop, straggler and rates"
+                    f"{type(method).__name__} takes common steps: leave out delay, drop, straggler "
+                    "and rates"
                 )
         stack.enter_context(arithmetic(net))
         if events is not None and isinstance(method, (PairwiseSolver, PushSolver)):

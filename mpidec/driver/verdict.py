@@ -1,4 +1,6 @@
-"""Verdict on a run in a few words: whether its error rests, falls, has grown, or is where it was."""
+"""Verdict on a run in a few words: whether its error rests, falls, has grown, or is where it
+was.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ TINY = 1e-3  # of the largest value: below, a growth is rounding, or a start at 
 
 
 def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
-    """What has become of the agents' error (or gradient norm, or consensus) in a run; empty if too little is recorded.
+    """What has become of the agents' error (or gradient norm, or consensus) in a run; empty if too
+    little is recorded.
 
     Parameters
     ----------
@@ -72,7 +75,8 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
 
 
 def falling(values: np.ndarray, least: float = STILL) -> bool:
-    """Whether the values of the last quarter are lower than all of the quarter before, in the median, and by so large a part.
+    """Whether the values of the last quarter are lower than all of the quarter before, in the
+    median, and by so large a part.
 
     Examples
     --------
@@ -85,7 +89,8 @@ def falling(values: np.ndarray, least: float = STILL) -> bool:
 
 
 def unbounded(metrics: Mapping[str, np.ndarray]) -> str:
-    """What tells that the objective may be unbounded below: it has fallen far below zero, and the gradient has not; or "".
+    """What tells that the objective may be unbounded below: it has fallen far below zero, and the
+    gradient has not; or "".
 
     Examples
     --------
@@ -98,17 +103,19 @@ def unbounded(metrics: Mapping[str, np.ndarray]) -> str:
     if gradient[-1] < (1 - UNMOVED) * gradient[0]:
         return ""
     return (
-        f"the objective has fallen from {f[0]:.3g} to {f[-1]:.3g}, and gradient_norm has not ({gradient[-1]:.2g}, "
+        f"the objective has fallen from {f[0]:.3g} to {f[-1]:.3g}, and gradient_norm has not "
+        f"({gradient[-1]:.2g}, "
         f"{gradient[0]:.2g} at the start): it may be unbounded below"
     )
 
 
 def resting_since(values: np.ndarray, steps: np.ndarray) -> int | None:
-    r"""The record from which on the values rest, which is at least the last quarter of the run; None if they do not.
+    r"""The record from which on the values rest, which is at least the last quarter of the run;
+    None if they do not.
 
-    They rest if the line through their logarithms in that quarter is level: it changes by less than 1 %, or by less than
-    its own uncertainty if the gradients are random, and by less than a tenth of the change before, as in a slow but steady fall
-    it would not.
+    They rest if the line through their logarithms in that quarter is level: it changes by less than
+    1 %, or by less than its own uncertainty if the gradients are random, and by less than a tenth
+    of the change before, as in a slow but steady fall it would not.
     """
     quarter = int(np.searchsorted(steps, steps[-1] - PART * (steps[-1] - steps[0])))
     tail = values[quarter:]
@@ -130,7 +137,8 @@ def resting_since(values: np.ndarray, steps: np.ndarray) -> int | None:
 
 
 def limit_of(values: np.ndarray) -> float:
-    r"""Where a sequence :math:`v_k = v + c \rho^k` comes to rest, by Aitken's extrapolation from its second half; 0 if unknown.
+    r"""Where a sequence :math:`v_k = v + c \rho^k` comes to rest, by Aitken's extrapolation from
+    its second half; 0 if unknown.
 
     Examples
     --------

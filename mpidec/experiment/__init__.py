@@ -1,1 +1,3 @@
-"""Experiments described by settings: their schema, their sources, and the command that runs them."""
+"""Experiments described by settings: their schema, their sources, and the command that runs
+them.
+"""

@@ -1,4 +1,6 @@
-"""The arguments of `solve`, made from an experiment: rank 0 reads the data, every rank receives its agents' rows."""
+"""The arguments of `solve`, made from an experiment: rank 0 reads the data, every rank receives
+its agents' rows.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ class Job:
     label: str = ""
 
     def mixing(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
-        """Return the mixer of the experiment: `W`, compressed and accelerated as the table ``[mixing]`` says; with its losses.
+        """Return the mixer of the experiment: `W`, compressed and accelerated as the table
+        ``[mixing]`` says; with its losses.
 
         Random codecs draw with the seed of the run, unless the table has its own.
 
@@ -71,8 +74,10 @@ class Job:
             faults = [f"mixing.{calls[call][0]}" for call in FAULTS if call in calls]
             if feedback and faults:
                 raise ValueError(
-                    f"{' and '.join(faults)}: neighbours must have the same estimates of a row, which the error feedback of "
-                    f"{wanted.codec} builds up from what arrives: add --set mixing.feedback=false, with a codec that rounds: "
+                    f"{' and '.join(faults)}: neighbours must have the same estimates of a row, "
+                    "which the error feedback of "
+                    f"{wanted.codec} builds up from what arrives: add --set mixing.feedback=false, "
+                    "with a codec that rounds: "
                     "mixing.codec=blockwise8"
                 )
             if {"lossy", "robust"} <= calls.keys():
@@ -84,8 +89,10 @@ class Job:
             several = calls.keys() & {"accelerate", "repeat", "robust"}
             if self.solver.needs.exchange and (several or feedback):
                 raise ValueError(
-                    f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
-                    "acceleration, repetition, robust rules and error feedback: use mixing.codec=blockwise8, or another solver"
+                    f"{self.experiment.solver.name} sends a row of its own to each neighbour, "
+                    "which excludes "
+                    "acceleration, repetition, robust rules and error feedback: use "
+                    "mixing.codec=blockwise8, or another solver"
                 )
         except REFUSALS as error:
             raise InputError(message(error)) from error
@@ -114,7 +121,8 @@ class Job:
         progress: Progress,
         config: Callable[[Any], str],
     ) -> Result | AsyncResult:
-        """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective.
+        """Solve the problem, into the file `path`, whose text `config(solver)` states the
+        experiment; collective.
 
         An interrupt is the outcome of the result.
         """
@@ -157,11 +165,15 @@ class Job:
             raise InputError(str(error)) from error
 
     def config(self, solver: object) -> str:
-        """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""
+        """Return the experiment as TOML text, with the step size of `solver`, which the run has
+        found.
+        """
         return self.with_step_size(getattr(solver, "step_size", None)).experiment.to_toml()
 
     def with_step_size(self, step_size: object) -> Job:
-        """Return the job with the step size that the run has found, as an experiment file states it."""
+        """Return the job with the step size that the run has found, as an experiment file states
+        it.
+        """
         wanted = self.experiment.solver
         if "step_size" not in wanted.options:
             return self
@@ -170,9 +182,11 @@ class Job:
         return replace(self, experiment=replace(self.experiment, solver=solver))
 
     def spectral_gap(self, choice: Choice | None = None) -> float | None:
-        """Return the spectral gap of the topology, or None if it is slow to compute or the schedule has no period.
+        """Return the spectral gap of the topology, or None if it is slow to compute or the schedule
+        has no period.
 
-        Of one with the weights "auto", it is that with the weights of the `choice`, and None in a run that is resumed.
+        Of one with the weights "auto", it is that with the weights of the `choice`, and None in a
+        run that is resumed.
         """
         topology = self.topology
         if isinstance(topology, Adaptive):
@@ -185,7 +199,8 @@ class Job:
 
 
 def build(experiment: Experiment, net: Network) -> Job:
-    """Load, partition and scatter the data, and build the problem, the topology and the solver; collective.
+    """Load, partition and scatter the data, and build the problem, the topology and the solver;
+    collective.
 
     Raises
     ------
@@ -256,7 +271,9 @@ def build(experiment: Experiment, net: Network) -> Job:
 
 
 def _mixing(wanted: Mixing, solver: Solver, topology: Topology | Schedule) -> Mixing:
-    """Return the table ``[mixing]`` with the error feedback that it leaves to the codec, the solver and the graph."""
+    """Return the table ``[mixing]`` with the error feedback that it leaves to the codec, the
+    solver and the graph.
+    """
     if wanted.codec is None or wanted.feedback is not None:
         return wanted
     codec = catalogue.CODECS.find(wanted.codec)
@@ -276,7 +293,9 @@ def accepted(experiment: Experiment) -> bool:
 
 
 def idle_codec(experiment: Experiment) -> str:
-    """Which other method the solver of an experiment is, as there is no codec; empty if it is none, or if there is one."""
+    """Which other method the solver of an experiment is, as there is no codec; empty if it is
+    none, or if there is one.
+    """
     name, method = (
         experiment.solver.name,
         catalogue.SOLVERS[experiment.solver.name].needs.uncompressed,
@@ -289,7 +308,9 @@ def idle_codec(experiment: Experiment) -> str:
 
 
 def seeded(experiment: Experiment, other: Experiment) -> bool:
-    """Whether an experiment may differ from the same one with another seed: False only where nothing random is in it."""
+    """Whether an experiment may differ from the same one with another seed: False only where
+    nothing random is in it.
+    """
     problem, mixing = experiment.problem, experiment.mixing
     solver = catalogue.SOLVERS[experiment.solver.name]
     if replace(other, run=experiment.run) != experiment or is_plugin(problem.name):

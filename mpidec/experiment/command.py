@@ -1,4 +1,6 @@
-"""Commands ``python -m mpidec.run`` and ``python -m mpidec.tune``: an experiment, and its step size alone."""
+"""Commands ``python -m mpidec.run`` and ``python -m mpidec.tune``: an experiment, and its step
+size alone.
+"""
 
 from __future__ import annotations
 
@@ -166,12 +168,15 @@ def _prepare_search(args: argparse.Namespace, ranks: int) -> Request | str:
 
 
 def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
-    """Refuse what a search for a step size does not use, and a picture that cannot be written, before the search."""
+    """Refuse what a search for a step size does not use, and a picture that cannot be written,
+    before the search.
+    """
     if args.trace is not None:
         raise ConfigError("--tune takes no run, --trace shows one: omit one of them")
     if args.resume is not None:
         raise ConfigError(
-            f"--tune finds a step size, --resume continues the run in {args.resume} with its own: omit one of them"
+            f"--tune finds a step size, --resume continues the run in {args.resume} with its own: "
+            "omit one of them"
         )
     for flag in flags:
         if flag.key == "run.out":
@@ -180,7 +185,8 @@ def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
             )
         if flag.key == config.STEP_SIZE.key and not config.is_auto(str(flag.value)):
             raise ConfigError(
-                f"{flag.origin} {flag.value}: a search finds the step size: omit it, or give a schedule that starts "
+                f"{flag.origin} {flag.value}: a search finds the step size: omit it, or give a "
+                "schedule that starts "
                 "at auto, such as inverse(auto)"
             )
     if args.picture is not None:
@@ -211,7 +217,8 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     for flag in flags:
         if flag.key not in free:
             raise ConfigError(
-                f"{flag.origin}: {flag.key} is {known.get(flag.key, 'not set')} in {path}, not {flag.value}: a resumed run "
+                f"{flag.origin}: {flag.key} is {known.get(flag.key, 'not set')} in {path}, not "
+                f"{flag.value}: a resumed run "
                 f"keeps its experiment, and only {', '.join(free.values())} can be changed"
             )
     settings = [setting for setting in settings if setting.key in known] + [
@@ -316,7 +323,8 @@ RUN = Command(
 TUNE = replace(
     RUN,
     name="tune",
-    description="Print the step sizes that auto compares for an experiment, and its choice; nothing is run or written.",
+    description="Print the step sizes that auto compares for an experiment, and its choice; "
+    "nothing is run or written.",
     epilog=TUNE_EPILOG,
     prepare=_prepare_search,
 )

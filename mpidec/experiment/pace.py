@@ -1,4 +1,6 @@
-"""What makes a run slow: more ranks than cores, or ranks that wait for each other longer than they compute."""
+"""What makes a run slow: more ranks than cores, or ranks that wait for each other longer than
+they compute.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def pace(job: Job, result: Result | AsyncResult, net: Network) -> str:
 
 
 def remark(crowded: tuple[int, int], step: float, gradients: float, n: int) -> str:
-    """The line about a node with ranks and cores, the seconds of a step, and those of the gradients of all n agents; 0: unknown.
+    """The line about a node with ranks and cores, the seconds of a step, and those of the gradients
+    of all n agents; 0: unknown.
 
     Examples
     --------
@@ -55,7 +58,9 @@ def _step(result: Result | AsyncResult) -> float:
 
 
 def _gradients(job: Job, result: Result | AsyncResult, net: Network) -> float:
-    """Seconds of the gradients of the agents of this rank, the least of three; 0 where a step takes no gradients."""
+    """Seconds of the gradients of the agents of this rank, the least of three; 0 where a step
+    takes no gradients.
+    """
     gradients = gradients_for(job.solver, job.oracle, net.agents, job.experiment.run.seed)
     if gradients is None or job.solver.needs.functions != ("grad",):
         return 0.0

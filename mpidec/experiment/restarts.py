@@ -1,7 +1,9 @@
-"""Whether a job that its time limit has stopped goes on in another allocation: ``python -m mpidec.experiment.restarts``.
+"""Whether a job that its time limit has stopped goes on in another allocation: ``python -m
+mpidec.experiment.restarts``.
 
-For job scripts: with a file, print how far it is; with also how far it was when the allocation began and the number of restarts
-that are left, print a line, and end with status 0 if the job is to go on.
+For job scripts: with a file, print how far it is; with also how far it was when the allocation
+began and the number of restarts that are left, print a line, and end with status 0 if the job is to
+go on.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ _TRAINING = ("data", "model", "algorithm", "optimizer", "train")  # tables that 
 
 
 def progress(path: str) -> tuple[float, float]:
-    """Return how far a job is, and its end: steps of a run, epochs of a training, or the two numbers in a text file.
+    """Return how far a job is, and its end: steps of a run, epochs of a training, or the two
+    numbers in a text file.
 
-    The end of a run that stops at an error is unknown: infinite.  A file that does not exist is at 0.
+    The end of a run that stops at an error is unknown: infinite.  A file that does not exist is at
+    0.
     """
     if not os.path.exists(path):
         return 0.0, math.inf
@@ -44,7 +48,9 @@ def progress(path: str) -> tuple[float, float]:
 
 
 def verdict(path: str, before: float, left: int) -> tuple[bool, str]:
-    """Return whether the job goes on, and why; `before` is how far it was when the allocation began, `left` restarts are left."""
+    """Return whether the job goes on, and why; `before` is how far it was when the allocation
+    began, `left` restarts are left.
+    """
     done, end = progress(path)
     gained = done - before
     at = f"{path} is at {done:g}" + (f" of {end:g}" if end < math.inf else "")
@@ -52,13 +58,15 @@ def verdict(path: str, before: float, left: int) -> tuple[bool, str]:
         return False, f"there is no {path}: mend what is reported above, or allow more time"
     if gained <= 0:
         return False, (
-            f"{at}, no more than when this allocation began: mend what is reported above, or allow more time"
+            f"{at}, no more than when this allocation began: mend what is reported above, or allow "
+            "more time"
         )
     if left <= 0:
         return False, f"{at}, and no restart is left: allow more RESTARTS"
     if gained * left < end - done < math.inf:
         return False, (
-            f"{at}, {gained:g} more than when this allocation began: {left} more like it reach {done + gained * left:g}; "
+            f"{at}, {gained:g} more than when this allocation began: {left} more like it reach "
+            f"{done + gained * left:g}; "
             "allow more time, or more RESTARTS"
         )
     return True, f"{at}, {gained:g} more than when this allocation began"

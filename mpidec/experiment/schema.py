@@ -1,7 +1,9 @@
-"""Schemas of settings: each key is declared once, for files, flags, ``--set``, keyword arguments, checks, and TOML.
+"""Schemas of settings: each key is declared once, for files, flags, ``--set``, keyword arguments,
+checks, and TOML.
 
-A schema is a dataclass whose fields are declared by `setting`; `entries` returns their declarations by ``table.key``.  Every source
-is a list of settings ``table.key = value``, which `Entry.convert` checks; an error states the origin of the setting.
+A schema is a dataclass whose fields are declared by `setting`; `entries` returns their declarations
+by ``table.key``.  Every source is a list of settings ``table.key = value``, which `Entry.convert`
+checks; an error states the origin of the setting.
 """
 
 from __future__ import annotations
@@ -41,9 +43,11 @@ RANGES: dict[str, Callable[[float], bool]] = {
 
 
 class Setting(NamedTuple):
-    """Setting ``table.key = value`` with its origin; if `text`, the value is converted from a command line string.
+    """Setting ``table.key = value`` with its origin; if `text`, the value is converted from a
+    command line string.
 
-    A relative file is looked up in `folder` first, if there is one, and texts in the working folder.
+    A relative file is looked up in `folder` first, if there is one, and texts in the working
+    folder.
     """
 
     key: str
@@ -66,7 +70,8 @@ class Entry(NamedTuple):
     name : str
         Of the field.
     flag, metavar, help : str
-        On the command line; without help there is no flag, and without metavar the flag takes no value.
+        On the command line; without help there is no flag, and without metavar the flag takes no
+        value.
     repeat : bool
         Whether the flag can be given several times.
     expected : str
@@ -104,7 +109,8 @@ class Entry(NamedTuple):
         return RANGES[self.range](value) and (isinstance(value, float) or abs(value) <= largest)
 
     def convert(self, setting: Setting) -> Value:
-        """Return the value of a setting, checked; text is parsed as TOML, or else taken as a string or a list.
+        """Return the value of a setting, checked; text is parsed as TOML, or else taken as a string
+        or a list.
 
         Raises
         ------
@@ -135,12 +141,15 @@ class Entry(NamedTuple):
 
 
 def setting(default: T, range: str = "", **declared: Any) -> T:
-    """Return a field of a schema; see `Entry`.  By default its key is the name of the field, and its flag, too."""
+    """Return a field of a schema; see `Entry`.  By default its key is the name of the field, and
+    its flag, too.
+    """
     return field(default=default, metadata={"entry": Entry(range=range, **declared)})
 
 
 def entries(schema: type, table: str = "") -> dict[str, Entry]:
-    """Return the declarations of a schema by ``table.key``; fields without a plain default have none.
+    """Return the declarations of a schema by ``table.key``; fields without a plain default have
+    none.
 
     Parameters
     ----------
@@ -205,7 +214,8 @@ def read_toml(
     except UnicodeDecodeError as error:
         if os.path.splitext(name)[1] in (".h5", ".hdf5"):
             raise ConfigError(
-                f"{name} is the file of a run, expected an experiment in TOML: continue the run with --resume "
+                f"{name} is the file of a run, expected an experiment in TOML: continue the run "
+                "with --resume "
                 f"{name}"
             ) from None
         raise ConfigError(f"{name}: not a TOML file: byte {error.start} is not UTF-8") from None
@@ -225,7 +235,9 @@ def read_toml(
 
 
 def parse_set(argument: str, tables: Iterable[str], example: str) -> Setting:
-    """Return the setting of an option ``--set table.key=value``; a value that is not TOML is a string."""
+    """Return the setting of an option ``--set table.key=value``; a value that is not TOML is a
+    string.
+    """
     key, equals, value = (part.strip() for part in argument.partition("="))
     table, dot, name = key.partition(".")
     if not (equals and dot and table and name):
@@ -306,7 +318,8 @@ def is_toml_type(hint: object) -> bool:
 
 
 def describe(hint: object, range: str = "") -> str:
-    """Return the description of values of the type `hint` for a message; `range` is that of numbers.
+    """Return the description of values of the type `hint` for a message; `range` is that of
+    numbers.
 
     Examples
     --------
@@ -355,7 +368,8 @@ def parse(text: str) -> object:
 
 
 def to_toml(value: object) -> str:
-    """Return a value as TOML text, or tables of values, ``{table: {key: value}}``, without those that are None.
+    """Return a value as TOML text, or tables of values, ``{table: {key: value}}``, without those
+    that are None.
 
     Examples
     --------

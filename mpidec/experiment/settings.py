@@ -1,11 +1,14 @@
-"""Experiment configuration from a TOML file, flags and ``--set``; checked, and written back as TOML.
+"""Experiment configuration from a TOML file, flags and ``--set``; checked, and written back as
+TOML.
 
-Every source is a list of settings ``table.key = value``; later sources take precedence: defaults < file < flags <
-``--set``.  Values are checked against the signatures of the components that receive them, so a new problem, data set,
-solver or topology needs no change here.  Equal settings give an equal `Experiment` and TOML text, whatever their source.
+Every source is a list of settings ``table.key = value``; later sources take precedence: defaults <
+file < flags < ``--set``.  Values are checked against the signatures of the components that receive
+them, so a new problem, data set, solver or topology needs no change here.  Equal settings give an
+equal `Experiment` and TOML text, whatever their source.
 
-Components of the user's own are named ``FILE.py:NAME`` or ``MODULE:NAME``.  A relative file is looked up in the folder of the
-experiment file, then in the working folder; the experiment holds its absolute path, so that it can be run again and resumed.
+Components of the user's own are named ``FILE.py:NAME`` or ``MODULE:NAME``.  A relative file is
+looked up in the folder of the experiment file, then in the working folder; the experiment holds its
+absolute path, so that it can be run again and resumed.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ AGENTS_ALONE = 16
 
 
 def _data_file(name: str, folder: str) -> str:
-    """Return the path of a data file that lies beside the experiment, or the absolute path of a plug-in."""
+    """Return the path of a data file that lies beside the experiment, or the absolute path of a
+    plug-in.
+    """
     beside = os.path.join(folder, name if not os.path.isabs(name) else os.path.basename(name))
     if os.path.splitext(name)[1] and not os.path.exists(name) and os.path.isfile(beside):
         return beside
@@ -126,7 +131,9 @@ class Topology:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Table ``[mixing]``: the codec of the rows (by default none), attacks, noise, lost messages, robust rules, several mixings."""
+    """Table ``[mixing]``: the codec of the rows (by default none), attacks, noise, lost
+    messages, robust rules, several mixings.
+    """
 
     codec: str | None = setting(None, locate=plugins.located)
     feedback: bool | None = setting(None, requires="codec")
@@ -162,7 +169,8 @@ class Mixing:
             agent, colon, what = (text.strip() for text in part.partition(":"))
             if not (colon and what and agent.isdecimal()) or int(agent) in found:
                 raise ValueError(
-                    "attack: expected AGENT:sign_flip or AGENT:NUMBER, such as 2:sign_flip,5:100, each agent once, got "
+                    "attack: expected AGENT:sign_flip or AGENT:NUMBER, such as 2:sign_flip,5:100, "
+                    "each agent once, got "
                     f"{abbreviate(part)}"
                 )
             try:
@@ -172,7 +180,9 @@ class Mixing:
         return found
 
     def calls(self, seed: int) -> dict[str, tuple[str, dict[str, Any]]]:
-        """The calls that make the mixer of one with a codec or without, each with its key and arguments; draws have the seed."""
+        """The calls that make the mixer of one with a codec or without, each with its key and
+        arguments; draws have the seed.
+        """
         calls: dict[str, tuple[str, dict[str, Any]]] = {
             "attacked": ("attack", {"attacks": self.attacks()}),
             "noisy": ("noise", {"sigma": self.noise, "seed": seed}),
@@ -195,7 +205,9 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Run:
-    """Table ``[run]``: the number of agents and steps, the output, and what delays and stops asynchronous agents."""
+    """Table ``[run]``: the number of agents and steps, the output, and what delays and stops
+    asynchronous agents.
+    """
 
     agents: int = setting(
         AGENTS_ALONE,
@@ -226,7 +238,8 @@ class Run:
         None,
         ">= 0",
         metavar="T",
-        help="asynchronous: each message is held back for T seconds, or LOW,HIGH: uniform in between",
+        help="asynchronous: each message is held back for T seconds, or LOW,HIGH: uniform in "
+        "between",
         expected="a number >= 0, or two: LOW,HIGH with 0 <= LOW <= HIGH",
     )
     drop: float | None = setting(
@@ -239,12 +252,14 @@ class Run:
     straggler: str | None = setting(
         None,
         metavar="AGENT:T",
-        help="asynchronous: the agent sleeps for T seconds at each of its steps; 0:0.5,3:0.1, or the flag repeated",
+        help="asynchronous: the agent sleeps for T seconds at each of its steps; 0:0.5,3:0.1, or "
+        "the flag repeated",
         repeat=True,
     )
     simulate: bool | None = setting(
         None,
-        help="asynchronous: simulate the run on a queue of events, in one process, reproducibly; T is then in units "
+        help="asynchronous: simulate the run on a queue of events, in one process, reproducibly; T "
+        "is then in units "
         "of the time of one gradient, and a straggler takes 1 + T units for a step",
     )
 
@@ -266,7 +281,8 @@ class Run:
             match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+)\s*", part)
             if match is None:
                 raise ValueError(
-                    f"expected AGENT:SECONDS, such as 0:0.5, or several with commas, got {abbreviate(part)}"
+                    "expected AGENT:SECONDS, such as 0:0.5, or several with commas, got "
+                    f"{abbreviate(part)}"
                 )
             agent = int(match[1])
             if agent >= self.agents or agent in found:
@@ -299,7 +315,8 @@ class Experiment:
     run: Run = Run()
 
     def sources(self) -> dict[str, str]:
-        """The names of data and components of the user's own, by setting: files, ``FILE.py:NAME`` and ``MODULE:NAME``.
+        """The names of data and components of the user's own, by setting: files, ``FILE.py:NAME``
+        and ``MODULE:NAME``.
 
         Examples
         --------
@@ -360,7 +377,8 @@ STEP_SIZE = _StepSize(
     flag="--step-size",
     metavar="A",
     help="number, auto (default: the run finds it), safe (a bound), or a schedule: inverse(0.1)",
-    expected='a positive number, "auto", "safe", or a schedule, such as "inverse(0.1)" or "cosine(auto, steps=2000)" '
+    expected='a positive number, "auto", "safe", or a schedule, such as "inverse(0.1)" or '
+    '"cosine(auto, steps=2000)" '
     f"({', '.join(SCHEDULES)})",
 )
 FLAGS = (*ENTRIES.values(), STEP_SIZE)
@@ -382,9 +400,11 @@ parse_set = partial(schema.parse_set, tables=TABLES, example="problem.l2=0.05")
 
 
 def former(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings, by ``table.key``, of a run file, and the defaults of the earlier version that has written it.
+    """Return the settings, by ``table.key``, of a run file, and the defaults of the earlier version
+    that has written it.
 
-    Run files state the settings whose defaults have changed.  Options that had no effect on the partition are left out.
+    Run files state the settings whose defaults have changed.  Options that had no effect on the
+    partition are left out.
 
     Examples
     --------
@@ -404,10 +424,11 @@ def former(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
-    """Return the experiment given by `settings`, in increasing order of precedence, and the defaults for `ranks` ranks.
+    """Return the experiment given by `settings`, in increasing order of precedence, and the
+    defaults for `ranks` ranks.
 
-    Selecting another component drops parameters from sources of lower precedence that it does not have:
-    ``file.toml --solver dgd`` ignores a ``solver.variant`` in the file.
+    Selecting another component drops parameters from sources of lower precedence that it does not
+    have: ``file.toml --solver dgd`` ignores a ``solver.variant`` in the file.
 
     Raises
     ------
@@ -431,7 +452,8 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
         stated, name = given["solver"].get(key), given["solver"]["name"]
         if stated is not None and stated.level >= name.level:
             raise ConfigError(
-                f"{stated.origin}: {name.value} is {tables['solver']['name']} with {key} = {value}: omit it"
+                f"{stated.origin}: {name.value} is {tables['solver']['name']} with {key} = "
+                f"{value}: omit it"
             )
         given["solver"][key] = Setting(f"solver.{key}", value, name.origin, False, name.level)
     graph = solver.needs.graph
@@ -446,7 +468,8 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
             needed = ENTRIES[f"{table}.{key}"].requires
             if needed and needed not in tables[table]:
                 raise ConfigError(
-                    f"{given[table][key].origin}: has no effect without {table}.{needed}: add --set {table}.{needed}=..."
+                    f"{given[table][key].origin}: has no effect without {table}.{needed}: add "
+                    f"--set {table}.{needed}=..."
                 )
     known = {
         "problem": {
@@ -491,7 +514,9 @@ def _component(
     default: str,
     key: str = "name",
 ) -> C:
-    """Return the component that a table names, or the default one, whose name the table then has; errors name the setting."""
+    """Return the component that a table names, or the default one, whose name the table then
+    has; errors name the setting.
+    """
     name = tables[table].setdefault(key, default)
     try:
         tables[table][key] = components.key(name)
@@ -507,7 +532,8 @@ def _data(problem: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, in
         for key in ("data", "label", "partition", "standardize", "intercept", "scale"):
             if key in given:
                 raise ConfigError(
-                    f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the agents and takes no "
+                    f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the "
+                    "agents and takes no "
                     f"data: omit {key}"
                 )
         problem["data"] = None
@@ -533,7 +559,8 @@ def _check_pace(
 ) -> bool:
     """Check the settings of asynchronous solvers, and return whether this is one.
 
-    Settings for the other kind are refused, or dropped if a source of higher precedence has chosen the solver.
+    Settings for the other kind are refused, or dropped if a source of higher precedence has chosen
+    the solver.
     """
     name, run = plugins.short(tables["solver"]["name"]), tables["run"]
     level = given["solver"]["name"].level if "name" in given["solver"] else -1
@@ -562,7 +589,9 @@ def _check_pace(
 
 
 def parameters(component: object) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a component that an experiment can set: those whose type can be written in TOML."""
+    """Return the parameters of a component that an experiment can set: those whose type can be
+    written in TOML.
+    """
     if not callable(component):  # a graph or a data set itself, of a plug-in
         return {}
     try:
@@ -586,7 +615,9 @@ def parameters(component: object) -> dict[str, inspect.Parameter]:
 
 
 def graph_parameters(graph: object, name: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a graph; one of the user's own has `weights`, those of a networkx graph."""
+    """Return the parameters of a graph; one of the user's own has `weights`, those of a networkx
+    graph.
+    """
     known = parameters(graph)
     if plugins.is_plugin(name) and "weights" not in known:
         hint = str | float
@@ -596,7 +627,9 @@ def graph_parameters(graph: object, name: str) -> dict[str, inspect.Parameter]:
 
 
 def _own_values(table: str, given: Mapping[str, Setting]) -> dict[str, Any]:
-    """Return the values of the keys of the table itself, without those of the component that it names."""
+    """Return the values of the keys of the table itself, without those of the component that it
+    names.
+    """
     if table == "run":
         for key, each in given.items():
             schema.check_name("key of [run]", key, OWN[table], each.origin)
@@ -641,7 +674,8 @@ def _options(
 
 
 def is_auto(text: str) -> bool:
-    """Return whether `text` is the step size "auto", or a schedule that starts there; True for text that is no step size.
+    """Return whether `text` is the step size "auto", or a schedule that starts there; True for text
+    that is no step size.
 
     Examples
     --------
@@ -657,7 +691,9 @@ def is_auto(text: str) -> bool:
 
 
 def _complaint(text: str) -> str:
-    """Return why `text` is neither a word nor a schedule that a solver takes as its step size, or ""."""
+    """Return why `text` is neither a word nor a schedule that a solver takes as its step size,
+    or "".
+    """
     try:
         return "" if text in WORDS or schedule(text) else text
     except ValueError as error:

@@ -16,7 +16,9 @@ from .build import Job
 
 
 def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
-    """What the user must know about a run that did not end well, in one line; else an empty string."""
+    """What the user must know about a run that did not end well, in one line; else an empty
+    string.
+    """
     if isinstance(result, Result) and result.outcome == "diverged" and result.unstable:
         return f"diverged at step {result.steps}: {result.reason}"  # which has the remedy
     if result.outcome == "diverged":
@@ -33,7 +35,8 @@ def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
             codec = f"{short(mixing.codec)}{options(mixing.options)}"
             smaller = "" if job.solver.needs.least_delta else f", or {remedy}"
             remedy = (
-                f"the likely cause is the codec, {codec}: send more of each row, set a smaller mixing.gamma, take another solver, "
+                f"the likely cause is the codec, {codec}: send more of each row, set a smaller "
+                "mixing.gamma, take another solver, "
                 f"such as beer{smaller}"
             )
         if ANY_SIZE in result.reason:
@@ -42,9 +45,15 @@ def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
                 remedy = "mixing.robust leaves such rows out"
         return f"diverged at step {result.steps}: {result.reason}: {remedy}"
     if result.outcome == "interrupted" and (obstacle := getattr(result, "obstacle", "")):
-        return f"interrupted after step {result.steps}: {job.experiment.run.out} is complete up to it; {obstacle}"
+        return (
+            f"interrupted after step {result.steps}: {job.experiment.run.out} is complete up to "
+            f"it; {obstacle}"
+        )
     if result.outcome == "interrupted":
-        return f"interrupted after step {result.steps}: continue with {resume_command('run', job.experiment.run.out, ranks)}"
+        return (
+            f"interrupted after step {result.steps}: continue with "
+            f"{resume_command('run', job.experiment.run.out, ranks)}"
+        )
     return result.reason
 
 
@@ -89,7 +98,8 @@ def summary(job: Job, result: Result | AsyncResult, ranks: int, slow: str = "") 
     rows |= {
         "time": f"{times[-1]:.4g} units, simulated"
         if wanted.simulate
-        else f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} steps/s",
+        else f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} "
+        "steps/s",
         "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,
     }
@@ -148,7 +158,8 @@ def async_rows(result: AsyncResult) -> dict[str, str]:
         )
     if idle is not None and len(idle) > 1:
         rows["idle"] = (
-            f"{100 * idle.max():.3g} % of the time at most (rank {idle.argmax()}), {100 * idle.min():.3g} % at least"
+            f"{100 * idle.max():.3g} % of the time at most (rank {idle.argmax()}), "
+            f"{100 * idle.min():.3g} % at least"
         )
     elif idle is not None:
         rows["idle"] = f"{100 * idle[0]:.3g} % of the time"
@@ -167,7 +178,9 @@ def _classes(job: Job) -> list[tuple[int, str]]:
 
 
 def _penalties(problem: config.Problem) -> dict[str, object]:
-    """The options of a problem, and the settings of its scale and penalties that are not the defaults."""
+    """The options of a problem, and the settings of its scale and penalties that are not the
+    defaults.
+    """
     names = ("scale", "intercept", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")
     return dict(problem.options) | {
         name: value for name in names if (value := getattr(problem, name)) is not None

@@ -1,4 +1,6 @@
-"""Networks in PyTorch: models by name, m workers of one model as stacked parameters, samplers, learning-rate schedules."""
+"""Networks in PyTorch: models by name, m workers of one model as stacked parameters, samplers,
+learning-rate schedules.
+"""
 
 try:
     import torch as _torch  # noqa: F401

@@ -51,7 +51,8 @@ def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (128,)) -> nn.Mod
 def cnn(
     shape: Shape, classes: int, *, channels: Sequence[int] = (16, 32), hidden: int = 64
 ) -> nn.Module:
-    """Small convolutional network: 3 x 3 convolutions, each with ReLU and 2 x 2 max-pooling, then two linear layers.
+    """Small convolutional network: 3 x 3 convolutions, each with ReLU and 2 x 2 max-pooling, then
+    two linear layers.
 
     Examples
     --------
@@ -70,7 +71,8 @@ def cnn(
 
 
 def vgg11(shape: Shape, classes: int, *, dropout: float = 0.5) -> nn.Module:
-    """VGG-11 for CIFAR without batch norm, with a classifier of two hidden layers of 512 units with dropout, as in RelaySGD.
+    """VGG-11 for CIFAR without batch norm, with a classifier of two hidden layers of 512 units with
+    dropout, as in RelaySGD.
 
     Images of less than 32 x 32 pixels are possible: the poolings round up.
 
@@ -125,13 +127,16 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output of the block, (B, channels, H, W) -> (B, out, H / stride, W / stride)."""
+        """Return the output of the block, (B, channels, H, W) -> (B, out, H / stride, W /
+        stride).
+        """
         y = torch.relu(self.bn1(self.conv1(x)))
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
 def resnet18(shape: Shape, classes: int, *, width: int = 64) -> nn.Module:
-    """ResNet-18 for CIFAR: a 3 x 3 convolution in place of the 7 x 7 one, and no max-pooling; `width` channels at first.
+    """ResNet-18 for CIFAR: a 3 x 3 convolution in place of the 7 x 7 one, and no max-pooling;
+    `width` channels at first.
 
     Examples
     --------
@@ -156,7 +161,8 @@ def resnet18(shape: Shape, classes: int, *, width: int = 64) -> nn.Module:
 
 
 class Tokens(nn.Module):
-    """Images as sequences of patches of ``height`` x ``width`` pixels: (B, C, H, W) -> (B, tokens, C * height * width).
+    """Images as sequences of patches of ``height`` x ``width`` pixels: (B, C, H, W) -> (B, tokens,
+    C * height * width).
 
     Examples
     --------
@@ -218,7 +224,8 @@ def transformer(
     patch: int | None = None,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """Transformer encoder whose tokens are the rows of an image, or its square patches of `patch` pixels.
+    """Transformer encoder whose tokens are the rows of an image, or its square patches of `patch`
+    pixels.
 
     Parameters
     ----------
@@ -244,7 +251,8 @@ def transformer(
     rows, columns = (1, width) if patch is None else (patch, patch)
     if rows < 1 or height % rows or width % columns:
         raise ValueError(
-            f"patch = {patch}, expected a divisor of the height {height} and of the width {width} of the images"
+            f"patch = {patch}, expected a divisor of the height {height} and of the width {width} "
+            "of the images"
         )
     if dim % heads:
         raise ValueError(f"dim = {dim}, expected a multiple of heads = {heads}")
@@ -291,7 +299,8 @@ def names() -> dict[str, str]:
 
 
 def make(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) -> nn.Module:
-    """Return a model by its name; the same `seed` gives the same start, and torch's global random numbers stay as they are.
+    """Return a model by its name; the same `seed` gives the same start, and torch's global random
+    numbers stay as they are.
 
     Parameters
     ----------
@@ -335,7 +344,8 @@ def start(
     Raises
     ------
     ValueError, TypeError
-        As `make`; or if an own model is no module, or has no parameters, or does not map `(B, *shape)` to (B, classes).
+        As `make`; or if an own model is no module, or has no parameters, or does not map `(B,
+        *shape)` to (B, classes).
     Exception
         What an own model raises.
 
@@ -349,7 +359,8 @@ def start(
         _check(model, MODELS[model], options)
         if len(shape) != 3 and model != "mlp":
             raise ValueError(
-                f"model {model} takes images (channels, height, width), got samples of the shape {tuple(shape)}: use "
+                f"model {model} takes images (channels, height, width), got samples of the shape "
+                f"{tuple(shape)}: use "
                 "mlp, or a model of your own"
             )
     with torch.random.fork_rng(devices=[]):
@@ -373,7 +384,8 @@ def _try(model: object, shape: Shape, classes: int) -> None:
     given = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
     if given != (2, classes):
         raise ValueError(
-            f"for samples of the shape {(2, *shape)} the output is {given}, expected {(2, classes)}: one number per "
+            f"for samples of the shape {(2, *shape)} the output is {given}, expected "
+            f"{(2, classes)}: one number per "
             "sample and class"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -381,7 +393,9 @@ def _try(model: object, shape: Shape, classes: int) -> None:
 
 
 def _check(name: str, model: Callable[..., nn.Module], options: Mapping[str, Any]) -> None:
-    """Raise ValueError for options that the model does not have, or whose values are not of its annotations' types."""
+    """Raise ValueError for options that the model does not have, or whose values are not of its
+    annotations' types.
+    """
     known, hints = list(inspect.signature(model).parameters)[2:], typing.get_type_hints(model)
     for option, value in options.items():
         if option not in known:

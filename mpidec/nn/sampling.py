@@ -19,7 +19,8 @@ class AgentSampler(Sampler[int]):
         self._each = self._samples // net.n if drop_last else -(-self._samples // net.n)
         if not self._each:
             raise ValueError(
-                f"the data set has {self._samples} samples for {net.n} workers, expected at least one "
+                f"the data set has {self._samples} samples for {net.n} workers, expected at least "
+                "one "
                 f"{'for each' if drop_last else 'sample'}"
             )
 
@@ -48,7 +49,8 @@ class AgentSampler(Sampler[int]):
 def sampler(
     data: Sized, net: Reductions, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
 ) -> AgentSampler:
-    """A sampler of torch that gives each rank its own part of a data set, with as many samples for every worker.
+    """A sampler of torch that gives each rank its own part of a data set, with as many samples for
+    every worker.
 
     Parameters
     ----------
@@ -56,17 +58,19 @@ def sampler(
         The same on every rank.
     net : Network
     shuffle : bool
-        Whether all ranks draw a common order of the samples, another one after each `set_epoch(epoch)`, and divide it.
+        Whether all ranks draw a common order of the samples, another one after each
+        `set_epoch(epoch)`, and divide it.
     seed : int
         Of the orders; the same on every rank.
     drop_last : bool
-        Where n does not divide the number of samples: leave out the last ones, fewer than n, so that the parts are disjoint; else
-        as many of the first ones are drawn twice.
+        Where n does not divide the number of samples: leave out the last ones, fewer than n, so
+        that the parts are disjoint; else as many of the first ones are drawn twice.
 
     Returns
     -------
     torch.utils.data.Sampler
-        For `DataLoader(data, batch, sampler=...)`.  With `set_epoch(epoch)`, which begins another order.
+        For `DataLoader(data, batch, sampler=...)`.  With `set_epoch(epoch)`, which begins another
+        order.
 
     Raises
     ------
@@ -77,8 +81,9 @@ def sampler(
 
     Notes
     -----
-    With one worker per rank these are the samples of `torch.utils.data.DistributedSampler`.  The samples of the m workers of a rank
-    take turns: a batch `x` of m B samples is `x.unflatten(0, (-1, m)).transpose(0, 1)`, of shape (m, B, ...), for `Stacked`.
+    With one worker per rank these are the samples of `torch.utils.data.DistributedSampler`.  The
+    samples of the m workers of a rank take turns: a batch `x` of m B samples is `x.unflatten(0,
+    (-1, m)).transpose(0, 1)`, of shape (m, B, ...), for `Stacked`.
 
     Examples
     --------
@@ -88,7 +93,8 @@ def sampler(
     """
     if not hasattr(data, "__len__"):
         raise TypeError(
-            f"the data set, a {type(data).__name__}, has no length, so that it cannot be divided: let each rank "
+            f"the data set, a {type(data).__name__}, has no length, so that it cannot be divided: "
+            "let each rank "
             "read its own part of it"
         )
     return AgentSampler(data, net, shuffle, seed, drop_last)

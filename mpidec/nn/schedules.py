@@ -1,4 +1,6 @@
-"""Learning-rate schedules of the literature: factors of the base learning rate, as functions of the fractional epoch."""
+"""Learning-rate schedules of the literature: factors of the base learning rate, as functions of
+the fractional epoch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def relaysgd(
 
     References
     ----------
-    T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021; code epfml/relaysgd.
+    T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS
+    2021; code epfml/relaysgd.
     """
     factor = min(epoch / warmup, 1.0) if warmup else 1.0
     return factor * _decayed(epoch, milestones, decay)
@@ -45,7 +48,8 @@ def goyal(
     warmup: float = 5.0,
     decay: float = 0.1,
 ) -> float:
-    r"""Linear warm-up from 1 to the linear scaling s of large batches, and a decay at fractions of the whole run.
+    r"""Linear warm-up from 1 to the linear scaling s of large batches, and a decay at fractions of
+    the whole run.
 
     .. math:: 1 + \frac{e}{e_w} (s - 1) \quad (e < e_w), \qquad s\, \delta^{\,|\{j : e \ge q_j E\}|} \quad (e \ge e_w)
 
@@ -56,10 +60,11 @@ def goyal(
     epochs : float
         Epochs of the whole run, E.
     scale : float
-        Samples of a step of all workers over those that the base learning rate is meant for, s: B n / 256.
+        Samples of a step of all workers over those that the base learning rate is meant for, s: B n
+        / 256.
     milestones : sequence of float
-        Fractions :math:`q_j` of the run at which the rate decays: (0.5, 0.75) for CIFAR-10, (0.3, 0.6, 0.8) for ImageNet in
-        A2CiD2.
+        Fractions :math:`q_j` of the run at which the rate decays: (0.5, 0.75) for CIFAR-10, (0.3,
+        0.6, 0.8) for ImageNet in A2CiD2.
     warmup : float
         Epochs :math:`e_w` of the warm-up; 0 for none.
     decay : float
@@ -72,8 +77,9 @@ def goyal(
 
     References
     ----------
-    P. Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, as A. Nabli et al., "A2CiD2: accelerating
-    asynchronous communication in decentralized deep learning", NeurIPS 2023, use it.
+    P. Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, as A. Nabli
+    et al., "A2CiD2: accelerating asynchronous communication in decentralized deep learning",
+    NeurIPS 2023, use it.
     """
     if epoch < warmup:
         return 1.0 + epoch / warmup * (scale - 1.0)

@@ -1,4 +1,6 @@
-"""Stacked models: m workers of one model in one process, evaluated and differentiated in one batched pass."""
+"""Stacked models: m workers of one model in one process, evaluated and differentiated in one
+batched pass.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-# Modules that vmap does not batch: recurrent layers and attention, whose kernels have no batching rule.
+# Modules that vmap does not batch: recurrent layers and attention, whose kernels have no batching
+# rule.
 UNBATCHED = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
-BATCHED = 80_000  # parameters of a model up to which one batched pass was faster than a loop on a CPU (see `loops`)
+# parameters of a model up to which one batched pass was faster than a loop on a CPU (see `loops`)
+BATCHED = 80_000
 
 
 def loops(model: nn.Module) -> bool:
     """Return whether a loop over the workers is chosen, rather than one batched pass.
 
-    On a CPU a batched pass saves the overhead of many small calls, but batched products and the grouped convolutions that batched
-    ones become are slower than plain ones. With 16 workers and batches of 32, it took 0.35 of the time of a loop over plain models
-    and optimizers for an mlp of 10,000 parameters, 0.6 for a cnn on images of 8 x 8 pixels, 1.6 for one on 32 x 32 pixels (137,000
-    parameters), and 1.2 for an mlp of 170,000.
+    On a CPU a batched pass saves the overhead of many small calls, but batched products and the
+    grouped convolutions that batched ones become are slower than plain ones. With 16 workers and
+    batches of 32, it took 0.35 of the time of a loop over plain models and optimizers for an mlp of
+    10,000 parameters, 0.6 for a cnn on images of 8 x 8 pixels, 1.6 for one on 32 x 32 pixels
+    (137,000 parameters), and 1.2 for an mlp of 170,000.
 
     Examples
     --------
@@ -37,14 +42,16 @@ def loops(model: nn.Module) -> bool:
 
 
 def evaluate(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, loop: bool) -> Tensor:
-    """Return the outputs of m copies of `model`, (m, B, ...) -> (m, B, ...), by vmap or by a loop over the copies.
+    """Return the outputs of m copies of `model`, (m, B, ...) -> (m, B, ...), by vmap or by a loop
+    over the copies.
 
     Parameters
     ----------
     model : Module
         The function; its own parameters and buffers are not used.
     tensors : dict
-        Stacked parameters and buffers by name, each with a leading dimension m. Buffers are updated in place.
+        Stacked parameters and buffers by name, each with a leading dimension m. Buffers are updated
+        in place.
     x : (m, B, ...) tensor
         Inputs of each copy.
     loop : bool
@@ -74,8 +81,9 @@ def evaluate(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, loop: b
 class Stacked(nn.Module):
     """m workers of one model, whose parameters and buffers have a leading dimension m.
 
-    ``stacked(x)`` maps the workers' batches (m, B, ...) to their outputs (m, B, ...). Any elementwise optimizer of torch, over
-    ``stacked.parameters()``, then trains the m workers at once, each as if it were alone.
+    ``stacked(x)`` maps the workers' batches (m, B, ...) to their outputs (m, B, ...). Any
+    elementwise optimizer of torch, over ``stacked.parameters()``, then trains the m workers at
+    once, each as if it were alone.
 
     Parameters
     ----------
@@ -84,8 +92,9 @@ class Stacked(nn.Module):
     m : int
         Number of workers in this process.
     loop : bool, optional
-        Whether the workers are evaluated one after the other, rather than batched by `torch.func.vmap`; by default True for
-        models of more than 80,000 parameters on a CPU, and for those with recurrent layers or attention.
+        Whether the workers are evaluated one after the other, rather than batched by
+        `torch.func.vmap`; by default True for models of more than 80,000 parameters on a CPU, and
+        for those with recurrent layers or attention.
 
     Raises
     ------
@@ -94,11 +103,12 @@ class Stacked(nn.Module):
 
     Notes
     -----
-    Names are those of the model: ``0.weight`` of shape (m, ...). Tied parameters are one stacked parameter, frozen ones are
-    frozen. Batch norm normalises by each worker's own batch, and updates its own running statistics; dropout draws for each
-    worker.
+    Names are those of the model: ``0.weight`` of shape (m, ...). Tied parameters are one stacked
+    parameter, frozen ones are frozen. Batch norm normalises by each worker's own batch, and updates
+    its own running statistics; dropout draws for each worker.
 
-    The data of the parameters may be replaced by views of a larger array, such as ``X[:, a:b].view(m, *shape)`` of rows (m, d).
+    The data of the parameters may be replaced by views of a larger array, such as ``X[:,
+    a:b].view(m, *shape)`` of rows (m, d).
 
     Examples
     --------
@@ -124,7 +134,8 @@ class Stacked(nn.Module):
         """Return the outputs of all workers, (m, B, ...) -> (m, B, ...)."""
         if x.shape[:1] != (self.m,):
             raise ValueError(
-                f"the input has shape {tuple(x.shape)}, expected ({self.m}, B, ...): one batch for each of the "
+                f"the input has shape {tuple(x.shape)}, expected ({self.m}, B, ...): one batch for "
+                "each of the "
                 f"{self.m} workers"
             )
         return evaluate(
@@ -153,7 +164,9 @@ class Stacked(nn.Module):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Stacked:
-        """Move or convert the model, too, which may hold tensors that are neither parameters nor buffers."""
+        """Move or convert the model, too, which may hold tensors that are neither parameters nor
+        buffers.
+        """
         self._model._apply(fn, *args, **kwargs)
         super()._apply(fn, *args, **kwargs)
         return self
@@ -168,7 +181,9 @@ class Stacked(nn.Module):
 
 
 def _mirror(model: nn.Module, into: nn.Module, m: int, done: dict[int, Any]) -> None:
-    """Give `into` the submodules of `model`, with stacked parameters and buffers; what is shared in the model is shared again."""
+    """Give `into` the submodules of `model`, with stacked parameters and buffers; what is shared
+    in the model is shared again.
+    """
     into.training = model.training
     for name, parameter in model._parameters.items():
         if parameter is not None and id(parameter) not in done:

@@ -94,7 +94,8 @@ class Algorithm:
 def _doubly(name: str, graph: Graph) -> None:
     if graph.kind != "doubly":
         raise ValueError(
-            f"{name} needs a doubly stochastic W, the {graph.name} topology is {graph.kind} stochastic: use "
+            f"{name} needs a doubly stochastic W, the {graph.name} topology is {graph.kind} "
+            "stochastic: use "
             'weights="metropolis" on an undirected graph, or algorithm="push_sum"'
         )
 
@@ -117,12 +118,14 @@ def _equations(
 
     if isinstance(solver, type) or solver.step_size not in (1, "auto"):
         raise ValueError(
-            f"algorithm is {solver!r}, expected a solver with the step size 1, such as D2(1.0): the optimizer has the "
+            f"algorithm is {solver!r}, expected a solver with the step size 1, such as D2(1.0): "
+            "the optimizer has the "
             "learning rate"
         )
     if isinstance(solver, Asynchronous) or solver.needs.functions != ("grad",):
         raise ValueError(
-            f"{type(solver).__name__} does not work on gradients in common steps: it cannot train a model"
+            f"{type(solver).__name__} does not work on gradients in common steps: it cannot train "
+            "a model"
         )
     return Algorithm(
         name,
@@ -141,12 +144,14 @@ def _pairwise(name: str, text: str, solver: PairwiseSolver, seed: int) -> Algori
     integer(seed, "seed", least=0)
     if not isinstance(solver.rate, (int, float)) or solver.rate > MOST:
         raise ValueError(
-            f"algorithm {name!r}: rate is {solver.rate!r}, expected a number up to {MOST:g}: neighbours begin at most "
+            f"algorithm {name!r}: rate is {solver.rate!r}, expected a number up to {MOST:g}: "
+            "neighbours begin at most "
             "one averaging with a worker in a step of its"
         )
     if getattr(solver, "order", "sde") == "code":
         raise ValueError(
-            f'algorithm {name!r}: order="code" does not preserve the average of the workers, expected "sde" or '
+            f'algorithm {name!r}: order="code" does not preserve the average of the workers, '
+            'expected "sde" or '
             '"algorithm"'
         )
 
@@ -159,7 +164,9 @@ def _pairwise(name: str, text: str, solver: PairwiseSolver, seed: int) -> Algori
 
 
 def _pga(period: int = 8, adaptive: bool = False, warmup: int = 100) -> Algorithm:
-    """Gossip, and the average over all agents every `period` steps; or, adaptive, ever more rarely as the loss falls."""
+    """Gossip, and the average over all agents every `period` steps; or, adaptive, ever more
+    rarely as the loss falls.
+    """
     text = "adapt, then combine; every 8th time with all agents (gossip-PGA; with adaptive=True gossip-AGA)"
     for name, value, least in ("period", period, 1), ("warmup", warmup, 0):
         if not isinstance(value, int) or value < least:
@@ -195,7 +202,9 @@ def _choco(
 
 
 def _hierarchical(machine_size: int = 2) -> Algorithm:
-    """Average within machines of `machine_size` agents, then combine between machines, agent by agent."""
+    """Average within machines of `machine_size` agents, then combine between machines, agent by
+    agent.
+    """
 
     def graphs(given: list[Graph]) -> list[Graph]:
         import numpy as np
@@ -204,7 +213,8 @@ def _hierarchical(machine_size: int = 2) -> Algorithm:
         graph = given[0]
         if len(given) > 1 or graph.period != 1:
             raise ValueError(
-                "hierarchical needs one graph between the machines, of which it makes that of the workers, got "
+                "hierarchical needs one graph between the machines, of which it makes that of the "
+                "workers, got "
                 f"{'a schedule' if len(given) == 1 else f'{len(given)} topologies'}"
             )
         W, inner = graph.at(0).W, np.full((machine_size, machine_size), 1 / machine_size)

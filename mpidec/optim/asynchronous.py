@@ -34,11 +34,13 @@ class Asynchronous(Method):
         graph = mixers[0].topology
         if len(mixers) > 1:
             raise ValueError(
-                f"an asynchronous algorithm needs one topology, since workers exchange whole rows, got {len(mixers)}"
+                "an asynchronous algorithm needs one topology, since workers exchange whole rows, "
+                f"got {len(mixers)}"
             )
         if net.m != 1 or net.size != net.n or graph.period != 1:
             raise ValueError(
-                f"an asynchronous algorithm needs one worker per rank and one graph for all steps, got {net.n} "
+                "an asynchronous algorithm needs one worker per rank and one graph for all steps, "
+                f"got {net.n} "
                 f"workers on {net.size} ranks and the {graph.name} topology"
             )
         self._graph: Topology = graph.at(0)
@@ -46,7 +48,9 @@ class Asynchronous(Method):
         self._last: list[dict[str, Any]] | None = None  # the state when the windows were closed
 
     def _window(self, row: np.ndarray | torch.Tensor) -> Window:
-        """A window of a row; a thread answers ranks on other nodes while this one computes, where MPI has MPI_THREAD_MULTIPLE."""
+        """A window of a row; a thread answers ranks on other nodes while this one computes,
+        where MPI has MPI_THREAD_MULTIPLE.
+        """
         window = self._net.window(row, self._graph)
         self._windows.append(window)
         return window
@@ -58,7 +62,8 @@ class Asynchronous(Method):
     def _refuse_closed(self, what: str) -> None:
         if self._last is not None:
             raise RuntimeError(
-                f"{what} after close(), when an asynchronous algorithm has no windows left: wrap the optimizer again"
+                f"{what} after close(), when an asynchronous algorithm has no windows left: wrap "
+                "the optimizer again"
             )
 
     @abstractmethod
@@ -67,7 +72,9 @@ class Asynchronous(Method):
 
     @contextmanager
     def _at_rest(self) -> Iterator[None]:
-        """A context in which nothing is on its way between workers.  Collective: they wait for each other."""
+        """A context in which nothing is on its way between workers.  Collective: they wait for
+        each other.
+        """
         for window in self._windows:
             window.flush()
         self._net.barrier()
@@ -87,7 +94,8 @@ class Asynchronous(Method):
         expected = [bucket.d for bucket in self._buckets]
         if lengths != expected:
             raise ValueError(
-                f"the saved state has rows of {lengths} entries, expected {expected}: it belongs to another model, or "
+                f"the saved state has rows of {lengths} entries, expected {expected}: it belongs "
+                "to another model, or "
                 "to another size of buckets"
             )
         with self._at_rest():
@@ -112,9 +120,10 @@ class Asynchronous(Method):
 class PushSum(Asynchronous):
     r"""Push-sum: a worker sends equal shares of its row and of its weight p to its out-neighbours.
 
-    It adds its update, times p, to its row; sends shares to those that have taken the last one; adds up what has arrived; and shows
-    the row over p.  A worker whose p is below 1/2 sends nothing: where most of the mass waits at a slow worker, p would vanish at
-    the others.  There is always one that sends, as the sum of all p is n.
+    It adds its update, times p, to its row; sends shares to those that have taken the last one;
+    adds up what has arrived; and shows the row over p.  A worker whose p is below 1/2 sends
+    nothing: where most of the mass waits at a slow worker, p would vanish at the others.  There is
+    always one that sends, as the sum of all p is n.
     """
 
     _row = "arrived"
@@ -183,19 +192,22 @@ class PushSum(Asynchronous):
 
 
 class PairwiseMethod(Asynchronous):
-    r"""A pairwise method of `mpidec.solvers`, with the base optimizer's update in place of :math:`-\gamma g`.
+    r"""A pairwise method of `mpidec.solvers`, with the base optimizer's update in place of
+    :math:`-\gamma g`.
 
-    After each update a worker averages with a Poisson number of neighbours, `rate` / 2 on average, each chosen uniformly; they
-    begin as many averagings with it.  It takes itself and the neighbour, reads the neighbour's row, moves by the difference of the
-    two, and sends the difference to the neighbour, who moves by it after its own next update: sums over all workers stay the same.
-    A neighbour that another worker has taken, or that has not moved yet, is left to a later step, with as many averagings as there
-    are neighbours at most: rows average in pairs, one after the other, however slow a worker is.  Time counts a worker's own
-    updates.
+    After each update a worker averages with a Poisson number of neighbours, `rate` / 2 on average,
+    each chosen uniformly; they begin as many averagings with it.  It takes itself and the
+    neighbour, reads the neighbour's row, moves by the difference of the two, and sends the
+    difference to the neighbour, who moves by it after its own next update: sums over all workers
+    stay the same. A neighbour that another worker has taken, or that has not moved yet, is left to
+    a later step, with as many averagings as there are neighbours at most: rows average in pairs,
+    one after the other, however slow a worker is.  Time counts a worker's own updates.
 
     Parameters
     ----------
     solver : PairwiseGossip or A2CiD2
-        With the step size 1 and without momentum; its rate at most 2: neighbours begin one averaging with it per step.
+        With the step size 1 and without momentum; its rate at most 2: neighbours begin one
+        averaging with it per step.
     seed : int
         Of the numbers of averagings and the choices of neighbours.
     """
@@ -240,7 +252,9 @@ class PairwiseMethod(Asynchronous):
             window.locks.unlock()
 
     def _take_self(self) -> bool:
-        """Take the lock of this worker, unless a neighbour has it whose differences have not all come."""
+        """Take the lock of this worker, unless a neighbour has it whose differences have not all
+        come.
+        """
         window = self._windows[0]
         if window.locks.owner is None:
             return window.locks.try_lock(self._net.lo)
@@ -287,7 +301,8 @@ class PairwiseMethod(Asynchronous):
 
 
 class PairState:
-    """A bucket in pairwise averagings: the state of its row, and what it exchanges with its neighbours.
+    """A bucket in pairwise averagings: the state of its row, and what it exchanges with its
+    neighbours.
 
     Attributes
     ----------
@@ -305,7 +320,8 @@ class PairState:
         shown = bucket.rows[0]
         if shown.device.type != "cpu" or shown.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"a pairwise algorithm needs parameters of float32 or float64 on the CPU, got {shown.dtype} on "
+                "a pairwise algorithm needs parameters of float32 or float64 on the CPU, got "
+                f"{shown.dtype} on "
                 f"{shown.device}"
             )
         self.bucket, self._solver = bucket, solver

@@ -38,11 +38,13 @@ Models = Any  # torch.nn.Module, or a sequence of them
 
 
 class Averager:
-    r"""Average the parameters of a model with those of the neighbours, after each step of any optimizer.
+    r"""Average the parameters of a model with those of the neighbours, after each step of any
+    optimizer.
 
     .. math:: x_i \leftarrow \sum_j W_{ij} x_j
 
-    For training loops that cannot take a wrapped optimizer; otherwise see `Decentralized`, which has the same parameters.
+    For training loops that cannot take a wrapped optimizer; otherwise see `Decentralized`, which
+    has the same parameters.
 
     Parameters
     ----------
@@ -95,7 +97,8 @@ class Averager:
         self.algorithm = algorithm_of(algorithm, **options)
         if _groups is None and (self.algorithm.of_gradients or self.algorithm.by_rate):
             raise ValueError(
-                f"algorithm {self.algorithm.name!r} needs the gradients or the learning rate, which an averager does "
+                f"algorithm {self.algorithm.name!r} needs the gradients or the learning rate, "
+                "which an averager does "
                 "not see: use Decentralized(optimizer, model, ...)"
             )
         if buffers not in ("local", "average"):
@@ -162,7 +165,8 @@ class Averager:
         self._unwritten = weakref.finalize(
             self,
             sys.stderr.write,
-            f"mpidec: the timeline {trace} is not written: call close(), or use the optimizer in a with statement\n",
+            f"mpidec: the timeline {trace} is not written: call close(), or use the optimizer in a "
+            "with statement\n",
         )
         if trace is None or net.rank:
             self._unwritten.detach()
@@ -173,13 +177,16 @@ class Averager:
             raise ValueError(f"every is {every!r}, expected a whole number >= 1")
         if self.algorithm.each_step and period > 1:
             raise ValueError(
-                f'algorithm {self.algorithm.name!r} communicates in every step, got every={every}: use "local" or '
+                f"algorithm {self.algorithm.name!r} communicates in every step, got every={every}: "
+                'use "local" or '
                 '"pga"'
             )
         return period
 
     def _check_equal(self, groups: list[dict[str, Any]]) -> None:
-        """Refuse models that differ between ranks: parameters in the order of the groups, then all the others, and buffers."""
+        """Refuse models that differ between ranks: parameters in the order of the groups, then
+        all the others, and buffers.
+        """
         named = [(self._names[id(p)], p) for group in groups for p in group["params"]]
         taken = {id(p) for _, p in named}
         others = [
@@ -194,7 +201,9 @@ class Averager:
         )
 
     def _watch(self, check: bool) -> None:
-        """Let the sums of mixings notice numbers that are not finite; where they cannot, look at the rows themselves."""
+        """Let the sums of mixings notice numbers that are not finite; where they cannot, look at
+        the rows themselves.
+        """
         self._infected = False
         if check:
             watch(1)
@@ -218,7 +227,8 @@ class Averager:
             held = part.m if isinstance(part, Stacked) else 1
             if held != self.net.m:
                 return ValueError(
-                    f"rank {self.net.rank}: the network has {self.net.m} agents here, the model is of {held}: "
+                    f"rank {self.net.rank}: the network has {self.net.m} agents here, the model is "
+                    f"of {held}: "
                     "one agent per rank, or mpidec.nn.Stacked(model, net.m)"
                 )
         if self._trace is not None and not os.path.isdir(
@@ -231,8 +241,10 @@ class Averager:
             for i, parameter in enumerate(group["params"]):
                 if id(parameter) not in self._names:
                     return ValueError(
-                        f"parameter {i} of group {g} of the optimizer, of shape {tuple(parameter.shape)}, is not a "
-                        "parameter of the model: pass all models that the optimizer trains, as a list"
+                        f"parameter {i} of group {g} of the optimizer, of shape "
+                        f"{tuple(parameter.shape)}, is not a "
+                        "parameter of the model: pass all models that the optimizer trains, as a "
+                        "list"
                     )
         return None
 
@@ -245,7 +257,8 @@ class Averager:
         self._mixers: list[Any] = []
         if mixing is not None and (algorithm.name == "allreduce" or algorithm.asynchronous):
             raise ValueError(
-                f"algorithm {algorithm.name!r} does not mix by W, so that mixing= would have no effect: leave it out"
+                f"algorithm {algorithm.name!r} does not mix by W, so that mixing= would have no "
+                "effect: leave it out"
             )
         if algorithm.name == "allreduce":
             return algorithm.make(net, self.buckets, [])
@@ -280,7 +293,8 @@ class Averager:
         n = self.net.n // size
         if self.net.n % size:
             raise ValueError(
-                f"algorithm {self.algorithm.name!r}: machine_size is {size}, expected a divisor of the number of "
+                f"algorithm {self.algorithm.name!r}: machine_size is {size}, expected a divisor of "
+                "the number of "
                 f"workers {self.net.n}"
             )
         graph = resolve.as_topology(given, n)
@@ -308,7 +322,8 @@ class Averager:
         for parameter in self._frozen:
             if parameter.requires_grad:
                 raise RuntimeError(
-                    f"parameter {self._names[id(parameter)]} was frozen when it was wrapped and takes no part in "
+                    f"parameter {self._names[id(parameter)]} was frozen when it was wrapped and "
+                    "takes no part in "
                     "the averages: wrap the optimizer again after unfreezing it"
                 )
         if (
@@ -316,7 +331,8 @@ class Averager:
             and [len(group["params"]) for group in self._groups()] != self._counts
         ):
             raise RuntimeError(
-                "the optimizer has got or lost parameters since it was wrapped, which take no part in the averages: "
+                "the optimizer has got or lost parameters since it was wrapped, which take no part "
+                "in the averages: "
                 "close the wrapper and wrap the optimizer again"
             )
         if (self.steps + 1) % self.every == 0:
@@ -333,7 +349,9 @@ class Averager:
         self.steps += 1
 
     def _compare_loaded(self) -> None:
-        """Refuse loaded states of different steps, on all ranks; once after they have been loaded.  Collective."""
+        """Refuse loaded states of different steps, on all ranks; once after they have been
+        loaded.  Collective.
+        """
         if self._loaded:
             self._compare_moments(self.steps)
 
@@ -347,7 +365,8 @@ class Averager:
         if self._loaded:
             steps = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(theirs[:, 1]))
             error = ValueError(
-                f"the ranks continue from states that were not saved together: after steps {steps}; load on every "
+                "the ranks continue from states that were not saved together: after steps "
+                f"{steps}; load on every "
                 "rank the checkpoint of the same step, the newest that all of them have"
             )
             mark(error, on_all_ranks=True)
@@ -372,7 +391,8 @@ class Averager:
                 mark(error, from_another_rank=True)
                 raise
             error.args = (
-                f"{error}, after {self.steps} steps of this rank: every rank must call step() equally often, so let "
+                f"{error}, after {self.steps} steps of this rank: every rank must call step() "
+                "equally often, so let "
                 "ranks with fewer batches repeat some",
             )
             raise
@@ -387,11 +407,14 @@ class Averager:
     def _refuse_average(self, what: str) -> None:
         if self._apart:
             raise RuntimeError(
-                f"{what} in the context of consensus(), where the model holds the average: leave it first"
+                f"{what} in the context of consensus(), where the model holds the average: leave "
+                "it first"
             )
 
     def _show(self, k: int, step: int) -> None:
-        """Show the results of mixing `k`, unless this worker has put in what is not finite: then raise, and tell the neighbours."""
+        """Show the results of mixing `k`, unless this worker has put in what is not finite: then
+        raise, and tell the neighbours.
+        """
         looks = self._check and (watch() or self._unwatched) and not self._infected
         try:
             for bucket in self.buckets if looks else ():
@@ -414,8 +437,10 @@ class Averager:
         if len(wrong):  # large numbers may have an infinite sum
             row, column = wrong[0].tolist()
             raise ValueError(
-                f"worker {self.net.lo + row}, step {step}: {what} {bucket.of(column)} is {float(rows[row, column])}: "
-                "lower the learning rate, clip the gradients, or look at this worker's data (check=False goes on)"
+                f"worker {self.net.lo + row}, step {step}: {what} {bucket.of(column)} is "
+                f"{float(rows[row, column])}: "
+                "lower the learning rate, clip the gradients, or look at this worker's data "
+                "(check=False goes on)"
             )
 
     def _floating_buffers(self) -> list[torch.Tensor]:
@@ -433,7 +458,8 @@ class Averager:
 
     @contextmanager
     def consensus(self) -> Iterator[float]:
-        r"""A context in which the model holds the average of all workers' parameters and buffers, for evaluation.
+        r"""A context in which the model holds the average of all workers' parameters and buffers,
+        for evaluation.
 
         Of asynchronous algorithms, with what is under way; of push-sum with the workers' weights.
 
@@ -474,17 +500,21 @@ class Averager:
                     buffer.copy_(value)
 
     def average_gradients(self) -> None:
-        """With "allreduce": average the gradients now, for example before they are clipped; `step` then does not.  Collective."""
+        """With "allreduce": average the gradients now, for example before they are clipped;
+        `step` then does not.  Collective.
+        """
         if not isinstance(self._method, AllReduce):
             raise RuntimeError(
-                f'average_gradients() is called with algorithm {self.algorithm.name!r}, expected "allreduce"'
+                f"average_gradients() is called with algorithm {self.algorithm.name!r}, expected "
+                '"allreduce"'
             )
         self._look()
         with torch.no_grad():
             self._method.average()
 
     def observe(self, loss: Any) -> None:
-        """Tell the loss of the workers of this rank on their last batch, to which some methods adapt; before each step.
+        """Tell the loss of the workers of this rank on their last batch, to which some methods
+        adapt; before each step.
 
         Parameters
         ----------
@@ -494,13 +524,16 @@ class Averager:
         self._method.loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
 
     def forget_gradients(self) -> None:
-        """With "allreduce": leave out gradients that `average_gradients` has averaged, on all ranks."""
+        """With "allreduce": leave out gradients that `average_gradients` has averaged, on all
+        ranks.
+        """
         self._looked = False
         if isinstance(self._method, AllReduce):
             self._method.complete()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a restart needs beside the model's own `state_dict()`: tensors and numbers, for `weights_only=True`.
+        """All that a restart needs beside the model's own `state_dict()`: tensors and numbers, for
+        `weights_only=True`.
 
         Collective; with an asynchronous algorithm, too, whose workers wait for each other here.
         """
@@ -521,7 +554,8 @@ class Averager:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` returned, after the model has loaded its own.  Collective.
+        """Continue with what `state_dict` returned, after the model has loaded its own.
+        Collective.
 
         Raises
         ------
@@ -531,12 +565,14 @@ class Averager:
         self._refuse_average("a state is loaded")
         if (state["algorithm"], state["n"]) != (self.algorithm.name, self.net.n):
             raise ValueError(
-                f"the saved state is of algorithm {state['algorithm']!r} with {state['n']} workers, expected "
+                f"the saved state is of algorithm {state['algorithm']!r} with {state['n']} "
+                "workers, expected "
                 f"{self.algorithm.name!r} with {self.net.n}"
             )
         if state["method"] and state["worker"] != self.net.lo:
             raise ValueError(
-                f"the saved state is that of worker {state['worker']}, expected that of worker {self.net.lo}: each "
+                f"the saved state is that of worker {state['worker']}, expected that of worker "
+                f"{self.net.lo}: each "
                 "rank saves and loads a file of its own"
             )
         with torch.no_grad():
@@ -553,7 +589,9 @@ class Averager:
             self._compare_moments(self._method.saves)
 
     def follow(self, steps: int) -> None:
-        """Continue after `steps`, of another worker, if the algorithm keeps nothing of each worker's own."""
+        """Continue after `steps`, of another worker, if the algorithm keeps nothing of each
+        worker's own.
+        """
         kept = self.algorithm.asynchronous or self._method.state()
         if not kept and not any(mixer.memory() for mixer in self._mixers):
             self.steps = steps
@@ -561,7 +599,9 @@ class Averager:
 
     @property
     def extra_bytes(self) -> int:
-        """Memory of the algorithm between two steps, beyond parameters, gradients and the optimizer's state, in bytes."""
+        """Memory of the algorithm between two steps, beyond parameters, gradients and the
+        optimizer's state, in bytes.
+        """
         return self._method.extra
 
     @property
@@ -578,7 +618,9 @@ class Averager:
         return nullcontext() if self._timeline is None else self._timeline.span(name)
 
     def close(self) -> None:
-        """Complete what is under way, and write the timeline; the model stays as it is.  Collective, and safe to repeat."""
+        """Complete what is under way, and write the timeline; the model stays as it is.
+        Collective, and safe to repeat.
+        """
         with self._same_steps():
             self._copies.close()
             self._method.close()
@@ -600,7 +642,9 @@ class Averager:
 
 
 def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list[Any]:
-    """Hooks that look after messages while the models are evaluated and differentiated: MPI needs that between nodes."""
+    """Hooks that look after messages while the models are evaluated and differentiated: MPI
+    needs that between nodes.
+    """
     hooks: list[Any] = []
     for part in models:
         hooks += [

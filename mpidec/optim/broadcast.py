@@ -35,7 +35,8 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
     """
     if not isinstance(model, Iterable) and not isinstance(model, torch.nn.Module):
         raise TypeError(
-            f"model is a {type(model).__name__}, expected a torch.nn.Module, a state dict or tensors"
+            f"model is a {type(model).__name__}, expected a torch.nn.Module, a state dict or "
+            "tensors"
         )
     if isinstance(model, torch.nn.Module):
         values: list[Any] = [*model.parameters(), *model.buffers()]
@@ -56,7 +57,8 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
         )
     if [tuple(array.shape) for array in arrays] != [tuple(tensor.shape) for tensor in tensors]:
         raise ValueError(
-            f"rank {root} has {len(arrays)} tensors of other shapes than the {len(tensors)} here: build the same "
+            f"rank {root} has {len(arrays)} tensors of other shapes than the {len(tensors)} here: "
+            "build the same "
             "model on every rank"
         )
     for tensor, array in zip(tensors, arrays):
@@ -77,8 +79,9 @@ def broadcast_optimizer_state(
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Any; its state may be missing on the other ranks.  Of a wrapped one the state of the optimizer within, and the number of
-        steps where the algorithm keeps nothing of each worker's own.
+        Any; its state may be missing on the other ranks.  Of a wrapped one the state of the
+        optimizer within, and the number of steps where the algorithm keeps nothing of each worker's
+        own.
     net : Network, optional
         A network over `MPI.COMM_WORLD` by default, closed afterwards.
     root : int

@@ -1,4 +1,6 @@
-"""Identical copies: ranks that draw the same batches compute the same gradients, and train one model several times."""
+"""Identical copies: ranks that draw the same batches compute the same gradients, and train one
+model several times.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _ENTRIES, _SUMS = 1 << 16, 16  # of each parameter at most; numbers in a sketch,
 
 
 class Copies:
-    """Comparison of the ranks' own gradients in the first steps; warns once, on rank 0, if some ranks train on the same batches.
+    """Comparison of the ranks' own gradients in the first steps; warns once, on rank 0, if some
+    ranks train on the same batches.
 
     Parameters
     ----------
@@ -38,7 +41,9 @@ class Copies:
         self.compared = net.size == 1
 
     def look(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Note the gradients of a step.  Collective in the last of the first steps, unless workers do not wait."""
+        """Note the gradients of a step.  Collective in the last of the first steps, unless
+        workers do not wait.
+        """
         if self.compared or len(self._sketches) == FIRST:
             return
         self._sketches.append(_sketch(parameters))
@@ -46,7 +51,9 @@ class Copies:
             self.compare()
 
     def withdraw(self, error: Exception) -> bool:
-        """Take no part in a comparison that comes next, and tell the others why; whether that is what comes next."""
+        """Take no part in a comparison that comes next, and tell the others why; whether that is
+        what comes next.
+        """
         comes = not (self.compared or self._asynchronous) and len(self._sketches) == FIRST - 1
         if comes:
             others = set(range(self._net.size)) - {self._net.rank}
@@ -74,7 +81,8 @@ class Copies:
                 else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
             )
             warnings.warn(
-                f"the gradients of {who} are equal in the first steps: they train on the same batches, so that several "
+                f"the gradients of {who} are equal in the first steps: they train on the same "
+                "batches, so that several "
                 "workers do the work of one; give each rank its own part of the data, "
                 "DataLoader(data, sampler=mpidec.nn.sampler(data, net))",
                 RuntimeWarning,
@@ -82,7 +90,9 @@ class Copies:
             )
 
     def close(self) -> None:
-        """Compare what has not been compared where workers do not wait for each other.  Collective, and safe to repeat."""
+        """Compare what has not been compared where workers do not wait for each other.
+        Collective, and safe to repeat.
+        """
         if self._asynchronous:
             self.compare()
         self.compared = True
@@ -91,8 +101,9 @@ class Copies:
 def equal_ranks(sketches: np.ndarray) -> list[int]:
     """The first ranks whose gradients are those of the same batches; empty if there are none.
 
-    In the first step with gradients the parameters are equal, and so are then the gradients, but for rounding.  Afterwards two
-    workers differ by what they have received from others, so that the gradients of the next steps are only similar.
+    In the first step with gradients the parameters are equal, and so are then the gradients, but
+    for rounding.  Afterwards two workers differ by what they have received from others, so that the
+    gradients of the next steps are only similar.
 
     Parameters
     ----------
@@ -119,7 +130,9 @@ def equal_ranks(sketches: np.ndarray) -> list[int]:
 
 
 def _sketch(parameters: Iterable[torch.Tensor]) -> np.ndarray:
-    """The norm of some of the gradients' entries, and sums of them with fixed weights, whose distances are about the entries'."""
+    """The norm of some of the gradients' entries, and sums of them with fixed weights, whose
+    distances are about the entries'.
+    """
     square, sums = 0.0, np.zeros(_SUMS)
     for place, parameter in enumerate(parameters):
         if parameter.grad is not None and parameter.numel():

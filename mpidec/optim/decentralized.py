@@ -1,4 +1,6 @@
-"""Decentralized: any torch optimizer, with the parameters of n workers kept together over a topology."""
+"""Decentralized: any torch optimizer, with the parameters of n workers kept together over a
+topology.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 
 
 class Decentralized(torch.optim.Optimizer):
-    r"""A torch optimizer whose workers agree with their neighbours; the training loop stays as it was.
+    r"""A torch optimizer whose workers agree with their neighbours; the training loop stays as it
+    was.
 
-    With `u` the update that the optimizer makes of the gradients at :math:`x_i`, by `algorithm="atc"`
+    With `u` the update that the optimizer makes of the gradients at :math:`x_i`, by
+    `algorithm="atc"`
 
     .. math:: x_i \leftarrow \sum_j W^k_{ij} \bigl(x_j + u_j(x_j)\bigr)
 
@@ -30,32 +34,36 @@ class Decentralized(torch.optim.Optimizer):
     optimizer : torch.optim.Optimizer
         Of this rank's model.  Its state, its groups and the schedulers on it stay in use.
     model : torch.nn.Module, or a list of them
-        What it trains, on every rank the same with the same values.  One worker per rank, or `mpidec.nn.Stacked(model, m)` for
-        the m workers of this rank.
+        What it trains, on every rank the same with the same values.  One worker per rank, or
+        `mpidec.nn.Stacked(model, m)` for the m workers of this rank.
     topology : Topology, Schedule, str or list, optional
-        Who talks to whom, or its name in `mpidec.topology`; by default the algorithm's own, such as one_peer_exponential.  A list
-        divides the parameters: each topology mixes an equal part of the columns of each bucket, such as those of
-        `double_binary_trees`.  "hierarchical" takes the one graph between the machines, asynchronous algorithms take one graph,
-        and "allreduce" uses none.
+        Who talks to whom, or its name in `mpidec.topology`; by default the algorithm's own, such as
+        one_peer_exponential.  A list divides the parameters: each topology mixes an equal part of
+        the columns of each bucket, such as those of `double_binary_trees`.  "hierarchical" takes
+        the one graph between the machines, asynchronous algorithms take one graph, and "allreduce"
+        uses none.
     algorithm : str or Solver
-        One of `mpidec.optim.names()`, or a solver of `mpidec.solvers` with the step size 1, whose equations are then used with
-        the optimizer's update in place of :math:`-\alpha \nabla F`.
+        One of `mpidec.optim.names()`, or a solver of `mpidec.solvers` with the step size 1, whose
+        equations are then used with the optimizer's update in place of :math:`-\alpha \nabla F`.
     net : Network, optional
         By default one over `MPI.COMM_WORLD`, which `close` closes.
     every : int, optional
         Steps of the optimizer per mixing.
     buffers : {"local", "average"}
-        Whether buffers, such as the statistics of batch norm, stay each worker's own or are averaged in each mixing.
+        Whether buffers, such as the statistics of batch norm, stay each worker's own or are
+        averaged in each mixing.
     mixing : callable, optional
         Makes another mixer: `lambda W: W.compress("bfloat16")`.
     equal : bool
         Whether all ranks must start with the same values.
     check : bool
-        Whether a parameter that is not finite ends the training, naming the worker, before it reaches the neighbours.
+        Whether a parameter that is not finite ends the training, naming the worker, before it
+        reaches the neighbours.
     trace : path, optional
         Timeline of all ranks in the format of chrome://tracing and Perfetto, written by `close`.
     bucket_bytes : int, optional
-        Size of the buckets in which the parameters are laid out and mixed; by default 256 MB on one node and 1 MB between nodes.
+        Size of the buckets in which the parameters are laid out and mixed; by default 256 MB on one
+        node and 1 MB between nodes.
     **options
         Of the algorithm: `momentum`, `period`, `codec`, ...
 
@@ -68,14 +76,16 @@ class Decentralized(torch.optim.Optimizer):
     Raises
     ------
     ValueError
-        On every rank, if the models differ, naming the first parameter that does; unknown algorithm or option; a topology that
-        the algorithm cannot work with.
+        On every rank, if the models differ, naming the first parameter that does; unknown algorithm
+        or option; a topology that the algorithm cannot work with.
 
     Notes
     -----
-    Collective: every rank calls `step` equally often.  Sent per step: the parameters to each out-neighbour (twice as much for
-    gradient tracking).  On a node they lie in memory that the neighbours read in place.  The parameters are laid out anew: keep
-    no `parameter.data` from before.  A worker whose `GradScaler` finds an infinite gradient skips its own update, not the mixing.
+    Collective: every rank calls `step` equally often.  Sent per step: the parameters to each
+    out-neighbour (twice as much for gradient tracking).  On a node they lie in memory that the
+    neighbours read in place.  The parameters are laid out anew: keep no `parameter.data` from
+    before.  A worker whose `GradScaler` finds an infinite gradient skips its own update, not the
+    mixing.
 
     Examples
     --------
@@ -115,16 +125,19 @@ class Decentralized(torch.optim.Optimizer):
     ):
         if isinstance(optimizer, Decentralized) or not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}, expected an optimizer of torch that is not wrapped yet"
+                f"optimizer is a {type(optimizer).__name__}, expected an optimizer of torch that "
+                "is not wrapped yet"
             )
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
-                f"{type(optimizer).__name__} evaluates its closure several times in a step, at points that differ "
+                f"{type(optimizer).__name__} evaluates its closure several times in a step, at "
+                "points that differ "
                 "between workers: use another optimizer"
             )
         if isinstance(optimizer, torch.optim.SparseAdam) and algorithm == "allreduce":
             raise ValueError(
-                'SparseAdam needs sparse gradients, and algorithm "allreduce" averages dense ones: use another '
+                'SparseAdam needs sparse gradients, and algorithm "allreduce" averages dense ones: '
+                "use another "
                 'algorithm, such as "atc", or another optimizer'
             )
         self.optimizer = optimizer
@@ -147,7 +160,8 @@ class Decentralized(torch.optim.Optimizer):
             group.get("momentum") for group in optimizer.param_groups
         ):
             warnings.warn(
-                f"algorithm {algorithm!r} has a momentum of its own, and the optimizer has one, too: wrap SGD without "
+                f"algorithm {algorithm!r} has a momentum of its own, and the optimizer has one, "
+                "too: wrap SGD without "
                 "momentum",
                 RuntimeWarning,
                 stacklevel=2,
@@ -158,7 +172,8 @@ class Decentralized(torch.optim.Optimizer):
     def _refuse_outside(self, *_: Any) -> None:
         if not self._inside:
             raise RuntimeError(
-                "step() of the optimizer that is wrapped is called, which mixes nothing: call step() of the wrapper "
+                "step() of the optimizer that is wrapped is called, which mixes nothing: call "
+                "step() of the wrapper "
                 "that Decentralized(...) has returned"
             )
 
@@ -207,11 +222,15 @@ class Decentralized(torch.optim.Optimizer):
         return loss
 
     def observe(self, loss: Any) -> None:
-        """Tell the loss of the last batch, to which "pga" with `adaptive=True` adapts its period; see `Averager.observe`."""
+        """Tell the loss of the last batch, to which "pga" with `adaptive=True` adapts its
+        period; see `Averager.observe`.
+        """
         self.averager.observe(loss)
 
     def consensus(self) -> AbstractContextManager[float]:
-        """A context in which the model holds the average over all workers; yields their distance.  See `Averager.consensus`."""
+        """A context in which the model holds the average over all workers; yields their
+        distance.  See `Averager.consensus`.
+        """
         return self.averager.consensus()
 
     def average_gradients(self) -> None:
@@ -219,21 +238,27 @@ class Decentralized(torch.optim.Optimizer):
         self.averager.average_gradients()
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the optimizer and of the algorithm: tensors and numbers, for `torch.load(weights_only=True)`."""
+        """The states of the optimizer and of the algorithm: tensors and numbers, for
+        `torch.load(weights_only=True)`.
+        """
         return {"optimizer": self.optimizer.state_dict(), "averager": self.averager.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` returned, bit for bit, after the model has loaded its own.  Collective."""
+        """Continue with what `state_dict` returned, bit for bit, after the model has loaded its
+        own.  Collective.
+        """
         if set(state_dict) != {"averager", "optimizer"}:
             raise ValueError(
-                "the saved state is not of a wrapped optimizer: load that of a plain one into `optimizer.optimizer`"
+                "the saved state is not of a wrapped optimizer: load that of a plain one into "
+                "`optimizer.optimizer`"
             )
         self.averager.load_state_dict(state_dict["averager"])
         self.optimizer.load_state_dict(dict(state_dict["optimizer"]))
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError(
-            "a wrapped optimizer is neither copied nor pickled, for it is connected with other ranks: copy the model, "
+            "a wrapped optimizer is neither copied nor pickled, for it is connected with other "
+            "ranks: copy the model, "
             "or save state_dict()"
         )
 
@@ -245,12 +270,15 @@ class Decentralized(torch.optim.Optimizer):
         RuntimeError
         """
         raise RuntimeError(
-            "parameters are added to a wrapped optimizer, expected all of them from the beginning: add the group to "
+            "parameters are added to a wrapped optimizer, expected all of them from the beginning: "
+            "add the group to "
             "the optimizer, close this one and wrap it again"
         )
 
     def close(self) -> None:
-        """Complete what is under way, and write the timeline; see `Averager.close`.  Collective, and safe to repeat."""
+        """Complete what is under way, and write the timeline; see `Averager.close`.  Collective,
+        and safe to repeat.
+        """
         self._hook.remove()
         self.averager.close()
 
@@ -264,6 +292,7 @@ class Decentralized(torch.optim.Optimizer):
     def __repr__(self) -> str:
         averager = self.averager
         return (
-            f"Decentralized({type(self.optimizer).__name__}, algorithm={averager.algorithm.name!r}, n={averager.net.n}, "
+            f"Decentralized({type(self.optimizer).__name__}, "
+            f"algorithm={averager.algorithm.name!r}, n={averager.net.n}, "
             f"extra memory {averager.extra_bytes / 1e6:.1f} MB)"
         )

@@ -16,7 +16,9 @@ SHARDED = "whose ranks hold parts of it: mpidec mixes whole models, so leave the
 
 
 def differences(net: Network, mine: Sequence[T]) -> Iterator[tuple[int, T | None, T | None]]:
-    """Where the lists of ranks differ from that of rank 0: rank, its entry and that of rank 0, None past the end of a list."""
+    """Where the lists of ranks differ from that of rank 0: rank, its entry and that of rank 0,
+    None past the end of a list.
+    """
     root, *others = net.comm.allgather(list(mine))
     for rank, theirs in enumerate(others, 1):
         for here, first in zip_longest(theirs, root):
@@ -36,7 +38,8 @@ def check_settings(net: Network, **settings: object) -> None:
     for rank, here, first in differences(net, list(zip(settings, values))):
         name, value = here or ("", "")
         raise ValueError(
-            f"{name} is {first and first[1]} on rank 0 and {value} on rank {rank}, expected the same on every rank"
+            f"{name} is {first and first[1]} on rank 0 and {value} on rank {rank}, expected the "
+            "same on every rank"
         )
 
 
@@ -57,7 +60,8 @@ def check_trained(net: Network, named: list[tuple[str, bool]]) -> None:
     for rank, here, first in differences(net, named):
         if here and first and here[0] == first[0]:
             raise ValueError(
-                f"parameter {here[0]}: requires_grad is {first[1]} on rank 0 and {here[1]} on rank {rank}: freeze "
+                f"parameter {here[0]}: requires_grad is {first[1]} on rank 0 and {here[1]} on rank "
+                f"{rank}: freeze "
                 "the same parameters on every rank"
             )
 
@@ -77,12 +81,16 @@ def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None
     for rank, here, first in differences(net, mine):
         if here and first and here[0] == first[0]:
             raise ValueError(
-                f"the models of ranks 0 and {rank} differ in the values of parameter {here[0]}: give every rank the "
-                "same seed before the model is built, or call mpidec.optim.broadcast_parameters(model)"
+                f"the models of ranks 0 and {rank} differ in the values of parameter {here[0]}: "
+                "give every rank the "
+                "same seed before the model is built, or call "
+                "mpidec.optim.broadcast_parameters(model)"
             )
         raise ValueError(
-            f"the models of ranks 0 and {rank} differ: {f'parameter {first[0]}' if first else 'no more parameters'} "
-            f"on rank 0, {here[0] if here else 'no more parameters'} on rank {rank}; build the same model on every rank"
+            f"the models of ranks 0 and {rank} differ: "
+            f"{f'parameter {first[0]}' if first else 'no more parameters'} "
+            f"on rank 0, {here[0] if here else 'no more parameters'} on rank {rank}; build the "
+            "same model on every rank"
         )
 
 
@@ -92,7 +100,8 @@ def _digest(parameter: torch.Tensor) -> bytes:
 
 
 def refusal(models: Iterable[torch.nn.Module], tensors: Iterable[torch.Tensor]) -> str:
-    """Why a model cannot be trained or sent from rank to rank, or "": another wrapper shares it between the processes.
+    """Why a model cannot be trained or sent from rank to rank, or "": another wrapper shares it
+    between the processes.
 
     Examples
     --------
@@ -103,7 +112,10 @@ def refusal(models: Iterable[torch.nn.Module], tensors: Iterable[torch.Tensor]) 
         for part in model.modules():
             kind = type(part).__name__
             if kind == "DistributedDataParallel":
-                return f"the model is wrapped by {kind}, which averages gradients over all ranks: pass model.module"
+                return (
+                    f"the model is wrapped by {kind}, which averages gradients over all ranks: "
+                    "pass model.module"
+                )
             if kind == "FullyShardedDataParallel":
                 return f"the model is wrapped by {kind}, {SHARDED}"
     if any(base.__name__ == "DTensor" for one in tensors for base in type(one).__mro__):

@@ -22,7 +22,8 @@ Rows: TypeAlias = "np.ndarray | torch.Tensor"
 
 
 class Method(ABC):
-    """Abstract base of the methods; `u` is the update that the base optimizer makes of the gradients at `X`.
+    """Abstract base of the methods; `u` is the update that the base optimizer makes of the
+    gradients at `X`.
 
     Parameters
     ----------
@@ -52,11 +53,15 @@ class Method(ABC):
         """Let the parameters show the results; before, they are as the update has left them."""
 
     def iterates(self) -> list[torch.Tensor]:
-        """The iterates, rows (m, d) of each bucket; the parameters themselves except where gradients are taken elsewhere."""
+        """The iterates, rows (m, d) of each bucket; the parameters themselves except where
+        gradients are taken elsewhere.
+        """
         return [bucket.rows for bucket in self._buckets]
 
     def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Rows whose average over all workers is that of the workers, from the `iterates`; collective."""
+        """Rows whose average over all workers is that of the workers, from the `iterates`;
+        collective.
+        """
         return X
 
     def complete(self) -> None:
@@ -67,26 +72,33 @@ class Method(ABC):
         self.complete()
 
     def state(self) -> list[dict[str, Any]]:
-        """All that a restart needs beside the parameters: for each part a dict of tensors and numbers."""
+        """All that a restart needs beside the parameters: for each part a dict of tensors and
+        numbers.
+        """
         return []
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Continue with what `state` returned, at the parameters as they are now."""
         if len(state):
             raise ValueError(
-                f"the saved state has {len(state)} parts, expected none: it belongs to another algorithm"
+                f"the saved state has {len(state)} parts, expected none: it belongs to another "
+                "algorithm"
             )
 
     @property
     def extra(self) -> int:
-        """Bytes of memory beyond parameters, gradients and the base optimizer's state, between two steps."""
+        """Bytes of memory beyond parameters, gradients and the base optimizer's state, between
+        two steps.
+        """
         return 0
 
 
 def divided(
     buckets: Sequence[Bucket], mixers: Sequence[Mixer]
 ) -> list[tuple[Bucket, slice, Mixer]]:
-    """The columns of each bucket in equal parts, one for each mixer, in the order of the buckets."""
+    """The columns of each bucket in equal parts, one for each mixer, in the order of the
+    buckets.
+    """
     parts = []
     for bucket in buckets:
         cuts = [bucket.d * i // len(mixers) for i in range(len(mixers) + 1)]
@@ -123,7 +135,9 @@ class AdaptThenCombine(Method):
         return [torch.as_tensor(each.wait()) for each in started]
 
     def _begun(self, k: int, rows: Sequence[torch.Tensor] | None = None) -> list[Pending]:
-        """Begin to mix each part of the buckets' rows, or of others like them, by its own operator of step `k`."""
+        """Begin to mix each part of the buckets' rows, or of others like them, by its own
+        operator of step `k`.
+        """
         operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
         given = rows or [bucket.rows for bucket in self._buckets]
         whose = {id(bucket): X for bucket, X in zip(self._buckets, given)}
@@ -154,7 +168,9 @@ class AdaptThenCombine(Method):
 
 
 class AdaptWhileCombine(AdaptThenCombine):
-    r"""Adapt while combining: :math:`X^{k+1} = W^k X^k + u(X^k)`; the rows travel while the gradients are computed."""
+    r"""Adapt while combining: :math:`X^{k+1} = W^k X^k + u(X^k)`; the rows travel while the
+    gradients are computed.
+    """
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
@@ -182,7 +198,9 @@ class AdaptWhileCombine(AdaptThenCombine):
 
 
 class Hierarchical(AdaptThenCombine):
-    """Adapt, then average within machines, then combine between machines, by two mixers one after the other."""
+    """Adapt, then average within machines, then combine between machines, by two mixers one
+    after the other.
+    """
 
     def after(self, k: int) -> None:
         self._mixed = [bucket.rows for bucket in self._buckets]
@@ -191,12 +209,13 @@ class Hierarchical(AdaptThenCombine):
 
 
 class AdaptiveAverage(AdaptThenCombine):
-    r"""Adapt, then combine; every H-th time average over all agents, with an H that grows as the loss falls (gossip-AGA).
+    r"""Adapt, then combine; every H-th time average over all agents, with an H that grows as the
+    loss falls (gossip-AGA).
 
     .. math:: H \leftarrow \lceil H_0 \, F_0 / F(x^k) \rceil
 
-    at each global average, with the mean loss F of all workers' last batches; during the first steps, `warmup`, H stays
-    :math:`H_0` and :math:`F_0 \leftarrow (F_0 + F) / 2`.
+    at each global average, with the mean loss F of all workers' last batches; during the first
+    steps, `warmup`, H stays :math:`H_0` and :math:`F_0 \leftarrow (F_0 + F) / 2`.
 
     Parameters
     ----------
@@ -232,7 +251,8 @@ class AdaptiveAverage(AdaptThenCombine):
     def _own_loss(self) -> float:
         if self.loss is None:
             raise RuntimeError(
-                "the period adapts to the loss, which is not known: call optimizer.observe(loss) before each step, "
+                "the period adapts to the loss, which is not known: call optimizer.observe(loss) "
+                "before each step, "
                 "or step with a closure"
             )
         return float(torch.as_tensor(self.loss).float().mean())
@@ -254,7 +274,8 @@ class AdaptiveAverage(AdaptThenCombine):
 
 
 class OverlapPush(Method):
-    r"""Overlapped push-sum: what is sent in one step travels while the next gradients are computed, and arrives after them.
+    r"""Overlapped push-sum: what is sent in one step travels while the next gradients are computed,
+    and arrives after them.
 
     With the diagonal D of W,
 
@@ -266,7 +287,8 @@ class OverlapPush(Method):
 
     References
     ----------
-    M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019, with a delay of one step.
+    M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019, with a delay
+    of one step.
     """
 
     late = 1
@@ -324,7 +346,8 @@ class OverlapPush(Method):
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         if [saved["U"].shape for saved in state] != [U.shape for U, _ in self._sums]:
             raise ValueError(
-                "the saved state has other rows: it belongs to another model, or to another size of buckets"
+                "the saved state has other rows: it belongs to another model, or to another size "
+                "of buckets"
             )
         self._sums, self._arrived = [], []
         for (bucket, _, _), saved in zip(divided(self._buckets, self._mixers), state):
@@ -341,7 +364,9 @@ class OverlapPush(Method):
 
 
 class AllReduce(Method):
-    r"""The base optimizer's update with the average of all gradients, which has the same bits on all ranks."""
+    r"""The base optimizer's update with the average of all gradients, which has the same bits on
+    all ranks.
+    """
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
@@ -378,7 +403,9 @@ class AllReduce(Method):
         self._averaged = True
 
     def complete(self) -> None:
-        """Forget averages that have been taken before the step: the next gradients are averaged in any case."""
+        """Forget averages that have been taken before the step: the next gradients are averaged
+        in any case.
+        """
         self._averaged, self._error = False, None
 
     def after(self, k: int) -> None:
@@ -395,13 +422,14 @@ class Part(NamedTuple):
 
 
 class SolverUpdate(Method):
-    r"""A solver of `mpidec.solvers`, with the base optimizer's update in place of :math:`-\alpha G`.
+    r"""A solver of `mpidec.solvers`, with the base optimizer's update in place of :math:`-\alpha
+    G`.
 
     Parameters
     ----------
     solver : Solver
-        With the step size 1, and :math:`G = -u`; or, for methods that use the step size otherwise, too, with the learning
-        rate of the group, and :math:`G = -u / lr`.
+        With the step size 1, and :math:`G = -u`; or, for methods that use the step size otherwise,
+        too, with the learning rate of the group, and :math:`G = -u / lr`.
     by_rate : bool
         Whether the step size is the learning rate.
     """
@@ -458,8 +486,10 @@ class SolverUpdate(Method):
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         if [set(saved) for saved in state] != [set(part.state._fields) for part in self._parts]:
             raise ValueError(
-                f"the saved state has {len(state)} parts with the fields {sorted(state[0]) if state else []}, "
-                f"expected {len(self._parts)} with {sorted(self._parts[0].state._fields)}: it belongs to another "
+                f"the saved state has {len(state)} parts with the fields "
+                f"{sorted(state[0]) if state else []}, "
+                f"expected {len(self._parts)} with {sorted(self._parts[0].state._fields)}: it "
+                "belongs to another "
                 "algorithm, or to another size of buckets"
             )
         for place, (part, saved) in enumerate(zip(self._parts, state)):
@@ -469,7 +499,8 @@ class SolverUpdate(Method):
                 if isinstance(now, torch.Tensor):
                     if saved[name].shape != now.shape:
                         raise ValueError(
-                            f"the saved {name} has shape {tuple(saved[name].shape)}, expected {tuple(now.shape)}: "
+                            f"the saved {name} has shape {tuple(saved[name].shape)}, expected "
+                            f"{tuple(now.shape)}: "
                             "it belongs to another model, or to another topology"
                         )
                     fields[name] = torch.empty_like(now).copy_(saved[name])

@@ -1,4 +1,6 @@
-"""DeMuon: steps of equal length in all directions of a matrix, along the tracked average of the workers' momenta."""
+"""DeMuon: steps of equal length in all directions of a matrix, along the tracked average of the
+workers' momenta.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +18,36 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients of Muon
 
 
 class DeMuon(AdaptThenCombine):
-    r"""DeMuon: gradient tracking of momenta, and steps along the matrix sign of each tracked matrix.
+    r"""DeMuon: gradient tracking of momenta, and steps along the matrix sign of each tracked
+    matrix.
 
-    With the gradients G at X and :math:`\text{msgn}(U \Sigma V^T) = U V^T`, computed by Newton-Schulz iterations,
+    With the gradients G at X and :math:`\text{msgn}(U \Sigma V^T) = U V^T`, computed by
+    Newton-Schulz iterations,
 
     .. math::
         M^k &= \beta M^{k-1} + (1 - \beta) G^k \\
         V^k &= W^k (V^{k-1} + M^k - M^{k-1}), \qquad V^{-1} = M^{-1} = 0 \\
         X^{k+1} &= W^k (X^k - \alpha \, \text{msgn}(V^k))
 
-    with the learning rate :math:`\alpha` of the group.  A kernel of a convolution is a matrix with a row for each channel that it
-    returns.  Other parameters, and those of groups with `orthogonalize=False`, take :math:`M^k = -u / \alpha` with the base
-    optimizer's update u, and :math:`V^k` in place of its sign; or with `vectors="normalized"` a vector is a matrix of one row,
-    with the sign :math:`v / |v|`.
+    with the learning rate :math:`\alpha` of the group.  A kernel of a convolution is a matrix with
+    a row for each channel that it returns.  Other parameters, and those of groups with
+    `orthogonalize=False`, take :math:`M^k = -u / \alpha` with the base optimizer's update u, and
+    :math:`V^k` in place of its sign; or with `vectors="normalized"` a vector is a matrix of one
+    row, with the sign :math:`v / |v|`.
 
     Parameters
     ----------
     momentum : float
         :math:`\beta`, in [0, 1).
     iterations : int
-        Of Newton and Schulz, which bring the singular values from their fraction of the Frobenius norm to about 0.7 ... 1.2.
+        Of Newton and Schulz, which bring the singular values from their fraction of the Frobenius
+        norm to about 0.7 ... 1.2.
     vectors : {"update", "normalized"}
 
     References
     ----------
-    C. He, S. Ren, J. Mao, E. Larsson, "DeMuon: a decentralized Muon for matrix optimization over graphs", arXiv:2510.01377 (2025).
+    C. He, S. Ren, J. Mao, E. Larsson, "DeMuon: a decentralized Muon for matrix optimization over
+    graphs", arXiv:2510.01377 (2025).
     """
 
     def __init__(
@@ -109,7 +116,8 @@ class DeMuon(AdaptThenCombine):
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         if [saved["V"].shape for saved in state] != [V.shape for V in self._V]:
             raise ValueError(
-                "the saved state has other rows: it belongs to another model, or to another size of buckets"
+                "the saved state has other rows: it belongs to another model, or to another size "
+                "of buckets"
             )
         self._V, self._M = (
             [saved[name].to(V, copy=True) for saved, V in zip(state, self._V)] for name in "VM"
@@ -121,10 +129,12 @@ class DeMuon(AdaptThenCombine):
 
 
 def matrix_sign(V: torch.Tensor, iterations: int = 5) -> torch.Tensor:
-    r"""About :math:`U W^T` of a matrix :math:`V = U \Sigma W^T`: the nearest matrix with orthonormal rows or columns.
+    r"""About :math:`U W^T` of a matrix :math:`V = U \Sigma W^T`: the nearest matrix with
+    orthonormal rows or columns.
 
-    Iterations :math:`Y \leftarrow a Y + b (Y Y^T) Y + c (Y Y^T)^2 Y`, from :math:`Y = V / \|V\|_F`, with Muon's coefficients, in
-    the dtype of `V`, but at least of 32 bits; `torch.optim.Muon` has them in bfloat16 only, in steps of its own.
+    Iterations :math:`Y \leftarrow a Y + b (Y Y^T) Y + c (Y Y^T)^2 Y`, from :math:`Y = V / \|V\|_F`,
+    with Muon's coefficients, in the dtype of `V`, but at least of 32 bits; `torch.optim.Muon` has
+    them in bfloat16 only, in steps of its own.
 
     Examples
     --------

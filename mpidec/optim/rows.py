@@ -18,9 +18,11 @@ class Bucket:
     named : sequence of (str, Parameter)
         In the order of the row.
     group : callable ()
-        The group of the optimizer that they belong to, whose `lr` is read at each step: another dict once it has loaded a state.
+        The group of the optimizer that they belong to, whose `lr` is read at each step: another
+        dict once it has loaded a state.
     m : int
-        Number of local agents.  The parameters of several agents are stacked: their first dimension is m.
+        Number of local agents.  The parameters of several agents are stacked: their first dimension
+        is m.
     stacked : bool
         Whether they are, which makes a difference for m = 1.
     empty : callable (length, like) -> tensor (m, length)
@@ -29,9 +31,11 @@ class Bucket:
     Attributes
     ----------
     rows : tensor (m, d)
-        The current values.  Between the parameters there are zeros, so that each begins at a multiple of 64 bytes.
+        The current values.  Between the parameters there are zeros, so that each begins at a
+        multiple of 64 bytes.
     mixable : array or tensor (m, d)
-        The same memory as `W` takes it with the fewest calls: of NumPy, where it has this dtype and memory.
+        The same memory as `W` takes it with the fewest calls: of NumPy, where it has this dtype and
+        memory.
     """
 
     def __init__(
@@ -64,7 +68,9 @@ class Bucket:
         return [pieces[..., a:b].view(parameter.shape) for parameter, a, b in self._places]
 
     def parts(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """The part of `rows` (m, d) that belongs to each parameter, with its shape for each agent: (m, ...)."""
+        """The part of `rows` (m, d) that belongs to each parameter, with its shape for each
+        agent: (m, ...).
+        """
         return [view if self._stacked else view[None] for view in self._views(rows)]
 
     def show(self, rows: torch.Tensor) -> None:
@@ -76,17 +82,20 @@ class Bucket:
             parameter.data = view
 
     def settle(self, travelling: bool = False) -> None:
-        """Copy the parameters whose memory has been replaced since, such as by `vector_to_parameters`, to the rows.
+        """Copy the parameters whose memory has been replaced since, such as by
+        `vector_to_parameters`, to the rows.
 
         Parameters
         ----------
         travelling : bool
-            Whether the rows are on their way to the neighbours since `depart`, so that they must not change any more.
+            Whether the rows are on their way to the neighbours since `depart`, so that they must
+            not change any more.
 
         Raises
         ------
         RuntimeError
-            If the values have changed in rows that travel, or a parameter has another dtype or device than its row.
+            If the values have changed in rows that travel, or a parameter has another dtype or
+            device than its row.
         """
         first, grain = self.rows.data_ptr(), self.rows.element_size()
         for parameter, a, b in self._places:
@@ -95,7 +104,8 @@ class Bucket:
             view = (self.rows[:, a:b] if self._stacked else self.rows[0, a:b]).view(parameter.shape)
             if (parameter.dtype, parameter.device) != (view.dtype, view.device):
                 raise RuntimeError(
-                    f"parameter {self.of(a)} is {parameter.dtype} on {parameter.device}, expected {view.dtype} on "
+                    f"parameter {self.of(a)} is {parameter.dtype} on {parameter.device}, expected "
+                    f"{view.dtype} on "
                     f"{view.device} as when it was wrapped: convert or move the model first"
                 )
             if travelling and not torch.equal(parameter.data, view):
@@ -113,7 +123,8 @@ class Bucket:
 
     def _changed(self, column: int) -> Exception:
         return RuntimeError(
-            f"parameter {self.of(column)} was changed between two steps, when its row is already on its way to the "
+            f"parameter {self.of(column)} was changed between two steps, when its row is already "
+            "on its way to the "
             'neighbours, which "awc" does not allow: use another algorithm, such as "atc"'
         )
 
@@ -142,7 +153,9 @@ class Bucket:
             parameter.grad = view
 
     def has_gradients(self) -> bool:
-        """Whether the gradients are still those of `set_gradients`, which may have been changed in place."""
+        """Whether the gradients are still those of `set_gradients`, which may have been changed
+        in place.
+        """
         return all(
             parameter.grad is view for (parameter, _, _), view in zip(self._places, self._given)
         )
@@ -175,9 +188,11 @@ def buckets(
     most: int,
     empty: Callable[[int, torch.Tensor], torch.Tensor],
 ) -> list[Bucket]:
-    """Lay the parameters of an optimizer's groups out in buckets of at most `most` bytes, where one parameter is not larger.
+    """Lay the parameters of an optimizer's groups out in buckets of at most `most` bytes, where one
+    parameter is not larger.
 
-    Parameters come in the reverse of their order in the groups, which is about that of their gradients.
+    Parameters come in the reverse of their order in the groups, which is about that of their
+    gradients.
     """
     made = []
     for g, parameters_of in enumerate(groups()):

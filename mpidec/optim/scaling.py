@@ -6,7 +6,8 @@ import torch
 
 
 def unscale(optimizer: torch.optim.Optimizer) -> bool | None:
-    """Divide the gradients by the scale that a `GradScaler` has attached to an optimizer for the length of a step.
+    """Divide the gradients by the scale that a `GradScaler` has attached to an optimizer for the
+    length of a step.
 
     Returns
     -------

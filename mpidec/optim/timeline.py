@@ -1,4 +1,6 @@
-"""Forward, backward, update, mixing and waiting of a training run in the timeline of its network."""
+"""Forward, backward, update, mixing and waiting of a training run in the timeline of its
+network.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ class TrainingEvents:
     ----------
     net : Network
     model : torch.nn.Module
-        Its forward passes are events, and so is the time from the end of one to what the optimizer does next: loss and backward.
+        Its forward passes are events, and so is the time from the end of one to what the optimizer
+        does next: loss and backward.
     trace : path, optional
-        Where `write` puts the events of all ranks together; until then they are in files beside it, unless the network has a
-        timeline of its own.
+        Where `write` puts the events of all ranks together; until then they are in files beside it,
+        unless the network has a timeline of its own.
     """
 
     def __init__(

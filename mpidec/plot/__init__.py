@@ -1,6 +1,7 @@
 """Figures of runs: f - f*, consensus and error against steps, bytes, seconds or gradients.
 
-python -m mpidec.plot run.h5 [more.h5 ...] -o figure.pdf [--x steps bytes] [--y error] [--style paper] [--kind agents]
+python -m mpidec.plot run.h5 [more.h5 ...] -o figure.pdf [--x steps bytes] [--y error] [--style
+paper] [--kind agents]
 """
 
 from .agents import agents as agents

@@ -33,8 +33,8 @@ def agents(
 ) -> Figure:
     """Plot what the agents of asynchronous runs have done, with a row of panels per run.
 
-    Panels: steps of each agent; averagings of each edge (pairwise methods), or the histogram of the staleness (push methods); the
-    share of the time in which each rank was idle (runs on ranks).
+    Panels: steps of each agent; averagings of each edge (pairwise methods), or the histogram of the
+    staleness (push methods); the share of the time in which each rank was idle (runs on ranks).
 
     Parameters
     ----------

@@ -36,21 +36,24 @@ FLAGS = [
         nargs="+",
         choices=list(X),
         metavar="AXIS",
-        help=f"{', '.join(X)} (default: steps, bytes and seconds; seconds if a run is asynchronous, time if all "
+        help=f"{', '.join(X)} (default: steps, bytes and seconds; seconds if a run is "
+        "asynchronous, time if all "
         "are simulated)",
     ),
     Flag(
         "--y",
         nargs="+",
         metavar="METRIC",
-        help="objective (drawn as f - f*), error, consensus, gradient_norm, or another metric of the files "
+        help="objective (drawn as f - f*), error, consensus, gradient_norm, or another metric of "
+        "the files "
         "(default: objective, consensus and error; of trainings accuracies, consensus and loss)",
     ),
     Flag(
         "--label",
         nargs="+",
         metavar="NAME",
-        help="one label per run, which then has a line of its own, or per line (default: the settings that differ; "
+        help="one label per run, which then has a line of its own, or per line (default: the "
+        "settings that differ; "
         "runs that differ in the seed alone make one line, the median, with a band)",
     ),
     STYLE,
@@ -58,7 +61,8 @@ FLAGS = [
         "--kind",
         choices=["curves", "agents"],
         default="curves",
-        help="curves (default), or agents, of asynchronous runs: steps per agent, averagings per edge or histogram "
+        help="curves (default), or agents, of asynchronous runs: steps per agent, averagings per "
+        "edge or histogram "
         "of the staleness, idle time per rank",
     ),
 ]

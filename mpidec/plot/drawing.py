@@ -35,7 +35,9 @@ WRAP = 4  # panels side by side
 
 
 class Curve(NamedTuple):
-    """Values of one run against one axis; both without NaN at the start of a run, y with NaN where nothing can be drawn."""
+    """Values of one run against one axis; both without NaN at the start of a run, y with NaN
+    where nothing can be drawn.
+    """
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -46,7 +48,8 @@ class Curve(NamedTuple):
 class Panel:
     """One pair of axes: its lines, labels and title; panels of one `y` have a common scale.
 
-    A line has one curve, or several that make a band (smallest to largest) around their median.  `share`: the values are in [0, 1].
+    A line has one curve, or several that make a band (smallest to largest) around their median.
+    `share`: the values are in [0, 1].
     """
 
     lines: Mapping[str, Sequence[Curve]]
@@ -59,7 +62,9 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], columns: int, style: str, title: str = "") -> Figure:
-    """Return a figure of panels, row by row, with `columns` panels side by side, and a common legend above them."""
+    """Return a figure of panels, row by row, with `columns` panels side by side, and a common
+    legend above them.
+    """
     from matplotlib import rc_context
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -171,9 +176,11 @@ def _draw(
 
 
 def band(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], ...]:
-    """Return x and the smallest, the median and the largest value of several curves, until the first of them ends.
+    """Return x and the smallest, the median and the largest value of several curves, until the
+    first of them ends.
 
-    Values between the points of a curve are interpolated, on the logarithmic scale where they are positive.
+    Values between the points of a curve are interpolated, on the logarithmic scale where they are
+    positive.
     """
     first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     x = np.unique(np.concatenate([[first, last], *(curve.x for curve in curves)]))
@@ -200,7 +207,9 @@ def _thinned(curve: Curve) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _marked(x: NDArray[np.float64], number: int, count: int) -> list[int]:
-    """Return the points with a marker, evenly spaced in x and shifted from line to line, so that coinciding lines show."""
+    """Return the points with a marker, evenly spaced in x and shifted from line to line, so that
+    coinciding lines show.
+    """
     if len(x) <= MARKED:
         return list(range(len(x)))
     finite = np.nan_to_num(x, posinf=0, neginf=0)
@@ -211,7 +220,8 @@ def _marked(x: NDArray[np.float64], number: int, count: int) -> list[int]:
 
 
 def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
-    """Give the panels of one quantity a common scale: logarithmic if positive values span more than two decades.
+    """Give the panels of one quantity a common scale: logarithmic if positive values span more than
+    two decades.
 
     Diverging curves are cut: only the values of the others count for the upper end.
     """
@@ -245,7 +255,9 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
 
 
 def _mark_zeros(axes: Axes, panel: Panel, names: Sequence[str], handles: dict[str, Any]) -> None:
-    """Mark zeros, for which a logarithmic axis has no place, at its lower end, but for first records: at step 0 agents agree."""
+    """Mark zeros, for which a logarithmic axis has no place, at its lower end, but for first
+    records: at step 0 agents agree.
+    """
     for name, curves in panel.lines.items():
         places = [curve.x[1:][curve.y[1:] == 0] for curve in curves]
         x = np.unique(np.concatenate(places))
@@ -260,7 +272,9 @@ def _mark_zeros(axes: Axes, panel: Panel, names: Sequence[str], handles: dict[st
 
 
 def _shares(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the ends of an axis of accuracies: from 0, or higher up if the second halves of all curves are above 0.5."""
+    """Return the ends of an axis of accuracies: from 0, or higher up if the second halves of all
+    curves are above 0.5.
+    """
     late = _finite([curve.y[len(curve.y) // 2 :] for curve in curves])
     values = _finite([curve.y for curve in curves])
     if not values.size:
@@ -277,7 +291,9 @@ def _finite(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def check_name(out: str, flag: str = "-o", folder: bool = True) -> None:
-    """Raise ValueError if matplotlib cannot write a file of this name, or (if `folder`) its folder does not exist."""
+    """Raise ValueError if matplotlib cannot write a file of this name, or (if `folder`) its
+    folder does not exist.
+    """
     from matplotlib.backend_bases import FigureCanvasBase
 
     suffixes = sorted(FigureCanvasBase.get_supported_filetypes())

@@ -70,7 +70,9 @@ SHARED = (
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """Return the settings of a run, ``{"solver.name": "extra", ...}``; empty if its file holds no experiment."""
+    """Return the settings of a run, ``{"solver.name": "extra", ...}``; empty if its file holds
+    no experiment.
+    """
     try:
         return flat(run.config)
     except tomllib.TOMLDecodeError:
@@ -94,7 +96,8 @@ def flat(text: str) -> dict[str, Any]:
 
 
 def called(text: str) -> dict[str, Any]:
-    """Return the settings in the comment that stands for an experiment in older files of `mpidec.solve`; empty if there is none.
+    """Return the settings in the comment that stands for an experiment in older files of
+    `mpidec.solve`; empty if there is none.
 
     Examples
     --------
@@ -117,7 +120,9 @@ def called(text: str) -> dict[str, Any]:
 
 
 def _call(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of the class that a repr calls, and the arguments; the first one without a word is ``name``."""
+    """Return the name of the class that a repr calls, and the arguments; the first one without a
+    word is ``name``.
+    """
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call):
         raise ValueError(text)
@@ -142,7 +147,9 @@ def chosen(run: Run) -> set[str]:
 
 
 def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the settings by which runs can be compared: those of their experiments, or of the calls of `mpidec.solve`."""
+    """Return the settings by which runs can be compared: those of their experiments, or of the
+    calls of `mpidec.solve`.
+    """
     own = [settings(run) for run in runs]
     given = [
         one or json.loads(run.attributes.get("settings", "null")) or called(run.config)
@@ -154,7 +161,8 @@ def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs in groups: those of one experiment with different seeds together, and any other run alone.
+    """Return the runs in groups: those of one experiment with different seeds together, and any
+    other run alone.
 
     Runs that differ only in what they have chosen themselves, and in seeds, are of one experiment.
     """
@@ -182,10 +190,12 @@ def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def labels(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Return one label per group of runs: the fewest settings that tell the groups apart, or the names of their files.
+    """Return one label per group of runs: the fewest settings that tell the groups apart, or the
+    names of their files.
 
-    A setting that follows from others is omitted: runs of two solvers with two step sizes are labelled by the solver, but trainings
-    by all of TRAININGS that differ, and runs by their problems, too.  What some run has chosen counts only if nothing else differs.
+    A setting that follows from others is omitted: runs of two solvers with two step sizes are
+    labelled by the solver, but trainings by all of TRAININGS that differ, and runs by their
+    problems, too.  What some run has chosen counts only if nothing else differs.
     """
     runs = [group[0] for group in groups]
     given = _given(runs)
@@ -222,9 +232,11 @@ def common(runs: Sequence[Run]) -> str:
 def distinguishing(
     given: Sequence[Mapping[str, Any]], last: Collection[str] = ()
 ) -> list[list[str]]:
-    """Return for each run the fewest keys, in order of interest, whose values tell it from the others as far as possible.
+    """Return for each run the fewest keys, in order of interest, whose values tell it from the
+    others as far as possible.
 
-    The keys in `last` come last.  All those of TRAININGS, of trainings, or of PROBLEMS that differ are among the keys.
+    The keys in `last` come last.  All those of TRAININGS, of trainings, or of PROBLEMS that differ
+    are among the keys.
     """
     every = [
         key
@@ -280,7 +292,9 @@ def worded(key: str, value: object) -> str:
 
 
 def _ending(group: Sequence[Run]) -> str:
-    """Return the number of runs, and what a reader must know of those that have not ended as wanted."""
+    """Return the number of runs, and what a reader must know of those that have not ended as
+    wanted.
+    """
     run, steps = group[0], f"{group[0].steps} steps"
     if len(group) > 1:
         ends = Counter("unfinished" if one.outcome == "running" else one.outcome for one in group)

@@ -53,7 +53,8 @@ def x_values(run: Run, name: str) -> NDArray[np.float64]:
     clock = run.attributes.get("clock")
     if name == "seconds" and clock == "simulated":
         raise ValueError(
-            f"{run.path} is a simulated run, whose time is not in seconds: use the x axis time or steps"
+            f"{run.path} is a simulated run, whose time is not in seconds: use the x axis time or "
+            "steps"
         )
     if name == "time" and clock != "simulated":
         raise ValueError(f"{run.path} is not a simulated run: use the x axis seconds or steps")
@@ -71,7 +72,9 @@ def x_values(run: Run, name: str) -> NDArray[np.float64]:
 
 
 def y_values(runs: Sequence[Run], name: str) -> tuple[list[NDArray[np.float64]], str]:
-    """Return a quantity at the records of each run, and its label; infinite, NaN and huge values become NaN."""
+    """Return a quantity at the records of each run, and its label; infinite, NaN and huge values
+    become NaN.
+    """
     known = [
         key
         for key in runs[0].metrics
@@ -87,7 +90,8 @@ def y_values(runs: Sequence[Run], name: str) -> tuple[list[NDArray[np.float64]],
 
 
 def axes_by_default(runs: Sequence[Run]) -> list[str]:
-    """Return the x axes of a figure without a choice: epochs of trainings, seconds if a run is asynchronous, its own time if all
+    """Return the x axes of a figure without a choice: epochs of trainings, seconds if a run is
+    asynchronous, its own time if all
     are simulated."""
     if all("epoch" in run.metrics for run in runs):
         return ["epochs"]
@@ -104,7 +108,8 @@ def axes_by_default(runs: Sequence[Run]) -> list[str]:
 
 
 def drawn_by_default(runs: Sequence[Run]) -> list[str]:
-    """Return the quantities of a figure without a choice: objective, consensus and error as far as all runs have them, and of
+    """Return the quantities of a figure without a choice: objective, consensus and error as far as
+    all runs have them, and of
     trainings accuracies, consensus and loss."""
     shared = {name for name in runs[0].metrics if all(name in run.metrics for run in runs)}
     if CURVES[0] in shared:
@@ -126,7 +131,8 @@ def _metric(run: Run, metric: str, name: str, known: Iterable[str]) -> NDArray[n
 def _gaps(
     runs: Sequence[Run], columns: Sequence[NDArray[np.float64]]
 ) -> tuple[list[NDArray[np.float64]], str]:
-    """Return f - f*, with the f* of the file or else the smallest f that any run of the same problem has recorded.
+    """Return f - f*, with the f* of the file or else the smallest f that any run of the same
+    problem has recorded.
 
     Differences within the rounding error of f, and negative ones, become NaN: they are noise.
     """
@@ -156,7 +162,9 @@ def _stored(run: Run) -> float | None:
 
 
 def _problem(run: Run, column: NDArray[np.float64]) -> tuple[Any, ...]:
-    """Return what determines f: the problem, the number of agents and the seed; of a program's own problems, f at the beginning."""
+    """Return what determines f: the problem, the number of agents and the seed; of a program's
+    own problems, f at the beginning.
+    """
     given: Mapping[str, Any] = settings(run)
     if not given:
         return tuple(column[:1].tolist())

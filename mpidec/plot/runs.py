@@ -32,24 +32,29 @@ def figure(
     Parameters
     ----------
     paths : path, sequence of paths, or mapping
-        Run files, finished or not.  A mapping ``{panel: {label: paths}}`` has a panel per entry, and one line per label: the median
-        of its runs, with a band from their smallest to their largest value, until the first of them ends; thin lines
-        continue the others.  In a sequence, runs that differ in the seed alone make such a line, too.
+        Run files, finished or not.  A mapping ``{panel: {label: paths}}`` has a panel per entry,
+        and one line per label: the median of its runs, with a band from their smallest to their
+        largest value, until the first of them ends; thin lines continue the others.  In a sequence,
+        runs that differ in the seed alone make such a line, too.
     x : str or sequence of str
-        "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (of an agent; where recorded), "time" (of simulated
-        runs).  Default: steps, bytes and seconds; seconds if a run is asynchronous, time if all are simulated; of a mapping, steps.
+        "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (of an agent; where
+        recorded), "time" (of simulated runs).  Default: steps, bytes and seconds; seconds if a run
+        is asynchronous, time if all are simulated; of a mapping, steps.
     y : str or sequence of str
-        "objective" (drawn as f - f*), "error", "consensus", "gradient_norm" or any other metric of the files.  Default: objective,
-        consensus and error, of trainings accuracies, consensus and loss; of a mapping, the last of these.
+        "objective" (drawn as f - f*), "error", "consensus", "gradient_norm" or any other metric of
+        the files.  Default: objective, consensus and error, of trainings accuracies, consensus and
+        loss; of a mapping, the last of these.
     label : sequence of str
-        Names of the runs, each of which then has a line of its own, or of the lines.  Default: the settings in which they differ.
+        Names of the runs, each of which then has a line of its own, or of the lines.  Default: the
+        settings in which they differ.
     style : str
         "screen", or "paper": widths of a column (one panel) or a page, serif letters, no title.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A figure without a window: ``figure.savefig("run.pdf")`` writes it, and a notebook displays it.
+        A figure without a window: ``figure.savefig("run.pdf")`` writes it, and a notebook displays
+        it.
 
     Raises
     ------
@@ -58,10 +63,12 @@ def figure(
 
     Notes
     -----
-    f* is the attribute ``f_star`` of the files.  Without it, the smallest objective that one of the runs of the same problem has
-    recorded takes its place, and the label of the axis says so: the end of the best run is then not meaningful.
+    f* is the attribute ``f_star`` of the files.  Without it, the smallest objective that one of the
+    runs of the same problem has recorded takes its place, and the label of the axis says so: the
+    end of the best run is then not meaningful.
 
-    Infinite and NaN values are omitted.  A curve of a diverged run is cut where it is 1000 times larger than the others.
+    Infinite and NaN values are omitted.  A curve of a diverged run is cut where it is 1000 times
+    larger than the others.
 
     Examples
     --------

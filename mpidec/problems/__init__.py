@@ -1,4 +1,6 @@
-"""Losses with values, gradients and proximal operators on stacked rows; gradient oracles; data sets and partitions."""
+"""Losses with values, gradients and proximal operators on stacked rows; gradient oracles; data
+sets and partitions.
+"""
 
 from ..datasets.batches import Batches
 from ..datasets.built_in import (

@@ -12,10 +12,12 @@ from .._validation import Array
 
 
 def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
-    """Return `gradient(X, ..., agents=...)`, the gradients of some of `m` local agents, one row of `X` for each.
+    """Return `gradient(X, ..., agents=...)`, the gradients of some of `m` local agents, one row of
+    `X` for each.
 
-    It is `gradient` itself if that has the argument `agents`.  Otherwise the gradients of all agents are evaluated, those that are
-    not asked for at the first row of `X`, and the others' rows are dropped: m times the work for one agent.
+    It is `gradient` itself if that has the argument `agents`.  Otherwise the gradients of all
+    agents are evaluated, those that are not asked for at the first row of `X`, and the others' rows
+    are dropped: m times the work for one agent.
 
     Examples
     --------
@@ -39,7 +41,8 @@ def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
 
 
 def of_one(source: Any, agents: Sequence[int], seed: int) -> Callable[[int, Array, int], Array]:
-    """Return `gradient(i, x, k)`: the gradient of local agent i at `x`, shape (d,), for its own step k.
+    """Return `gradient(i, x, k)`: the gradient of local agent i at `x`, shape (d,), for its own
+    step k.
 
     Parameters
     ----------

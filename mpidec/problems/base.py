@@ -25,7 +25,8 @@ Model = TypeVar("Model", bound="LinearModel")
 
 
 def rank_tolerance(A: Array) -> float:
-    """Return the size, relative to the largest, up to which singular values of A are rounding errors of zero.
+    """Return the size, relative to the largest, up to which singular values of A are rounding
+    errors of zero.
 
     Examples
     --------
@@ -36,7 +37,8 @@ def rank_tolerance(A: Array) -> float:
 
 
 def row_space(A: Array) -> Array | None:
-    """Return an orthonormal basis of the row space of A, (d, r), or None if the columns are linearly independent.
+    """Return an orthonormal basis of the row space of A, (d, r), or None if the columns are
+    linearly independent.
 
     Examples
     --------
@@ -54,11 +56,12 @@ def row_space(A: Array) -> Array | None:
 class Problem(Protocol):
     """Functions f_i of the local agents; row i of `X` is the point of local agent i.
 
-    Optional members: ``smoothness`` (m,), ``strong_convexity`` (m,), ``prox(V, t)``, ``solution()``,
-    ``concatenate(parts)``, ``term`` (a nonsmooth part of every f_i, whose gradient `grad` leaves out), and ``grad(X, agents)``,
-    the gradients of some local agents, one row of `X` for each, which asynchronous runs call with one agent at a time (without
-    it, they evaluate the gradients of all local agents and take one row; see `mpidec.problems.agents`), and ``check``: False if
-    `grad` is not to be compared with differences of `value` before a run.
+    Optional members: ``smoothness`` (m,), ``strong_convexity`` (m,), ``prox(V, t)``,
+    ``solution()``, ``concatenate(parts)``, ``term`` (a nonsmooth part of every f_i, whose gradient
+    `grad` leaves out), and ``grad(X, agents)``, the gradients of some local agents, one row of `X`
+    for each, which asynchronous runs call with one agent at a time (without it, they evaluate the
+    gradients of all local agents and take one row; see `mpidec.problems.agents`), and ``check``:
+    False if `grad` is not to be compared with differences of `value` before a run.
     """
 
     def __repr__(self) -> str:
@@ -74,7 +77,9 @@ class Problem(Protocol):
 
     @property
     def x_star(self) -> Array | None:
-        """Minimizer of the average of all agents' functions, shape (d,), or None if it is not known."""
+        """Minimizer of the average of all agents' functions, shape (d,), or None if it is not
+        known.
+        """
 
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""
@@ -84,44 +89,51 @@ class Problem(Protocol):
 
 
 class LinearModel(Described):
-    r"""Base class of all losses: a loss of a linear model, summed over each agent's samples, with a ridge.
+    r"""Base class of all losses: a loss of a linear model, summed over each agent's samples, with a
+    ridge.
 
     .. math:: f_i(x) = w \sum_s \ell(a_{is}^T x;\, y_{is}) + \frac{\lambda}{2} \|x\|^2 + r(x)
 
-    A subclass defines `_loss`, `_slope` and `_curvature` as functions of the scores :math:`T = A x`, shape (m, p, c)
-    with c = 1 except for Softmax (c classes), and `bound`, an upper bound of the curvature. `labels` says what targets it
-    takes: "numbers", "signs" (-1 and +1) or "classes" (0, 1, 2, ...).
+    A subclass defines `_loss`, `_slope` and `_curvature` as functions of the scores :math:`T = A
+    x`, shape (m, p, c) with c = 1 except for Softmax (c classes), and `bound`, an upper bound of
+    the curvature. `labels` says what targets it takes: "numbers", "signs" (-1 and +1) or "classes"
+    (0, 1, 2, ...).
 
     Parameters
     ----------
     A, y : (m, p, features) and (m, p) arrays
         Samples and targets of the local agents.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent. All n agents together have n times as much, so a given `l2` means
-        another problem for another n; `load_problem(..., l2_total=...)` divides a total by n.
+        Ridge :math:`\lambda \ge 0` of every agent. All n agents together have n times as much, so a
+        given `l2` means another problem for another n; `load_problem(..., l2_total=...)` divides a
+        total by n.
     mask : (m, p) array, optional
         True for samples, False for padding.
     x_star : (d,) array, optional
         Minimizer of the average over all agents.
     weight : float
-        Factor :math:`w > 0` of the loss; n / N for N samples in all makes the average cost a mean over the samples.
+        Factor :math:`w > 0` of the loss; n / N for N samples in all makes the average cost a mean
+        over the samples.
     term : Term, optional
-        Nonsmooth term r of every agent, such as `problems.l1(0.1)`. `grad` leaves it out; `value`, `prox` and `solution`
-        include it.
+        Nonsmooth term r of every agent, such as `problems.l1(0.1)`. `grad` leaves it out; `value`,
+        `prox` and `solution` include it.
     intercept : bool
-        Whether the last feature is an intercept (a column of ones), which neither the ridge nor the term concerns.
+        Whether the last feature is an intercept (a column of ones), which neither the ridge nor the
+        term concerns.
 
     Notes
     -----
-    All arithmetic is batched over the leading axis, one agent after the other, so an agent's results are
-    bit-identical whichever other agents the process holds. Nothing is communicated.
+    All arithmetic is batched over the leading axis, one agent after the other, so an agent's
+    results are bit-identical whichever other agents the process holds. Nothing is communicated.
 
-    Data in float32 stay so: gradients and proximal points at float32 rows are float32, and `solve` iterates and sends float32.
-    Values are summed in float64; minimizers and constants are computed in float64, and `solve` evaluates metrics at float64 points.
+    Data in float32 stay so: gradients and proximal points at float32 rows are float32, and `solve`
+    iterates and sends float32. Values are summed in float64; minimizers and constants are computed
+    in float64, and `solve` evaluates metrics at float64 points.
 
     Examples
     --------
-    A loss of your own, :math:`\sqrt{1 + r^2}`; ``load_problem("mine.csv", n=16, problem=Absolute)`` fills it with data:
+    A loss of your own, :math:`\sqrt{1 + r^2}`; ``load_problem("mine.csv", n=16, problem=Absolute)``
+    fills it with data:
 
     >>> class Absolute(LinearModel):
     ...     bound = 1.0
@@ -164,7 +176,8 @@ class LinearModel(Described):
         self.weight = check.number(weight, "weight", above=0)
         if term is not None and not isinstance(term, Term):
             raise TypeError(
-                f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or simplex"
+                f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or "
+                "simplex"
             )
         self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
@@ -201,19 +214,25 @@ class LinearModel(Described):
         raise NotImplementedError
 
     def _slope(self, T: Array, Y: Array) -> Array:
-        """Return the derivative of the loss with respect to the scores, (..., c) -> (..., c); may overwrite `T`."""
+        """Return the derivative of the loss with respect to the scores, (..., c) -> (..., c);
+        may overwrite `T`.
+        """
         raise NotImplementedError
 
     def _curvature(self, T: Array, Y: Array) -> Array:
-        """Return the second derivative of the loss with respect to the scores, (N, c) -> (N, c, c)."""
+        """Return the second derivative of the loss with respect to the scores, (N, c) -> (N, c,
+        c).
+        """
         raise NotImplementedError
 
     @property
     def dtype(self) -> np.dtype[np.floating[Any]]:
-        """The dtype of the data, float32 or float64, which that of the iterates in `solve` follows."""
+        """The dtype of the data, float32 or float64, which that of the iterates in `solve`
+        follows.
+        """
         return self.A.dtype
 
-    # -- values and gradients ------------------------------------------------------------------------------------
+    # -- values and gradients ----------------------------------------------------------------------
 
     def _columns(self, X: Array, m: int | None = None) -> Array:
         m = self.m if m is None else m
@@ -245,7 +264,8 @@ class LinearModel(Described):
     def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
         """Return the gradient of f_i (without its term) at row i, (m, d) -> (m, d).
 
-        With `agents`, local indices i: the gradients of these agents alone, one row of `X` for each.
+        With `agents`, local indices i: the gradients of these agents alone, one row of `X` for
+        each.
         """
         if agents is None:
             return self._grad(X, self.A, self._Y, None)
@@ -257,7 +277,8 @@ class LinearModel(Described):
     def sample_grad(
         self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None
     ) -> Array:
-        r"""Return a weighted gradient over selected samples, :math:`w_i \sum_{s \in S_i} \nabla \ell_s(x_i) + \lambda x_i`.
+        r"""Return a weighted gradient over selected samples, :math:`w_i \sum_{s \in S_i} \nabla
+        \ell_s(x_i) + \lambda x_i`.
 
         Parameters
         ----------
@@ -266,8 +287,8 @@ class LinearModel(Described):
         rows : (m, B) array of int
             Sample numbers of each agent, in 0..p-1.
         weight : (m,) array
-            Factor :math:`w_i`. With the number of samples of the agent divided by B, the expectation over uniform
-            draws is the full gradient.
+            Factor :math:`w_i`. With the number of samples of the agent divided by B, the
+            expectation over uniform draws is the full gradient.
         agents : sequence of int, optional
             The local agents that the rows of the other arguments belong to; by default all of them.
         """
@@ -280,9 +301,11 @@ class LinearModel(Described):
         rows: NDArray[np.intp] | None = None,
         agents: Sequence[int] | None = None,
     ) -> Array:
-        r"""Return the derivatives of the losses of selected samples with respect to their scores, (m, d) -> (m, B, c).
+        r"""Return the derivatives of the losses of selected samples with respect to their scores,
+        (m, d) -> (m, B, c).
 
-        The arguments are those of `sample_grad`; without `rows`, of all samples.  `from_slopes` makes gradients of them.
+        The arguments are those of `sample_grad`; without `rows`, of all samples.  `from_slopes`
+        makes gradients of them.
         """
         A, Y = self._selected(rows, agents)
         R = self._slope(A @ self._columns(X, len(A)), Y)
@@ -294,7 +317,9 @@ class LinearModel(Described):
         rows: NDArray[np.intp] | None = None,
         agents: Sequence[int] | None = None,
     ) -> Array:
-        r"""Return :math:`A_i^T R_i`, (m, B, c) -> (m, d): of the derivatives of all samples, the gradient without the ridge."""
+        r"""Return :math:`A_i^T R_i`, (m, B, c) -> (m, d): of the derivatives of all samples, the
+        gradient without the ridge.
+        """
         A = self._selected(rows, agents)[0]
         return np.asarray((A.transpose(0, 2, 1) @ R).reshape(len(A), self.d))
 
@@ -320,7 +345,7 @@ class LinearModel(Described):
             G += self._penalty * X
         return G
 
-    # -- constants -----------------------------------------------------------------------------------------------
+    # -- constants ---------------------------------------------------------------------------------
 
     @property
     def counts(self) -> NDArray[np.intp]:
@@ -341,16 +366,20 @@ class LinearModel(Described):
 
     @property
     def strong_convexity(self) -> Array:
-        r"""Lower bounds :math:`\mu_i` of the curvature of f_i, (m,): the ridge :math:`\lambda`, or 0 with an intercept."""
+        r"""Lower bounds :math:`\mu_i` of the curvature of f_i, (m,): the ridge :math:`\lambda`,
+        or 0 with an intercept.
+        """
         return np.full(self.m, 0.0 if self.intercept else self.l2)
 
-    # -- minimizers ----------------------------------------------------------------------------------------------
+    # -- minimizers --------------------------------------------------------------------------------
 
     def solution(self) -> Array:
-        """Return the minimizer of the average of the local f_i, (d,), computed by scipy to rounding accuracy.
+        """Return the minimizer of the average of the local f_i, (d,), computed by scipy to rounding
+        accuracy.
 
-        If columns of the data are linearly dependent, and there is neither a ridge nor a term, it lies in the row space of the
-        data, as the iterates of gradient methods from zero do: of the minimizers with these scores, it has the least norm.
+        If columns of the data are linearly dependent, and there is neither a ridge nor a term, it
+        lies in the row space of the data, as the iterates of gradient methods from zero do: of the
+        minimizers with these scores, it has the least norm.
 
         Raises
         ------
@@ -370,15 +399,18 @@ class LinearModel(Described):
         """Return the samples and targets of all local agents together, for a solution."""
         if not self.m:
             raise ValueError(
-                "no local agents, so there is no solution: concatenate the problems of all ranks first"
+                "no local agents, so there is no solution: concatenate the problems of all ranks "
+                "first"
             )
         A, Y = self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
         return A.astype(np.float64, copy=False), Y.astype(np.float64, copy=False)
 
     def prox(self, V: Array, t: float | Array, start: Array | None = None) -> Array:
-        r"""Return :math:`\arg\min_x f_i(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), by Newton's method.
+        r"""Return :math:`\arg\min_x f_i(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), by
+        Newton's method.
 
-        `t` > 0 is one number or one per local agent, (m,).  The method begins at `start`, (m, d), or else at `V`.
+        `t` > 0 is one number or one per local agent, (m,).  The method begins at `start`, (m, d),
+        or else at `V`.
         """
         t = self._steps(t)
         X, V = np.empty_like(V), V.astype(np.float64, copy=False)
@@ -440,7 +472,9 @@ class LinearModel(Described):
     def _minimize(
         self, A: Array, Y: Array, ridge: float | Array, pull: Array, x0: Array, agents: int
     ) -> Array:
-        """Minimize weight sum_s loss(a_s x; y_s) + x^T diag(ridge) x / 2 - <pull, x> + agents * term(x), A (N, features)."""
+        """Minimize weight sum_s loss(a_s x; y_s) + x^T diag(ridge) x / 2 - <pull, x> + agents *
+        term(x), A (N, features).
+        """
         from scipy.sparse.linalg import LinearOperator
 
         size, shape = np.abs(A.T), (A.shape[1], Y.shape[1])
@@ -488,11 +522,12 @@ class LinearModel(Described):
             value, grad, hess, scale, x0, largest, self.term, agents / self.weight
         )
 
-    # -- several processes ---------------------------------------------------------------------------------------
+    # -- several processes -------------------------------------------------------------------------
 
     @classmethod
     def concatenate(cls: type[Model], parts: Sequence[Model]) -> Model:
-        """Return a single problem with the agents of all `parts`, in order (for example, parts from several ranks).
+        """Return a single problem with the agents of all `parts`, in order (for example, parts from
+        several ranks).
 
         Raises
         ------

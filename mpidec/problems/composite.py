@@ -1,7 +1,8 @@
 """Minimization of a smooth convex function plus a term with a prox, to rounding accuracy.
 
-Accelerated proximal gradient steps find the face of the term that holds the minimizer (which entries are 0, at a bound, or
-free); Newton's method finds the minimizer on that face; the optimality condition of the whole problem is then checked.
+Accelerated proximal gradient steps find the face of the term that holds the minimizer (which
+entries are 0, at a bound, or free); Newton's method finds the minimizer on that face; the
+optimality condition of the whole problem is then checked.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def minimize(
         return np.asarray(term.prox(v[None], t * factor)[0])
 
     def residual(x: Array) -> float:
-        """Size of the fixed-point residual of a proximal gradient step, relative to the terms that cancel in it."""
+        """Size of the fixed-point residual of a proximal gradient step, relative to the terms
+        that cancel in it.
+        """
         size = scale(x) + float(np.linalg.norm(x)) / t
         return float(np.linalg.norm(x - prox(x - t * grad(x)))) / t / size if size > 0 else 0.0
 
@@ -101,7 +104,8 @@ def minimize(
             best, error = x, size
     if not error <= ACCEPTED:
         raise ValueError(
-            f"no finite minimizer found (relative residual {error:.1e}): the data may be separable, or the "
+            f"no finite minimizer found (relative residual {error:.1e}): the data may be "
+            "separable, or the "
             "minimum is not attained; set l2 > 0"
         )
     return best

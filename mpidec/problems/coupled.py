@@ -14,26 +14,29 @@ from .terms import box
 
 
 class ConstraintCoupled(Described):
-    r"""Resource allocation by dual decomposition: agents with variables of their own and a common constraint.
+    r"""Resource allocation by dual decomposition: agents with variables of their own and a common
+    constraint.
 
     .. math:: \min_{x_1, \dots, x_n} \sum_i f_i(x_i) \quad \text{subject to} \quad \sum_i A_i x_i = \sum_i b_i
               \quad (\text{or} \le)
 
-    The rows of a run are multipliers :math:`\lambda` of the constraint (its prices), one estimate per agent, on which the agents
-    agree: the dual is a problem of consensus,
+    The rows of a run are multipliers :math:`\lambda` of the constraint (its prices), one estimate
+    per agent, on which the agents agree: the dual is a problem of consensus,
 
     .. math:: \min_\lambda \sum_i \varphi_i(\lambda), \qquad
               \varphi_i(\lambda) = -\min_x \bigl[ f_i(x) + \lambda^T (A_i x - b_i) \bigr], \qquad
               \nabla \varphi_i(\lambda) = b_i - A_i x_i(\lambda),
 
-    whose gradients need the agent's own minimizer :math:`x_i(\lambda)` only.  Any exact solver solves it; with :math:`\le`,
-    where :math:`\lambda \ge 0`, one that takes a term, such as `NIDS`.  :math:`f_i` must be strictly convex (strongly, for linear
-    convergence); it may have constraints of its own.
+    whose gradients need the agent's own minimizer :math:`x_i(\lambda)` only.  Any exact solver
+    solves it; with :math:`\le`, where :math:`\lambda \ge 0`, one that takes a term, such as
+    `NIDS`.  :math:`f_i` must be strictly convex (strongly, for linear convergence); it may have
+    constraints of its own.
 
     Parameters
     ----------
     argmin : callable
-        ``argmin(C)``: the minimizers of :math:`f_i(x) + c_i^T x`, (m, p) -> (m, p): a formula, or any local optimizer.
+        ``argmin(C)``: the minimizers of :math:`f_i(x) + c_i^T x`, (m, p) -> (m, p): a formula, or
+        any local optimizer.
     value : callable
         ``value(X)``: :math:`f_i(x_i)`, (m, p) -> (m,).
     A : (m, q, p) array
@@ -54,7 +57,8 @@ class ConstraintCoupled(Described):
 
     Examples
     --------
-    Three producers with the costs :math:`h_i x^2 / 2`, at most 3 units each, share a demand of 7 units:
+    Three producers with the costs :math:`h_i x^2 / 2`, at most 3 units each, share a demand of 7
+    units:
 
     >>> import mpidec, numpy as np
     >>> h = np.array([[1.0], [1.0], [4.0]])
@@ -102,7 +106,9 @@ class ConstraintCoupled(Described):
         return {"m": self.m, "d": self.d, "p": self.p}
 
     def primal(self, X: Array) -> Array:
-        r"""Return :math:`x_i(\lambda_i)`, the agents' own variables, for their multipliers, (m, q) -> (m, p)."""
+        r"""Return :math:`x_i(\lambda_i)`, the agents' own variables, for their multipliers, (m,
+        q) -> (m, p).
+        """
         C = (self.A.transpose(0, 2, 1) @ X[:, :, None])[:, :, 0]
         result = np.asarray(self._argmin(C), dtype=np.float64)
         if result.shape != C.shape:

@@ -25,9 +25,10 @@ class Custom(Described):
     value : callable
         ``value(X)``: f_i at row i, (m, d) -> (m,).
     grad : callable
-        ``grad(X)``: the gradient of f_i at row i, (m, d) -> (m, d). It must return a fresh array. A function with a
-        second argument, ``grad(X, agents=None)``, returns with it the gradients of these local agents alone, one row of X for
-        each; asynchronous runs of many agents in one process are faster with it.
+        ``grad(X)``: the gradient of f_i at row i, (m, d) -> (m, d). It must return a fresh array. A
+        function with a second argument, ``grad(X, agents=None)``, returns with it the gradients of
+        these local agents alone, one row of X for each; asynchronous runs of many agents in one
+        process are faster with it.
     m : int
         Number of local agents; may be 0.
     d : int
@@ -37,17 +38,20 @@ class Custom(Described):
     x_star : (d,) array, optional
         Minimizer of the average over all agents, for the error metric.
     check : bool
-        Whether `solve`, `simulate` and `tune` compare `grad` with differences of `value` before the first step; False if
-        `value` is not the function that is minimized, or for gradients that are inexact on purpose.
+        Whether `solve`, `simulate` and `tune` compare `grad` with differences of `value` before the
+        first step; False if `value` is not the function that is minimized, or for gradients that
+        are inexact on purpose.
 
     Raises
     ------
     ValueError, TypeError
-        If an argument is invalid, or, when it is called, a function returns an array of the wrong shape.
+        If an argument is invalid, or, when it is called, a function returns an array of the wrong
+        shape.
 
     Notes
     -----
-    Nothing is communicated. For bit-identical results on any number of ranks, row i must depend only on row i of X.
+    Nothing is communicated. For bit-identical results on any number of ranks, row i must depend
+    only on row i of X.
 
     Examples
     --------
@@ -100,7 +104,9 @@ class Custom(Described):
         return self._shaped(self._value(X), "value", (self.m,))
 
     def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
-        """Return the gradient of f_i at row i, (m, d) -> (m, d); with `agents`, of these local agents, one row of X for each."""
+        """Return the gradient of f_i at row i, (m, d) -> (m, d); with `agents`, of these local
+        agents, one row of X for each.
+        """
         if agents is None:
             return self._shaped(self._grad(X), "grad", (self.m, self.d))
         return self._shaped(self._some(X, agents=agents), "grad", (len(agents), self.d))
@@ -110,7 +116,8 @@ class Custom(Described):
         """Smoothness constants as given, (m,); a ValueError if they were not."""
         if self._smoothness is None:
             raise ValueError(
-                "the smoothness of a Custom problem is unknown: set Custom(..., smoothness=L), or pass "
+                "the smoothness of a Custom problem is unknown: set Custom(..., smoothness=L), or "
+                "pass "
                 "a step_size to the solver"
             )
         return self._smoothness

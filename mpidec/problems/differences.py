@@ -25,7 +25,9 @@ Function = Callable[[Array], Array]
 
 
 class Mismatch(NamedTuple):
-    """An agent whose gradient is not that of its value: the rate of `value` along a direction, and that of `grad`."""
+    """An agent whose gradient is not that of its value: the rate of `value` along a direction,
+    and that of `grad`.
+    """
 
     row: int
     value: float
@@ -33,12 +35,14 @@ class Mismatch(NamedTuple):
 
 
 def mismatch(value: Function, grad: Function, X: Array, agents: Sequence[int]) -> Mismatch | None:
-    r"""Return the first agent whose `grad` is not the gradient of `value` at a random point near its row of X, or None.
+    r"""Return the first agent whose `grad` is not the gradient of `value` at a random point near
+    its row of X, or None.
 
-    Compared are :math:`u^T \nabla f_i(p)` and :math:`(f_i(p + hu) - f_i(p - hu)) / 2h` for a random point p and direction u: one
-    gradient and three values where they agree.  Otherwise further h decide: an agent is named if differences of several sizes
-    agree with each other and not with the gradient, at two directions.  None is named whose values are constant,
-    not finite, change from call to call, or whose one-sided differences differ as much (a kink).
+    Compared are :math:`u^T \nabla f_i(p)` and :math:`(f_i(p + hu) - f_i(p - hu)) / 2h` for a random
+    point p and direction u: one gradient and three values where they agree.  Otherwise further h
+    decide: an agent is named if differences of several sizes agree with each other and not with the
+    gradient, at two directions.  None is named whose values are constant, not finite, change from
+    call to call, or whose one-sided differences differ as much (a kink).
 
     Parameters
     ----------
@@ -70,7 +74,9 @@ def mismatch(value: Function, grad: Function, X: Array, agents: Sequence[int]) -
 
 
 def _drawn(agent: int, d: int) -> Array:
-    """A point and two directions without small entries, so that errors of one entry show, (3, d)."""
+    """A point and two directions without small entries, so that errors of one entry show, (3,
+    d).
+    """
     draw = np.random.default_rng([SEED, agent])
     drawn: Array = draw.choice([-1.0, 1.0], (3, d)) * draw.uniform(0.5, 1.5, (3, d))
     return drawn
@@ -122,7 +128,9 @@ class _Points:
         return None
 
     def _rates(self, U: Array, sizes: Array) -> tuple[Array, Array, Which]:
-        """Central differences per size, half the distance of the one-sided ones, and which of them say something."""
+        """Central differences per size, half the distance of the one-sided ones, and which of
+        them say something.
+        """
         up, down = (
             np.array([np.array(self.value(self.P + s * h[:, None] * U)) for h in sizes])
             for s in (1, -1)
@@ -140,14 +148,18 @@ class _Points:
         return np.asarray((away <= self.coarse * AGREE * size).any(axis=0))
 
     def _error(self, central: Array, U: Array) -> tuple[Array, Array]:
-        """The distances of central differences from the slope that the gradient says, and the size of both."""
+        """The distances of central differences from the slope that the gradient says, and the
+        size of both.
+        """
         parts = self.G * U
         slope = parts.sum(axis=1)
         size = np.maximum(np.maximum(abs(central), abs(slope)), np.linalg.norm(parts, axis=1))
         return abs(central - slope), size
 
     def _away(self, U: Array) -> tuple[Which, Array]:
-        """Whether differences of three sizes agree with each other, and none with the gradient; and their median."""
+        """Whether differences of three sizes agree with each other, and none with the gradient;
+        and their median.
+        """
         central, half, seen = self._rates(U, SIZES[:, None])
         away, size = self._error(central, U)
         right = (away <= self.coarse * AGREE * size).any(axis=0)

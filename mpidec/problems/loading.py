@@ -1,4 +1,6 @@
-"""From data to a problem in one call: load, standardize, partition, build, and compute the solution."""
+"""From data to a problem in one call: load, standardize, partition, build, and compute the
+solution.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from .registry import ProblemSpec, problem_spec
 
 SCALES = ("sum", "mean")
 UNEVEN = 1e3  # ratio of column sizes that is worth a hint
-LARGEST = {  # entries of data: their fourth power, times their number, is a float64, and their square a float32
+# entries of data: their fourth power, times their number, is a float64, and their square a float32
+LARGEST = {
     "float64": 1e70,
     "float32": 1e15,
 }
@@ -101,33 +104,36 @@ def load_problem(
         \text{mean}:\; f_i(x) &= \tfrac{n}{N} \textstyle\sum_{s \in S_i} \ell_s(x) + \tfrac{\lambda_2}{2} \|x\|^2
                                  + \lambda_1 \|x\|_1,
 
-    for N samples in all. Everything minimizes the average :math:`f = \frac1n \sum_i f_i`: with "mean", its loss is the mean
-    over all samples, and a given :math:`\lambda_2` means the same problem for every n; with "sum" (the default), n agents
-    together have n times :math:`\lambda_2`, so a given `l2` means another problem for another n, but a given `l2_total` does
-    not.
+    for N samples in all. Everything minimizes the average :math:`f = \frac1n \sum_i f_i`: with
+    "mean", its loss is the mean over all samples, and a given :math:`\lambda_2` means the same
+    problem for every n; with "sum" (the default), n agents together have n times :math:`\lambda_2`,
+    so a given `l2` means another problem for another n, but a given `l2_total` does not.
 
     Parameters
     ----------
     data : str, path, (A, y), Dataset or Bunch
-        Name of a data set, a file (see :func:`load`), arrays A (N, d) and y (N,), ``FILE.py:NAME`` of a function that
-        returns them, or a data set of scikit-learn. Labels may be names of classes. None for a problem that needs no data.
+        Name of a data set, a file (see :func:`load`), arrays A (N, d) and y (N,), ``FILE.py:NAME``
+        of a function that returns them, or a data set of scikit-learn. Labels may be names of
+        classes. None for a problem that needs no data.
     n : int
         Number of agents; by default that of `net`.
     problem : str, class or function, optional
-        ``least_squares``, ``logistic``, ``softmax``, ``huber``, ``FILE.py:NAME``, a class derived from LinearModel, or a
-        function of the local agents' arrays A (m, p, d) and y (m, p) (and `mask`, if they have different numbers of
-        samples) that returns a problem, such as Custom; or one whose first parameter is `agents`, their numbers. By
-        default ``logistic`` for two classes, ``softmax`` for more, and ``least_squares`` otherwise.
+        ``least_squares``, ``logistic``, ``softmax``, ``huber``, ``FILE.py:NAME``, a class derived
+        from LinearModel, or a function of the local agents' arrays A (m, p, d) and y (m, p) (and
+        `mask`, if they have different numbers of samples) that returns a problem, such as Custom;
+        or one whose first parameter is `agents`, their numbers. By default ``logistic`` for two
+        classes, ``softmax`` for more, and ``least_squares`` otherwise.
     net : Network, optional
-        Rank 0 loads the data, and each rank receives the rows of its own agents; collective. Without it, every process
-        loads the data.
+        Rank 0 loads the data, and each rank receives the rows of its own agents; collective.
+        Without it, every process loads the data.
     lo, hi : int, optional
         Agents lo..hi-1 only, without a network; by default all n.
     partition : {"iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"}, optional
         By default that of the data set; ``iid`` for files and arrays.
     alpha, per_agent, seed
-        Concentration of ``dirichlet`` and ``sizes`` (by default 1), number of ``shards`` or ``labels`` of each agent (2), both
-        refused with other partitions, and seed of the partition (see :func:`partition`) and of a synthetic data set.
+        Concentration of ``dirichlet`` and ``sizes`` (by default 1), number of ``shards`` or
+        ``labels`` of each agent (2), both refused with other partitions, and seed of the partition
+        (see :func:`partition`) and of a synthetic data set.
     standardize : bool
         Whether features are shifted and scaled to mean 0 and variance 1.
     intercept : bool
@@ -139,8 +145,9 @@ def load_problem(
     l2, l1 : float, optional
         :math:`\lambda_2` and :math:`\lambda_1` of every agent.
     l2_total, l1_total : float, optional
-        The same relative to the sum of the losses of all samples, for any n and either scale: 1 / C of scikit-learn. By
-        default 16 for ``l2_total`` of ``logistic`` and ``softmax``, otherwise 0.
+        The same relative to the sum of the losses of all samples, for any n and either scale: 1 / C
+        of scikit-learn. By default 16 for ``l2_total`` of ``logistic`` and ``softmax``, otherwise
+        0.
     lower, upper : float, optional
         Bounds of every unknown.
     simplex : float, optional
@@ -151,7 +158,8 @@ def load_problem(
     Returns
     -------
     Problem
-        With the number of all agents as `n`. `x_star` is None, after a warning, if there is no finite minimizer.
+        With the number of all agents as `n`. `x_star` is None, after a warning, if there is no
+        finite minimizer.
 
     Raises
     ------
@@ -160,7 +168,8 @@ def load_problem(
 
     Notes
     -----
-    The command line builds its problems by the same code: ``mpidec.run`` and Python give the same bits.
+    The command line builds its problems by the same code: ``mpidec.run`` and Python give the same
+    bits.
 
     Examples
     --------
@@ -198,7 +207,8 @@ def load_problem(
     if net is None:
         if n is None:
             raise TypeError(
-                "load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a Network"
+                "load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a "
+                "Network"
             )
         prepared = prepare(data, check.integer(n, "n"), problem, **settings)
         _warn(prepared.note)
@@ -250,7 +260,8 @@ def prepare(
     data_seed: int | None = None,
     **params: Any,
 ) -> Prepared:
-    """Return the problem of all n agents with its solution; the arguments are those of :func:`load_problem`.
+    """Return the problem of all n agents with its solution; the arguments are those of
+    :func:`load_problem`.
 
     `data_seed` is the seed of a data set or problem that takes one, by default `seed`.
 
@@ -288,7 +299,8 @@ def prepare(
         for name, value in with_data.items():
             if value is not None:
                 raise ValueError(
-                    f"{name} is given, but {spec.name} is made from the numbers of the agents and takes no data: omit it"
+                    f"{name} is given, but {spec.name} is made from the numbers of the agents and "
+                    "takes no data: omit it"
                 )
         return _without_data(
             data,
@@ -299,7 +311,8 @@ def prepare(
     if data is None:
         if not isinstance(problem, str) or spec is None or spec.name not in registry.PROBLEMS:
             raise ValueError(
-                "data is missing: give a data set, a file or arrays (A, y) (--data on the command line)"
+                "data is missing: give a data set, a file or arrays (A, y) (--data on the command "
+                "line)"
             )
         data = registry.default_dataset(spec.name)
     own = {} if spec is None else spec.parameters
@@ -375,7 +388,9 @@ def _check_names(params: dict[str, Any], spec: ProblemSpec, of_data: tuple[str, 
 
 
 def usual_partition(data: str, n: int, label: str | int | None, options: dict[str, Any]) -> str:
-    """Return the partition of a data set or file, made with the `options` that it takes, where none is asked for."""
+    """Return the partition of a data set or file, made with the `options` that it takes, where
+    none is asked for.
+    """
     make = maker(data)
     of_data = () if make is None else tuple(inspect.signature(make).parameters)
     made_with = {"n": n, **options}
@@ -386,7 +401,9 @@ def usual_partition(data: str, n: int, label: str | int | None, options: dict[st
 def _data(
     data: Any, label: str | int | None, standardize: bool, options: dict[str, Any]
 ) -> tuple[Dataset, str]:
-    """Return the data set that `data` stands for, and a hint if its columns differ very much in size."""
+    """Return the data set that `data` stands for, and a hint if its columns differ very much in
+    size.
+    """
     if isinstance(data, (str, os.PathLike)):
         result = load(data, label=label, **options)
     else:
@@ -427,7 +444,8 @@ def _check_size(data: Dataset) -> None:
         largest = float(np.abs(values).max(initial=0.0)) if values.dtype.kind == "f" else 0.0
         if largest > 0 and not 1 / limit <= largest <= limit:
             raise ValueError(
-                f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected {1 / limit:g} to "
+                f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected "
+                f"{1 / limit:g} to "
                 f"{limit:g}, since products of {products} entries must fit into {dtype}: {remedy}"
             )
 
@@ -438,7 +456,8 @@ def _uneven(data: Dataset) -> str:
     if not (size > 0).any() or (ratio := size.max() / size[size > 0].min()) <= UNEVEN:
         return ""
     return (
-        f"data {data.name}: the columns of A differ in size by a factor of {ratio:.1g}, which makes first-order methods slow; "
+        f"data {data.name}: the columns of A differ in size by a factor of {ratio:.1g}, which "
+        "makes first-order methods slow; "
         "standardize=True (--set problem.standardize=true) removes this"
     )
 
@@ -454,7 +473,8 @@ def _scales(spec: ProblemSpec, n: int, N: int, scale: str, given: dict[str, Any]
         each, total = given[name], given[f"{name}_total"]
         if each is not None and total is not None:
             raise ValueError(
-                f"{name} = {each} and {name}_total = {total}, expected one of them: {name} is that of every agent"
+                f"{name} = {each} and {name}_total = {total}, expected one of them: {name} is that "
+                "of every agent"
             )
         if total is not None:
             each = check.number(total, f"{name}_total", least=0) / per
@@ -517,7 +537,8 @@ def scattered(
     prepared : Prepared, or None
         On rank 0; None elsewhere.
     problem : str or callable, or None
-        What builds the problem, if it is known on every rank; otherwise that of `prepared`, one of the package.
+        What builds the problem, if it is known on every rank; otherwise that of `prepared`, one of
+        the package.
     net : Network
 
     Examples

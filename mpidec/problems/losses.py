@@ -22,17 +22,20 @@ class LeastSquares(LinearModel):
     Parameters
     ----------
     A : (m, p, d) array
-        Samples of the local agents; not copied if contiguous, float32 or float64, and without a mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64, and without a
+        mask.
     b : (m, p) array
         Targets.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see :class:`LinearModel`).
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see
+        :class:`LinearModel`).
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
         Minimizer of the average over all agents, if it is known.
     weight, term, intercept
-        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see :class:`LinearModel`.
+        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see
+        :class:`LinearModel`.
 
     Raises
     ------
@@ -91,12 +94,16 @@ class LeastSquares(LinearModel):
 
     @property
     def strong_convexity(self) -> Array:
-        r"""Smallest curvatures :math:`\mu_i = w \lambda_{\min}(A_i^T A_i) + \lambda`, (m,), or without :math:`\lambda`."""
+        r"""Smallest curvatures :math:`\mu_i = w \lambda_{\min}(A_i^T A_i) + \lambda`, (m,), or
+        without :math:`\lambda`.
+        """
         least = self._spectrum[:, 0].clip(min=0.0) if self.features <= self.p else np.zeros(self.m)
         return np.asarray(self.weight * least + (0.0 if self.intercept else self.l2))
 
     def solution(self) -> Array:
-        """Return the minimizer (of least norm) of the average of the local f_i, (d,), by scipy.linalg.lstsq."""
+        """Return the minimizer (of least norm) of the average of the local f_i, (d,), by
+        scipy.linalg.lstsq.
+        """
         from scipy.linalg import lstsq
 
         if self.term is not None:
@@ -118,9 +125,11 @@ class LeastSquares(LinearModel):
         return S, Vt, S * (U.transpose(0, 2, 1) @ self._Y)[..., 0]
 
     def prox(self, V: Array, t: float | Array, start: Array | None = None) -> Array:
-        r"""Return :math:`(A_i^T A_i + (\lambda + 1/t) I)^{-1} (A_i^T b_i + v_i / t)` at row i, (m, d) -> (m, d).
+        r"""Return :math:`(A_i^T A_i + (\lambda + 1/t) I)^{-1} (A_i^T b_i + v_i / t)` at row i, (m,
+        d) -> (m, d).
 
-        `t` > 0 is one number or one per local agent, (m,). The singular value decomposition is computed once.
+        `t` > 0 is one number or one per local agent, (m,). The singular value decomposition is
+        computed once.
         """
         if self.term is not None or (self.intercept and self.l2):
             return super().prox(V, t, start)
@@ -142,22 +151,26 @@ class LogisticRegression(LinearModel):
 
     .. math:: f_i(x) = \sum_s \log(1 + e^{-y_{is} a_{is}^T x}) + \tfrac{\lambda}{2} \|x\|^2
 
-    There is no intercept. To include one, append a column of ones to `A` and pass ``intercept=True``.
+    There is no intercept. To include one, append a column of ones to `A` and pass
+    ``intercept=True``.
 
     Parameters
     ----------
     A : (m, p, d) array
-        Samples of the local agents; not copied if contiguous, float32 or float64, and without a mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64, and without a
+        mask.
     y : (m, p) array
         Labels, -1 or +1; :func:`mpidec.problems.signs` converts any two values.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see :class:`LinearModel`).
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see
+        :class:`LinearModel`).
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
         Minimizer of the average over all agents, if it is known.
     weight, term, intercept
-        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see :class:`LinearModel`.
+        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see
+        :class:`LinearModel`.
 
     Raises
     ------
@@ -201,8 +214,10 @@ class LogisticRegression(LinearModel):
         if wrong.any():
             i, s = np.argwhere(wrong)[0]
             raise ValueError(
-                f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected -1 and +1 (the labels "
-                f"are {check.some(np.unique(y))}; problems.signs(y) converts any two values, Softmax "
+                f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected -1 and +1 (the "
+                "labels "
+                f"are {check.some(np.unique(y))}; problems.signs(y) converts any two values, "
+                "Softmax "
                 "accepts more)"
             )
         return -y[:, :, None]
@@ -230,28 +245,33 @@ class Softmax(LinearModel):
     .. math:: f_i(x) = \sum_s \Bigl(\log \sum_c e^{a_{is}^T x_c} - a_{is}^T x_{y_{is}}\Bigr)
               + \tfrac{\lambda}{2} \|x\|^2
 
-    A row of X is the flattened (features, classes) matrix of the :math:`x_c`. There is no intercept.
+    A row of X is the flattened (features, classes) matrix of the :math:`x_c`. There is no
+    intercept.
 
     Parameters
     ----------
     A : (m, p, features) array
-        Samples of the local agents; not copied if contiguous, float32 or float64, and without a mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64, and without a
+        mask.
     y : (m, p) array of int
-        Class numbers, 0 .. `classes` - 1; :func:`mpidec.problems.class_numbers` converts any values.
+        Class numbers, 0 .. `classes` - 1; :func:`mpidec.problems.class_numbers` converts any
+        values.
     classes : int, optional
-        Number of classes. By default the largest label present plus one, at least 2; pass it if a process holds only
-        some of the agents.
+        Number of classes. By default the largest label present plus one, at least 2; pass it if a
+        process holds only some of the agents.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much).
-        Without a ridge, the minimizer is unique only up to adding the same vector to all :math:`x_c`, and with one
-        the intercepts are, up to adding the same number to all; :meth:`solution` returns the one with
-        :math:`\sum_c x_c = 0` there, a property that gradient iterations from zero preserve.
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much). Without
+        a ridge, the minimizer is unique only up to adding the same vector to all :math:`x_c`, and
+        with one the intercepts are, up to adding the same number to all; :meth:`solution` returns
+        the one with :math:`\sum_c x_c = 0` there, a property that gradient iterations from zero
+        preserve.
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
         Minimizer of the average over all agents, if it is known.
     weight, term, intercept
-        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see :class:`LinearModel`.
+        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see
+        :class:`LinearModel`.
 
     Raises
     ------
@@ -294,7 +314,8 @@ class Softmax(LinearModel):
         self.options["classes"] = self.classes
 
     def solution(self) -> Array:
-        """Return the minimizer of the average of the local f_i, (d,), with sum_c x_c = 0 in the features without a penalty.
+        """Return the minimizer of the average of the local f_i, (d,), with sum_c x_c = 0 in the
+        features without a penalty.
 
         Raises
         ------
@@ -312,7 +333,8 @@ class Softmax(LinearModel):
         if self.classes is None:
             if not y.size:
                 raise ValueError(
-                    "the number of classes is unknown without samples, expected the argument classes=C"
+                    "the number of classes is unknown without samples, expected the argument "
+                    "classes=C"
                 )
             self.classes = max(int(y.max()) + 1, 2)
         wrong = (y != np.floor(y)) | (y < 0) | (y >= self.classes)
@@ -350,19 +372,22 @@ class Huber(LinearModel):
     Parameters
     ----------
     A : (m, p, d) array
-        Samples of the local agents; not copied if contiguous, float32 or float64, and without a mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64, and without a
+        mask.
     b : (m, p) array
         Targets.
     delta : float
         Residual, > 0, beyond which the loss is linear, in the units of `b`.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see :class:`LinearModel`).
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see
+        :class:`LinearModel`).
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
         Minimizer of the average over all agents, if it is known.
     weight, term, intercept
-        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see :class:`LinearModel`.
+        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see
+        :class:`LinearModel`.
 
     Raises
     ------

@@ -14,8 +14,9 @@ LARGEST = 200  # unknowns, as the Hessian takes two gradients for each
 def minimizer(problem: Problem) -> Array:
     r"""Return a minimizer of the average of the f_i of all agents, from their values and gradients.
 
-    Newton's method of scipy with a Hessian from central differences of the gradient, whose last steps converge to rounding
-    accuracy. For functions that are not convex it is a local minimizer, and may differ from the one a solver finds.
+    Newton's method of scipy with a Hessian from central differences of the gradient, whose last
+    steps converge to rounding accuracy. For functions that are not convex it is a local minimizer,
+    and may differ from the one a solver finds.
 
     Parameters
     ----------
@@ -41,7 +42,8 @@ def minimizer(problem: Problem) -> Array:
     """
     if problem.d > LARGEST:
         raise ValueError(
-            f"{problem.d} unknowns, expected at most {LARGEST} for a solution from gradients: give x_star, or a "
+            f"{problem.d} unknowns, expected at most {LARGEST} for a solution from gradients: give "
+            "x_star, or a "
             "method solution()"
         )
 

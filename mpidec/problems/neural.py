@@ -26,25 +26,29 @@ class Neural(Described):
 
     .. math:: f_i(x) = \frac{1}{p_i} \sum_{s=1}^{p_i} \ell(h(a_{is}; x), y_{is}) + \frac{\lambda}{2} \|x\|^2
 
-    A row of X has the trainable parameters of the network h, flattened in the order of ``model.parameters()``; frozen ones keep
-    their values. All rows are evaluated and differentiated in one batched pass, or in a loop over the agents where that is faster
-    (`mpidec.nn.Stacked`).
+    A row of X has the trainable parameters of the network h, flattened in the order of
+    ``model.parameters()``; frozen ones keep their values. All rows are evaluated and differentiated
+    in one batched pass, or in a loop over the agents where that is faster (`mpidec.nn.Stacked`).
 
     Parameters
     ----------
     model : torch.nn.Module
         The network h, which maps (B, ...) to (B, classes); it is copied.
     data : (x, y)
-        Samples and targets of the m local agents: ``x[i]`` of shape (p_i, ...) and ``y[i]`` of shape (p_i,), or arrays (m, p, ...)
-        and (m, p). For "mse", targets have the shape of the outputs.
+        Samples and targets of the m local agents: ``x[i]`` of shape (p_i, ...) and ``y[i]`` of
+        shape (p_i,), or arrays (m, p, ...) and (m, p). For "mse", targets have the shape of the
+        outputs.
     loss : {"cross_entropy", "mse"} or callable
-        :math:`\ell`; a function of outputs (N, ...) and targets (N, ...) returns one loss for each sample, (N,).
+        :math:`\ell`; a function of outputs (N, ...) and targets (N, ...) returns one loss for each
+        sample, (N,).
     l2 : float
         :math:`\lambda \ge 0`.
     chunk : int, optional
-        Most samples of an agent in one pass, which limits the memory that full gradients and values need; all by default.
+        Most samples of an agent in one pass, which limits the memory that full gradients and values
+        need; all by default.
     dtype : {"float32", "float64"}, optional
-        Precision of the network; by default that of the model. Values and gradients have the dtype of X.
+        Precision of the network; by default that of the model. Values and gradients have the dtype
+        of X.
     loop : bool, optional
         Whether agents are evaluated one after the other; see `mpidec.nn.Stacked`.
 
@@ -55,12 +59,14 @@ class Neural(Described):
 
     Notes
     -----
-    Values and gradients are those of one function of the row: dropout is off, and batch norm normalises by the statistics of the
-    samples of a pass, in predictions as well.
+    Values and gradients are those of one function of the row: dropout is off, and batch norm
+    normalises by the statistics of the samples of a pass, in predictions as well.
 
-    With zeros for x0, most networks have zero gradients: start at `initial`. `MiniBatch(problem, B)` gives stochastic gradients.
+    With zeros for x0, most networks have zero gradients: start at `initial`. `MiniBatch(problem,
+    B)` gives stochastic gradients.
 
-    No communication. The results of an agent may depend on the other agents of the process by rounding errors.
+    No communication. The results of an agent may depend on the other agents of the process by
+    rounding errors.
 
     Examples
     --------
@@ -154,7 +160,7 @@ class Neural(Described):
                 p.copy_(row[0])
         return model
 
-    # -- values and gradients ------------------------------------------------------------------------------------
+    # -- values and gradients ----------------------------------------------------------------------
 
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""
@@ -168,7 +174,9 @@ class Neural(Described):
         return np.asarray(total + 0.5 * self.l2 * (X * X).sum(axis=1)) if self.l2 else total
 
     def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
-        """Return the gradient of f_i at row i, (m, d) -> (m, d); with `agents`, of these local agents, one row of X for each."""
+        """Return the gradient of f_i at row i, (m, d) -> (m, d); with `agents`, of these local
+        agents, one row of X for each.
+        """
         agents = range(self.m) if agents is None else agents
         self._checked(X, len(agents))
         return self._gradient(X, self._passes(agents))
@@ -176,7 +184,8 @@ class Neural(Described):
     def sample_grad(
         self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None
     ) -> Array:
-        r"""Return a weighted gradient over selected samples, :math:`w_i \sum_{s \in S_i} \nabla \ell_s(x_i) / p_i + \lambda x_i`.
+        r"""Return a weighted gradient over selected samples, :math:`w_i \sum_{s \in S_i} \nabla
+        \ell_s(x_i) / p_i + \lambda x_i`.
 
         Parameters
         ----------
@@ -185,7 +194,8 @@ class Neural(Described):
         rows : (m, B) array of int
             Sample numbers of each agent, in 0..p_i-1.
         weight : (m,) array
-            Factor :math:`w_i`; with the number of samples of the agent divided by B, the mean over the batch.
+            Factor :math:`w_i`; with the number of samples of the agent divided by B, the mean over
+            the batch.
         agents : sequence of int, optional
             The local agents that the rows of the other arguments belong to; by default all of them.
         """
@@ -196,7 +206,9 @@ class Neural(Described):
         return self._gradient(X, [(self._x[at], self._y[at], factor)])
 
     def _gradient(self, X: Array, passes: Any) -> Array:
-        """Return the sum of the gradients of passes (x, y, weights of the samples), and of the ridge."""
+        """Return the sum of the gradients of passes (x, y, weights of the samples), and of the
+        ridge.
+        """
         import torch
 
         G = np.zeros_like(X)
@@ -223,7 +235,8 @@ class Neural(Described):
         elif self.loss == "mse":
             if outputs.shape != targets.shape:
                 raise ValueError(
-                    f"the model returns outputs of shape {tuple(outputs.shape[1:])} for each sample, expected "
+                    f"the model returns outputs of shape {tuple(outputs.shape[1:])} for each "
+                    "sample, expected "
                     f"that of the targets, {tuple(targets.shape[1:])}"
                 )
             losses = F.mse_loss(outputs, targets, reduction="none").flatten(1).mean(dim=1)
@@ -231,7 +244,8 @@ class Neural(Described):
             losses = F.cross_entropy(outputs, targets, reduction="none")
         if losses.shape != targets.shape[:1]:
             raise ValueError(
-                f"the loss has shape {tuple(losses.shape)}, expected {tuple(targets.shape[:1])}: one number for each "
+                f"the loss has shape {tuple(losses.shape)}, expected {tuple(targets.shape[:1])}: "
+                "one number for each "
                 "sample"
             )
         result: torch.Tensor = losses.view(y.shape[:2])
@@ -284,7 +298,8 @@ class Neural(Described):
     def _checked(self, X: Array, m: int) -> Array:
         if np.shape(X) != (m, self.d):
             raise ValueError(
-                f"X has shape {np.shape(X)}, expected {(m, self.d)}: one row of {self.d} parameters per local agent"
+                f"X has shape {np.shape(X)}, expected {(m, self.d)}: one row of {self.d} "
+                "parameters per local agent"
             )
         return X
 
@@ -295,10 +310,12 @@ class Neural(Described):
             array, device=self.device
         )  # a copy: rows may be read-only, or change later
 
-    # -- predictions ---------------------------------------------------------------------------------------------
+    # -- predictions -------------------------------------------------------------------------------
 
     def predict(self, X: Array, images: ArrayLike, chunk: int = 500) -> NDArray[Any]:
-        """Return the outputs of the network of every row of `X` (any number r of rows), (r, N, ...), `chunk` images at a time."""
+        """Return the outputs of the network of every row of `X` (any number r of rows), (r, N,
+        ...), `chunk` images at a time.
+        """
         import torch
 
         X = np.atleast_2d(X)
@@ -315,18 +332,21 @@ class Neural(Described):
         predicted = self.predict(X, images, chunk).argmax(axis=-1)
         return np.asarray((predicted == np.asarray(labels)).mean(axis=1), dtype=np.float64)
 
-    # -- several processes ---------------------------------------------------------------------------------------
+    # -- several processes -------------------------------------------------------------------------
 
     @classmethod
     def concatenate(cls, parts: Sequence[Neural]) -> Neural:
-        """Return a single problem with the agents of all `parts`, in order (for example, parts from several ranks)."""
+        """Return a single problem with the agents of all `parts`, in order (for example, parts
+        from several ranks).
+        """
         if not parts:
             raise ValueError("concatenate needs at least one problem")
         first = parts[0]
         for r, part in enumerate(parts):
             if (part.d, part.l2) != (first.d, first.l2):
                 raise ValueError(
-                    f"part {r} has {part.d} parameters and l2 = {part.l2}, expected {first.d} and {first.l2} as in "
+                    f"part {r} has {part.d} parameters and l2 = {part.l2}, expected {first.d} and "
+                    f"{first.l2} as in "
                     "part 0"
                 )
         x = [part._x[i, :p] for part in parts for i, p in enumerate(part.counts)]
@@ -337,18 +357,22 @@ class Neural(Described):
 
 
 def _stacked(x: Sequence[Any], y: Sequence[Any], dtype: Any, device: Any) -> Any:
-    """Return samples and targets as tensors (m, p, ...), padded to p = max p_i with samples of the same agent; the p_i; a mask."""
+    """Return samples and targets as tensors (m, p, ...), padded to p = max p_i with samples of
+    the same agent; the p_i; a mask.
+    """
     import torch
 
     if len(x) != len(y):
         raise ValueError(
-            f"data has samples of {len(x)} agents and targets of {len(y)}, expected the same number of each"
+            f"data has samples of {len(x)} agents and targets of {len(y)}, expected the same "
+            "number of each"
         )
     xs, ys = [torch.as_tensor(part) for part in x], [torch.as_tensor(part) for part in y]
     for i, (a, b) in enumerate(zip(xs, ys)):
         if not len(a) or len(a) != len(b):
             raise ValueError(
-                f"local agent {i} has {len(a)} samples and {len(b)} targets, expected the same number of each, at "
+                f"local agent {i} has {len(a)} samples and {len(b)} targets, expected the same "
+                "number of each, at "
                 "least one"
             )
         if a.is_floating_point() and not bool(torch.isfinite(a).all()):

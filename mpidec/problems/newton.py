@@ -1,4 +1,6 @@
-"""Minimization of a smooth convex function to rounding accuracy: scipy's trust-region Newton, then Newton steps."""
+"""Minimization of a smooth convex function to rounding accuracy: scipy's trust-region Newton,
+then Newton steps.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ def minimize(
     scale: Callable[[Array], float],
     x0: Array,
 ) -> Array:
-    r"""Return the minimizer of a smooth convex function, to :math:`\|\nabla f(x)\| \le 10^{-11}\, s(x)` or better.
+    r"""Return the minimizer of a smooth convex function, to :math:`\|\nabla f(x)\| \le 10^{-11}\,
+    s(x)` or better.
 
     Parameters
     ----------
     value, grad, hess : callable
-        Function of `x`, shape (d,); its gradient, (d,); its Hessian, a dense (d, d) array or a LinearOperator.
+        Function of `x`, shape (d,); its gradient, (d,); its Hessian, a dense (d, d) array or a
+        LinearOperator.
     scale : callable
         Size :math:`s(x)` of the terms that cancel in the gradient at the solution.
     x0 : (d,) array
@@ -70,7 +74,8 @@ def minimize(
             x, best = trial, size
     if not best <= ACCEPTED:
         raise ValueError(
-            f"no finite minimizer found (relative gradient norm {best:.1e}): the data may be separable, "
+            f"no finite minimizer found (relative gradient norm {best:.1e}): the data may be "
+            "separable, "
             "or the minimum is not attained; set l2 > 0"
         )
     return x

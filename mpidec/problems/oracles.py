@@ -19,14 +19,17 @@ Gradient = Callable[..., Array]  # gradient(X, k), gradient(X, k, agents=[...])
 
 
 class Oracle(Protocol):
-    """The protocol of an oracle: ``start(agents, seed)`` returns ``gradient(X, k)``, the gradients for step k.
+    """The protocol of an oracle: ``start(agents, seed)`` returns ``gradient(X, k)``, the gradients
+    for step k.
 
-    For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents, one row of `X` for each; without
-    it, the gradients of all local agents are evaluated (`mpidec.problems.agents`).
+    For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents,
+    one row of `X` for each; without it, the gradients of all local agents are evaluated
+    (`mpidec.problems.agents`).
 
-    Gradients are taken to be random, unless the oracle has the attribute ``random = False``; `step_size="auto"` asks for it.  Where
-    only their noise at the minimizer vanishes (`mpidec.problems.variance_reduction`), the attribute ``batches`` is an oracle that
-    draws the same curvatures.
+    Gradients are taken to be random, unless the oracle has the attribute ``random = False``;
+    `step_size="auto"` asks for it.  Where only their noise at the minimizer vanishes
+    (`mpidec.problems.variance_reduction`), the attribute ``batches`` is an oracle that draws the
+    same curvatures.
     """
 
     def __repr__(self) -> str:
@@ -45,7 +48,9 @@ class Remembering(Protocol):
     """A started gradient that depends on earlier steps; checkpoints hold what it remembers."""
 
     def memory(self) -> dict[str, Array]:
-        """What is remembered of the local agents, by name: arrays (m, ...); empty before the first step."""
+        """What is remembered of the local agents, by name: arrays (m, ...); empty before the
+        first step.
+        """
 
     def recall(self, memory: Mapping[str, Array]) -> None:
         """Continue with what `memory` returned, perhaps on another number of ranks."""
@@ -109,17 +114,20 @@ def check_samples(name: str, problem: object, remedy: str = "") -> None:
     """Raise TypeError if the oracle `name` cannot draw samples of the problem."""
     if isinstance(problem, type):
         raise TypeError(
-            f"{name}: problem is the class {problem.__name__}, expected an object of it: {name}({problem.__name__}(A, b))"
+            f"{name}: problem is the class {problem.__name__}, expected an object of it: "
+            f"{name}({problem.__name__}(A, b))"
         )
     if not hasattr(problem, "sample_grad"):
         raise TypeError(
-            f"{name} cannot draw samples of a {type(problem).__name__}, expected LeastSquares, LogisticRegression, Softmax "
+            f"{name} cannot draw samples of a {type(problem).__name__}, expected LeastSquares, "
+            "LogisticRegression, Softmax "
             f"or Huber{remedy}"
         )
 
 
 class MiniBatch(Described):
-    r"""The gradient on a random batch of the agent's own samples, drawn at each step without replacement.
+    r"""The gradient on a random batch of the agent's own samples, drawn at each step without
+    replacement.
 
     .. math:: g_i = \frac{p_i}{B} \sum_{s \in S_i^k} \nabla \ell_{is}(x_i) + \lambda x_i, \qquad
               |S_i^k| = B, \qquad \mathbb{E}\, g_i = \nabla f_i(x_i)
@@ -127,7 +135,8 @@ class MiniBatch(Described):
     Parameters
     ----------
     problem : LinearModel
-        LeastSquares, LogisticRegression, Softmax or Huber (any problem with ``sample_grad`` and ``counts``).
+        LeastSquares, LogisticRegression, Softmax or Huber (any problem with ``sample_grad`` and
+        ``counts``).
     batch_size : int
         B, at most the number of samples :math:`p_i` of every agent.
 
@@ -138,7 +147,8 @@ class MiniBatch(Described):
 
     Notes
     -----
-    No communication. Draws are determined by (seed, agent, step), not by the number of ranks or by earlier steps.
+    No communication. Draws are determined by (seed, agent, step), not by the number of ranks or by
+    earlier steps.
 
     Examples
     --------
@@ -156,7 +166,8 @@ class MiniBatch(Described):
         if (few := problem.counts < self.batch_size).any():
             i = int(few.argmax())
             raise ValueError(
-                f"batch_size = {self.batch_size}, but local agent {i} has {problem.counts[i]} samples, "
+                f"batch_size = {self.batch_size}, but local agent {i} has {problem.counts[i]} "
+                "samples, "
                 f"expected at most {problem.counts.min()}"
             )
 
@@ -221,7 +232,9 @@ class Draws:
         return np.asarray(self._weight if agents is None else self._weight[list(agents)])
 
     def grad(self, X: Array, rows: NDArray[np.intp], agents: Sequence[int] | None = None) -> Array:
-        """The gradients of the batches `rows`, (m, d) -> (m, d); with `agents`, of these local agents."""
+        """The gradients of the batches `rows`, (m, d) -> (m, d); with `agents`, of these local
+        agents.
+        """
         weight = self.weight(agents)
         if agents is None:
             return self._problem.sample_grad(X, rows, weight)
@@ -243,7 +256,8 @@ class Noisy(Described):
 
     Notes
     -----
-    No communication. Draws are determined by (seed, agent, step), not by the number of ranks or by earlier steps.
+    No communication. Draws are determined by (seed, agent, step), not by the number of ranks or by
+    earlier steps.
 
     Examples
     --------
@@ -304,7 +318,9 @@ def is_random(oracle: object) -> bool:
 
 
 def is_reduced(oracle: object) -> bool:
-    """Whether the gradients of an oracle come from batches, with noise that vanishes at the minimizer."""
+    """Whether the gradients of an oracle come from batches, with noise that vanishes at the
+    minimizer.
+    """
     given = oracle.source if isinstance(oracle, Subgradient) else oracle
     return hasattr(given, "batches") and not is_random(given)
 
@@ -314,12 +330,14 @@ class Subgradient(Described):
 
     .. math:: g_i = \nabla s_i(x_i) + r'(x_i), \qquad r'(x) \in \partial r(x)
 
-    With a constant step size, subgradient methods end near the minimizer, at a distance proportional to the step size.
+    With a constant step size, subgradient methods end near the minimizer, at a distance
+    proportional to the step size.
 
     Parameters
     ----------
     source : Problem or oracle
-        A problem with a term that has subgradients, such as `problems.l1(0.1)`, or an oracle of its gradients.
+        A problem with a term that has subgradients, such as `problems.l1(0.1)`, or an oracle of its
+        gradients.
 
     Raises
     ------
@@ -349,7 +367,8 @@ class Subgradient(Described):
         term = getattr(self.problem, "term", None)
         if term is None:
             raise ValueError(
-                f"{type(self.problem).__name__} has no term, so its gradient is complete: pass it without Subgradient"
+                f"{type(self.problem).__name__} has no term, so its gradient is complete: pass it "
+                "without Subgradient"
             )
         self._subgradient = term.subgradient
         self._subgradient(np.zeros((0, self.problem.d)))  # refuses constraints

@@ -1,7 +1,8 @@
-"""Minimization of one smooth, strongly convex function per agent plus a term with a prox, of all agents at once.
+"""Minimization of one smooth, strongly convex function per agent plus a term with a prox, of all
+agents at once.
 
-Newton's method on the face of the term that a proximal gradient step of the quadratic model reaches; where that does not help,
-the proximal gradient step itself.
+Newton's method on the face of the term that a proximal gradient step of the quadratic model
+reaches; where that does not help, the proximal gradient step itself.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ def minimize(
     term: Term | None,
     X0: Array,
 ) -> tuple[Array, NDArray[np.bool_]]:
-    r"""Return the minimizers of :math:`s_i(x) + r(x)`, one per row, and which of them are accurate to rounding errors.
+    r"""Return the minimizers of :math:`s_i(x) + r(x)`, one per row, and which of them are accurate
+    to rounding errors.
 
     Parameters
     ----------
     value : callable
-        ``value(X, rows)``: the values of the functions of these agents, with the term, (k, d) -> (k,).
+        ``value(X, rows)``: the values of the functions of these agents, with the term, (k, d) ->
+        (k,).
     grad : callable
-        ``grad(X, rows)``: the gradients of the s_i of these agents, (k, d), and the sizes of what cancels in each, (k,).
+        ``grad(X, rows)``: the gradients of the s_i of these agents, (k, d), and the sizes of what
+        cancels in each, (k,).
     hess : callable
         ``hess(X, rows)``: their Hessians, (k, d, d).
     smoothness : (m,) array
@@ -70,7 +74,9 @@ def minimize(
     rows, X = np.arange(len(X0)), X0
 
     def residuals(X: Array, rows: Rows) -> tuple[Array, Array, Array]:
-        """Gradients, proximal gradient steps, and their lengths relative to the terms that cancel in them."""
+        """Gradients, proximal gradient steps, and their lengths relative to the terms that
+        cancel in them.
+        """
         G, size = grad(X, rows)
         t = 1 / smoothness[rows, None]
         P = _prox(term, X - t * G, t)
@@ -120,7 +126,9 @@ def _prox(term: Term | None, V: Array, t: Array) -> Array:
 
 
 def _newton(term: Term | None, H: Array, X: Array, G: Array, P: Array, t: Array) -> Array:
-    """The minimizers of the quadratic models at `X` with the term, from the proximal gradient steps to `P` on."""
+    """The minimizers of the quadratic models at `X` with the term, from the proximal gradient
+    steps to `P` on.
+    """
     if term is None:
         return X - _solved(H, G)
     end: Array = P.copy()

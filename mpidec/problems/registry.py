@@ -34,7 +34,9 @@ Mask = NDArray[np.bool_] | None
 
 
 class Entry(NamedTuple):
-    """Registry entry of a problem: its class, its default data set and total ridge, and a one-line description."""
+    """Registry entry of a problem: its class, its default data set and total ridge, and a
+    one-line description.
+    """
 
     make: type[LinearModel]
     data: str
@@ -55,10 +57,13 @@ PROBLEMS = {
 
 
 def _problem(thing: object) -> str | None:
-    """Return what is wrong with `thing` as a problem, or None: a class or function of the local agents' (A, y), or of `agents`."""
+    """Return what is wrong with `thing` as a problem, or None: a class or function of the local
+    agents' (A, y), or of `agents`.
+    """
     if not callable(thing):
         return (
-            f"an object of type {type(thing).__name__}, expected a class or a function of (A, y) or of (agents, ...) that "
+            f"an object of type {type(thing).__name__}, expected a class or a function of (A, y) "
+            "or of (agents, ...) that "
             "makes a problem"
         )
     if inspect.isclass(thing) and not all(hasattr(thing, name) for name in ("value", "grad")):
@@ -66,7 +71,10 @@ def _problem(thing: object) -> str | None:
         return f"a class without {missing}, expected a problem with value(X) and grad(X)"
     first = _positional(thing)
     if (first[:1] != ["agents"] and len(first) < 2) or first[:1] == ["n"]:
-        return f"made from ({', '.join(first)}), expected its first parameters to be A and y, or agents"
+        return (
+            f"made from ({', '.join(first)}), expected its first parameters to be A and y, or "
+            "agents"
+        )
     return None
 
 
@@ -118,7 +126,8 @@ class ProblemSpec:
         return self.takes_any or argument in self.arguments
 
     def of_data(self, A: Array, y: Array, mask: Mask, **options: Any) -> Problem:
-        """Return the problem of the local agents' arrays; `mask` is passed only where the problem has that parameter.
+        """Return the problem of the local agents' arrays; `mask` is passed only where the problem
+        has that parameter.
 
         Raises
         ------
@@ -129,13 +138,17 @@ class ProblemSpec:
             return self.make(A, y, mask=mask, **options)
         if mask is not None:
             raise ValueError(
-                f"{self.name} has no parameter mask, but some agents have fewer samples than others, expected "
-                "mask=None among its parameters (True for samples), or a number of agents that divides the samples"
+                f"{self.name} has no parameter mask, but some agents have fewer samples than "
+                "others, expected "
+                "mask=None among its parameters (True for samples), or a number of agents that "
+                "divides the samples"
             )
         return self.make(A, y, **options)
 
     def of_agents(self, agents: Sequence[int], n: int, **options: Any) -> Problem:
-        """Return the problem made from the numbers of the local agents (and of n, if it is a parameter)."""
+        """Return the problem made from the numbers of the local agents (and of n, if it is a
+        parameter).
+        """
         return self.make(agents, **({"n": n} if "n" in self.arguments else {}), **options)
 
 
@@ -161,7 +174,8 @@ def problem_spec(problem: str | Callable[..., Problem]) -> ProblemSpec:
         make = PROBLEM_TABLE[problem]
     elif hasattr(problem, "grad") and not inspect.isclass(problem):
         raise TypeError(
-            f"problem is a {type(problem).__name__} object, which has its data already: pass a name or the class, or "
+            f"problem is a {type(problem).__name__} object, which has its data already: pass a "
+            "name or the class, or "
             "use it as it is"
         )
     elif (complaint := _problem(make := problem)) is not None:
@@ -221,7 +235,8 @@ def default_dataset(problem: str) -> str:
 
 
 def default_problem(data: Dataset) -> str:
-    """Return the name of the problem that suits a data set: by the kind of its targets and the number of classes.
+    """Return the name of the problem that suits a data set: by the kind of its targets and the
+    number of classes.
 
     Examples
     --------
@@ -255,13 +270,15 @@ def build(
     hi: int,
     **params: Any,
 ) -> Problem:
-    """Return the problem of agents lo..hi-1 on a partitioned data set; :func:`load_problem` does all of it in one call.
+    """Return the problem of agents lo..hi-1 on a partitioned data set; :func:`load_problem` does
+    all of it in one call.
 
     Parameters
     ----------
     problem : str or class
-        ``least_squares``, ``logistic`` (any two label values become -1 and +1), ``softmax`` (any labels become class
-        numbers), ``huber``, the name of a plug-in, or a class or function of (A, y).
+        ``least_squares``, ``logistic`` (any two label values become -1 and +1), ``softmax`` (any
+        labels become class numbers), ``huber``, the name of a plug-in, or a class or function of
+        (A, y).
     dataset : Dataset
         Whole data set, from :func:`load`.
     parts : list of n int arrays
@@ -269,7 +286,8 @@ def build(
     lo, hi : int
         Range of the local agents.
     **params
-        Parameters of the problem: ``l2``, ``delta``, ``classes``; ``weight``, ``term``, ``intercept``.
+        Parameters of the problem: ``l2``, ``delta``, ``classes``; ``weight``, ``term``,
+        ``intercept``.
 
     Raises
     ------
@@ -311,7 +329,8 @@ def recipe(
     for param in params:
         if param in RESERVED and not spec.accepts(param):
             raise ValueError(
-                f"problem {spec.name} has no parameter {param}, expected a class derived from problems.LinearModel for it"
+                f"problem {spec.name} has no parameter {param}, expected a class derived from "
+                "problems.LinearModel for it"
             )
         if param not in RESERVED and not spec.takes_any:
             check.known_name(param, spec.parameters, f"parameter of problem {spec.name}")
@@ -328,7 +347,8 @@ def recipe(
             y = _classes(y, options)
         elif dataset.classes:
             raise ValueError(
-                "the targets are class names, expected numbers: use the problem logistic (two classes) or softmax"
+                "the targets are class names, expected numbers: use the problem logistic (two "
+                "classes) or softmax"
             )
     except ValueError as error:
         names = (
@@ -355,7 +375,8 @@ def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:
     found = int(numbers.max()) + 1
     if found > max(len(y) // 2, 2):
         raise ValueError(
-            f"the labels take {found} distinct values in {len(y)} samples: is this a regression problem? "
+            f"the labels take {found} distinct values in {len(y)} samples: is this a regression "
+            "problem? "
             "(use the problem least_squares or huber)"
         )
     if found < 2:

@@ -1,4 +1,6 @@
-"""Terms without a gradient that are added to a cost: l1 norm, elastic net, box and simplex constraints, with their prox."""
+"""Terms without a gradient that are added to a cost: l1 norm, elastic net, box and simplex
+constraints, with their prox.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from .._words import Described
 
 
 class Face(NamedTuple):
-    """Affine set near a point on which a term is smooth: x = point + basis @ u, with this slope and these curvatures."""
+    """Affine set near a point on which a term is smooth: x = point + basis @ u, with this slope
+    and these curvatures.
+    """
 
     basis: Array
     slope: Array
@@ -24,7 +28,9 @@ class Face(NamedTuple):
 
 
 class Faces(NamedTuple):
-    """Faces of a term near several points: projectors onto their directions, (m, d, d), slopes and curvatures, (m, d)."""
+    """Faces of a term near several points: projectors onto their directions, (m, d, d), slopes
+    and curvatures, (m, d).
+    """
 
     projector: Array
     slope: Array
@@ -34,8 +40,9 @@ class Faces(NamedTuple):
 class Term(Described, ABC):
     r"""Base class of terms r: convex functions with an inexpensive proximal operator.
 
-    Every agent has the same term, :math:`f_i(x) = s_i(x) + r(x)` with a smooth :math:`s_i`. A problem with a term returns
-    the gradient of :math:`s_i` from `grad`, and the value and the proximal point of :math:`f_i` from `value` and `prox`.
+    Every agent has the same term, :math:`f_i(x) = s_i(x) + r(x)` with a smooth :math:`s_i`. A
+    problem with a term returns the gradient of :math:`s_i` from `grad`, and the value and the
+    proximal point of :math:`f_i` from `value` and `prox`.
 
     Attributes
     ----------
@@ -55,15 +62,21 @@ class Term(Described, ABC):
 
     @abstractmethod
     def value(self, X: Array) -> Array:
-        """Return r at every row, (m, d) -> (m,); constraints count as 0, whether they hold or not."""
+        """Return r at every row, (m, d) -> (m,); constraints count as 0, whether they hold or
+        not.
+        """
 
     @abstractmethod
     def prox(self, V: Array, t: float | Array) -> Array:
-        r"""Return :math:`\arg\min_x r(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), for one t or one per row."""
+        r"""Return :math:`\arg\min_x r(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), for
+        one t or one per row.
+        """
 
     @abstractmethod
     def subgradient(self, X: Array) -> Array:
-        """Return a subgradient of r at every row, (m, d) -> (m, d); a ValueError for constraints, which have none."""
+        """Return a subgradient of r at every row, (m, d) -> (m, d); a ValueError for
+        constraints, which have none.
+        """
 
     @abstractmethod
     def face(self, x: Array) -> Face:
@@ -80,7 +93,9 @@ class Term(Described, ABC):
         return Faces(projectors, slopes, ridges)
 
     def within(self, X: Array, P: Array) -> Array:
-        """Return the rows of X on the faces that contain those of P, with entries beyond an end of the face at that end."""
+        """Return the rows of X on the faces that contain those of P, with entries beyond an end
+        of the face at that end.
+        """
         return self.prox(X, 0.0)
 
 
@@ -143,7 +158,9 @@ class Separable(Term):
         return result
 
     def prox(self, V: Array, t: float | Array) -> Array:
-        r"""Return the soft threshold of row i, divided by :math:`1 + t \lambda_2` and clipped to the bounds, (m, d) -> (m, d)."""
+        r"""Return the soft threshold of row i, divided by :math:`1 + t \lambda_2` and clipped to
+        the bounds, (m, d) -> (m, d).
+        """
         t = np.asarray(t, dtype=np.float64)[..., None]
         X = np.array(V, dtype=np.float64)
         Z = self._held(X)
@@ -156,7 +173,8 @@ class Separable(Term):
         return X.astype(V.dtype, copy=False)
 
     def subgradient(self, X: Array) -> Array:
-        r"""Return :math:`\lambda_1\, \mathrm{sign}(x) + \lambda_2 x` at every row, (m, d) -> (m, d).
+        r"""Return :math:`\lambda_1\, \mathrm{sign}(x) + \lambda_2 x` at every row, (m, d) -> (m,
+        d).
 
         Raises
         ------
@@ -170,7 +188,9 @@ class Separable(Term):
         return G
 
     def face(self, x: Array) -> Face:
-        """Return the face that contains `x`, (d,): entries at a bound or, with an l1 norm, at 0 stay there."""
+        """Return the face that contains `x`, (d,): entries at a bound or, with an l1 norm, at 0
+        stay there.
+        """
         moving, slope, ridge = self._around(x)
         return Face(np.eye(len(x))[:, moving], slope, ridge)
 
@@ -180,14 +200,18 @@ class Separable(Term):
         return Faces(moving[:, :, None] * np.eye(X.shape[1]), slope, ridge)
 
     def within(self, X: Array, P: Array) -> Array:
-        """Return the rows of X, with the sign of those of P where there is an l1 norm, and within the bounds."""
+        """Return the rows of X, with the sign of those of P where there is an l1 norm, and
+        within the bounds.
+        """
         X = self.prox(X, 0.0) if self.bounded else X.copy()
         if self.l1:
             self._held(X)[self._held(X) * self._held(P) < 0] = 0.0
         return X
 
     def _around(self, X: Array) -> tuple[NDArray[np.bool_], Array, Array]:
-        """Return which entries of X can move without leaving their faces, and the slopes and curvatures there."""
+        """Return which entries of X can move without leaving their faces, and the slopes and
+        curvatures there.
+        """
         at = self._held(X)
         moving, slope, ridge = np.ones(X.shape, bool), np.zeros_like(X), np.zeros_like(X)
         inside = (at > self.lower) & (at < self.upper)
@@ -198,7 +222,8 @@ class Separable(Term):
 
 @dataclass(frozen=True)
 class Simplex(Term):
-    r"""Simplex constraint: entries :math:`x_j \ge 0` with the sum `total`; built by :func:`simplex`.
+    r"""Simplex constraint: entries :math:`x_j \ge 0` with the sum `total`; built by
+    :func:`simplex`.
 
     Parameters
     ----------
@@ -226,7 +251,9 @@ class Simplex(Term):
         return np.zeros(X.shape[:-1])
 
     def prox(self, V: Array, t: float | Array) -> Array:
-        """Return the projection of every row onto the simplex, (m, d) -> (m, d), by sorting; `t` has no effect."""
+        """Return the projection of every row onto the simplex, (m, d) -> (m, d), by sorting; `t`
+        has no effect.
+        """
         X = np.array(V, dtype=np.float64)
         Z = X[..., : X.shape[-1] - self.free]
         down = -np.sort(-Z, axis=-1)
@@ -296,7 +323,8 @@ def box(lower: float = -math.inf, upper: float = math.inf) -> Separable:
 
 
 def simplex(total: float = 1.0) -> Simplex:
-    r"""Simplex constraint, :math:`x_j \ge 0` and :math:`\sum_j x_j = \text{total}`; its prox is the projection.
+    r"""Simplex constraint, :math:`x_j \ge 0` and :math:`\sum_j x_j = \text{total}`; its prox is the
+    projection.
 
     Examples
     --------
@@ -330,7 +358,8 @@ def term(
     if simplex is not None:
         if given or l1:
             raise ValueError(
-                "simplex with l1, lower or upper: a point of the simplex has bounds and a fixed l1 norm already, "
+                "simplex with l1, lower or upper: a point of the simplex has bounds and a fixed l1 "
+                "norm already, "
                 "expected simplex alone"
             )
         return Simplex(check.number(simplex, "simplex", above=0), free)

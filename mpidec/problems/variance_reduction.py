@@ -1,8 +1,9 @@
 r"""Variance reduction: oracles of mini-batch gradients whose noise vanishes at the minimizer.
 
-Each is an oracle around a problem, for any solver: `GradientTracking` with `SAGA`, `SVRG` and `SARAH` is GT-SAGA, GT-SVRG and
-GT-SARAH, and with `LSVRG` GT-VR; `ExactDiffusion` with `SVRG` is exact diffusion with variance reduction.  With exact methods on
-strongly convex functions they converge linearly to the minimizer, at the cost of small batches.
+Each is an oracle around a problem, for any solver: `GradientTracking` with `SAGA`, `SVRG` and
+`SARAH` is GT-SAGA, GT-SVRG and GT-SARAH, and with `LSVRG` GT-VR; `ExactDiffusion` with `SVRG` is
+exact diffusion with variance reduction.  With exact methods on strongly convex functions they
+converge linearly to the minimizer, at the cost of small batches.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Agents = Sequence[int]
 
 
 class _Reduced(Described):
-    """An oracle with variance reduction: a batch size, a number of steps, and what its gradients remember."""
+    """An oracle with variance reduction: a batch size, a number of steps, and what its gradients
+    remember.
+    """
 
     random = False  # no noise remains at the minimizer
     remembered: type[_Memory]
@@ -44,7 +47,8 @@ class _Reduced(Described):
 class _Memory:
     """The gradient of an oracle, and the rows of each local agent that it remembers.
 
-    Agents are independent of each other: a call may ask for some of them only, as asynchronous runs do.
+    Agents are independent of each other: a call may ask for some of them only, as asynchronous runs
+    do.
     """
 
     names: tuple[str, ...] = ()
@@ -60,7 +64,9 @@ class _Memory:
         self._rows: dict[str, Array] = {}
 
     def __call__(self, X: Array, k: int, agents: Agents | None = None) -> Array:
-        """Return the gradients of step k at the rows of `X`; with `agents`, of these local agents."""
+        """Return the gradients of step k at the rows of `X`; with `agents`, of these local
+        agents.
+        """
         local = range(self._problem.m) if agents is None else agents
         if not self._rows:
             self._rows = {name: np.zeros(self._shape(name), X.dtype) for name in self.names}
@@ -78,7 +84,9 @@ class _Memory:
         return G
 
     def memory(self) -> dict[str, Array]:
-        """What is remembered of the local agents, by name: arrays (m, ...); empty before the first step."""
+        """What is remembered of the local agents, by name: arrays (m, ...); empty before the
+        first step.
+        """
         return dict(self._rows)
 
     def recall(self, memory: Mapping[str, Array]) -> None:
@@ -92,12 +100,14 @@ class _Memory:
         found, wanted = sorted(memory), sorted(self.names)
         if found != wanted:
             raise ValueError(
-                f"the memory has the arrays {', '.join(found) or 'none'}, expected {', '.join(wanted)}: use the oracle of it"
+                f"the memory has the arrays {', '.join(found) or 'none'}, expected "
+                f"{', '.join(wanted)}: use the oracle of it"
             )
         for name in wanted:
             if memory[name].shape != self._shape(name):
                 raise ValueError(
-                    f"memory {name} has shape {memory[name].shape}, expected {self._shape(name)}: the rows of the local agents"
+                    f"memory {name} has shape {memory[name].shape}, expected {self._shape(name)}: "
+                    "the rows of the local agents"
                 )
         self._rows = {name: np.array(rows) for name, rows in memory.items()}
 
@@ -210,7 +220,8 @@ class _Table(_Memory):
 
 
 class SVRG(_Reduced):
-    r"""Stochastic variance-reduced gradient: batches correct the exact gradient at a snapshot, taken in every `period`-th step.
+    r"""Stochastic variance-reduced gradient: batches correct the exact gradient at a snapshot,
+    taken in every `period`-th step.
 
     .. math:: g_i^k = \nabla f_{i,S}(x_i^k) - \nabla f_{i,S}(\tilde x_i) + \nabla f_i(\tilde x_i), \qquad
               \tilde x_i = x_i^{k - k \bmod q}
@@ -220,11 +231,13 @@ class SVRG(_Reduced):
     Parameters
     ----------
     problem : LinearModel
-        LeastSquares, LogisticRegression, Softmax, Huber or Neural (any problem with ``sample_grad`` and ``counts``).
+        LeastSquares, LogisticRegression, Softmax, Huber or Neural (any problem with ``sample_grad``
+        and ``counts``).
     batch_size : int
         B, at most the number of samples of every agent.
     period : int, optional
-        q; by default :math:`\lceil p_i / B \rceil`, one exact gradient for each pass over the samples.
+        q; by default :math:`\lceil p_i / B \rceil`, one exact gradient for each pass over the
+        samples.
 
     Raises
     ------
@@ -233,8 +246,8 @@ class SVRG(_Reduced):
 
     Notes
     -----
-    No communication.  Two batch gradients per step.  Each agent remembers two rows, which checkpoints hold.  Draws are those of
-    `MiniBatch`, determined by (seed, agent, step).
+    No communication.  Two batch gradients per step.  Each agent remembers two rows, which
+    checkpoints hold.  Draws are those of `MiniBatch`, determined by (seed, agent, step).
 
     Examples
     --------
@@ -249,16 +262,18 @@ class SVRG(_Reduced):
 
     References
     ----------
-    R. Johnson, T. Zhang, "Accelerating stochastic gradient descent using predictive variance reduction", NeurIPS 2013.  With
-    gradient tracking: R. Xin, U. A. Khan, S. Kar, "Variance-reduced decentralized stochastic optimization with accelerated
-    convergence", IEEE Trans. Signal Process. 2020 (GT-SVRG).
+    R. Johnson, T. Zhang, "Accelerating stochastic gradient descent using predictive variance
+    reduction", NeurIPS 2013.  With gradient tracking: R. Xin, U. A. Khan, S. Kar, "Variance-reduced
+    decentralized stochastic optimization with accelerated convergence", IEEE Trans. Signal Process.
+    2020 (GT-SVRG).
     """
 
     remembered = _Snapshot
 
 
 class LSVRG(_Reduced):
-    r"""Loopless SVRG: after each step, each agent takes a new snapshot with probability 1 / `period`.
+    r"""Loopless SVRG: after each step, each agent takes a new snapshot with probability 1 /
+    `period`.
 
     .. math:: g_i^k = \nabla f_{i,S}(x_i^k) - \nabla f_{i,S}(\tilde x_i^k) + \nabla f_i(\tilde x_i^k), \qquad
               \tilde x_i^{k+1} = \begin{cases} x_i^k & \text{with probability } 1/q \\ \tilde x_i^k & \text{otherwise} \end{cases}
@@ -279,16 +294,18 @@ class LSVRG(_Reduced):
 
     References
     ----------
-    D. Kovalev, S. Horvath, P. Richtarik, "Don't jump through hoops and remove those loops: SVRG and Katyusha are better without the
-    outer loop", ALT 2020, algorithm 1.  With gradient tracking: X. Jiang et al., "Distributed stochastic gradient tracking
-    algorithm with variance reduction for non-convex optimization", IEEE Trans. Neural Netw. Learn. Syst. 2023 (GT-VR).
+    D. Kovalev, S. Horvath, P. Richtarik, "Don't jump through hoops and remove those loops: SVRG and
+    Katyusha are better without the outer loop", ALT 2020, algorithm 1.  With gradient tracking: X.
+    Jiang et al., "Distributed stochastic gradient tracking algorithm with variance reduction for
+    non-convex optimization", IEEE Trans. Neural Netw. Learn. Syst. 2023 (GT-VR).
     """
 
     remembered = _LooplessSnapshot
 
 
 class SARAH(_Reduced):
-    r"""Stochastic recursive gradient: batches correct the estimate of the step before; every `period`-th one is exact.
+    r"""Stochastic recursive gradient: batches correct the estimate of the step before; every
+    `period`-th one is exact.
 
     .. math:: g_i^k = \begin{cases} \nabla f_i(x_i^k) & k \bmod q = 0 \\
               \nabla f_{i,S}(x_i^k) - \nabla f_{i,S}(x_i^{k-1}) + g_i^{k-1} & \text{otherwise} \end{cases}
@@ -300,7 +317,8 @@ class SARAH(_Reduced):
 
     Notes
     -----
-    As for `SVRG`.  The estimates are biased, but vary less than those of SVRG, as :math:`x_i^{k-1}` is closer than a snapshot.
+    As for `SVRG`.  The estimates are biased, but vary less than those of SVRG, as :math:`x_i^{k-1}`
+    is closer than a snapshot.
 
     Examples
     --------
@@ -309,16 +327,18 @@ class SARAH(_Reduced):
 
     References
     ----------
-    L. M. Nguyen et al., "SARAH: a novel method for machine learning problems using stochastic recursive gradient", ICML 2017.  With
-    gradient tracking: R. Xin, U. A. Khan, S. Kar, "Fast decentralized nonconvex finite-sum optimization with recursive variance
-    reduction", SIAM J. Optim. 2022 (GT-SARAH).
+    L. M. Nguyen et al., "SARAH: a novel method for machine learning problems using stochastic
+    recursive gradient", ICML 2017.  With gradient tracking: R. Xin, U. A. Khan, S. Kar, "Fast
+    decentralized nonconvex finite-sum optimization with recursive variance reduction", SIAM J.
+    Optim. 2022 (GT-SARAH).
     """
 
     remembered = _Recursion
 
 
 class SAGA(_Reduced):
-    r"""SAGA: a table of the last gradient of every sample, and no exact gradient after the first step.
+    r"""SAGA: a table of the last gradient of every sample, and no exact gradient after the first
+    step.
 
     .. math:: g_i^k = \frac{p_i}{B} \sum_{s \in S_i^k} \bigl( \nabla \ell_{is}(x_i^k) - t_{is} \bigr)
               + \sum_s t_{is} + \lambda x_i^k, \qquad t_{is} \leftarrow \nabla \ell_{is}(x_i^k), \quad s \in S_i^k
@@ -326,7 +346,8 @@ class SAGA(_Reduced):
     Parameters
     ----------
     problem : LinearModel
-        LeastSquares, LogisticRegression, Softmax, Huber, or a class of your own derived from LinearModel.
+        LeastSquares, LogisticRegression, Softmax, Huber, or a class of your own derived from
+        LinearModel.
     batch_size : int
         B, at most the number of samples of every agent.
 
@@ -337,9 +358,10 @@ class SAGA(_Reduced):
 
     Notes
     -----
-    No communication.  One batch gradient per step.  The gradient of a sample is its features times the derivative of the loss with
-    respect to its score, so an agent remembers :math:`p_i` numbers (times classes) and a row, which checkpoints hold.  The table
-    begins with the gradients at the first point.  Draws are those of `MiniBatch`.
+    No communication.  One batch gradient per step.  The gradient of a sample is its features times
+    the derivative of the loss with respect to its score, so an agent remembers :math:`p_i` numbers
+    (times classes) and a row, which checkpoints hold.  The table begins with the gradients at the
+    first point.  Draws are those of `MiniBatch`.
 
     Examples
     --------
@@ -348,8 +370,9 @@ class SAGA(_Reduced):
 
     References
     ----------
-    A. Defazio, F. Bach, S. Lacoste-Julien, "SAGA: a fast incremental gradient method with support for non-strongly convex composite
-    objectives", NeurIPS 2014.  With gradient tracking: Xin, Khan, Kar 2020, see `SVRG` (GT-SAGA).
+    A. Defazio, F. Bach, S. Lacoste-Julien, "SAGA: a fast incremental gradient method with support
+    for non-strongly convex composite objectives", NeurIPS 2014.  With gradient tracking: Xin, Khan,
+    Kar 2020, see `SVRG` (GT-SAGA).
     """
 
     remembered = _Table
@@ -358,7 +381,8 @@ class SAGA(_Reduced):
         super().__init__(problem, batch_size)
         if not hasattr(problem, "from_slopes"):
             raise TypeError(
-                f"SAGA has no table for the samples of a {type(problem).__name__}, expected a LinearModel, such as LeastSquares "
+                f"SAGA has no table for the samples of a {type(problem).__name__}, expected a "
+                "LinearModel, such as LeastSquares "
                 "(SVRG and SARAH work with every problem that has samples)"
             )
 

@@ -1,4 +1,6 @@
-"""Recording of trajectories, checkpoints and results in HDF5 files that are readable at any time, even after a kill."""
+"""Recording of trajectories, checkpoints and results in HDF5 files that are readable at any
+time, even after a kill.
+"""
 
 from .reader import Run as Run, last_checkpoint as last_checkpoint, read as read
 from .recorder import Record as Record

@@ -1,4 +1,6 @@
-"""Atomic updates of an HDF5 file: readers find the old content or the new, even if the writer dies."""
+"""Atomic updates of an HDF5 file: readers find the old content or the new, even if the writer
+dies.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ REMEDY = {
 class AtomicFile(io.RawIOBase):
     """HDF5 file whose updates are published completely or not at all.
 
-    Two images of the file are kept on disk in the same folder: the *front*, which has the name ``path`` and is not
-    written to while it has it, and the *spare* (``.<name>.<random>.spare``).  ``update()`` first brings the spare up to
-    date with the front, then opens it with h5py through this object (which records the ranges that are written), and
-    finally swaps the two names with ``os.replace``.  Thus ``path`` is a complete, closed HDF5 file at every instant.
+    Two images of the file are kept on disk in the same folder: the *front*, which has the name
+    ``path`` and is not written to while it has it, and the *spare* (``.<name>.<random>.spare``).
+    ``update()`` first brings the spare up to date with the front, then opens it with h5py through
+    this object (which records the ranges that are written), and finally swaps the two names with
+    ``os.replace``.  Thus ``path`` is a complete, closed HDF5 file at every instant.
 
     Parameters
     ----------
@@ -44,15 +47,16 @@ class AtomicFile(io.RawIOBase):
     Raises
     ------
     OSError
-        (FileNotFoundError, IsADirectoryError, PermissionError, ...) if ``path`` cannot be written, or if
-        another process is writing it.
+        (FileNotFoundError, IsADirectoryError, PermissionError, ...) if ``path`` cannot be written,
+        or if another process is writing it.
 
     Notes
     -----
-    While open, the file takes twice its size on disk.  A failed write is not reported to HDF5 but raised at the end of
-    the update, so that the library closes cleanly and the front is unchanged.  A reader that keeps the front open beyond
-    the next update keeps reading that image: HDF5 holds a shared lock on it, so the writer makes a fresh copy for its
-    spare.  After a kill, the spare and ``.<name>.lock`` remain; the next writer of ``path`` removes them.
+    While open, the file takes twice its size on disk.  A failed write is not reported to HDF5 but
+    raised at the end of the update, so that the library closes cleanly and the front is unchanged.
+    A reader that keeps the front open beyond the next update keeps reading that image: HDF5 holds a
+    shared lock on it, so the writer makes a fresh copy for its spare.  After a kill, the spare and
+    ``.<name>.lock`` remain; the next writer of ``path`` removes them.
     """
 
     def __init__(self, path: str | os.PathLike[str], existing: bool = False) -> None:
@@ -86,10 +90,12 @@ class AtomicFile(io.RawIOBase):
 
     @contextlib.contextmanager
     def update(self, sync: bool = False) -> Iterator[Any]:
-        """Open the file with h5py (``"r+"``, or ``"w"`` at the first update of a new file) and publish the changes.
+        """Open the file with h5py (``"r+"``, or ``"w"`` at the first update of a new file) and
+        publish the changes.
 
-        With `sync` they are on the disk when this returns, and outlive a crash of the machine, too.  If the block or any
-        write fails, nothing is published, and the next update starts from the front again.
+        With `sync` they are on the disk when this returns, and outlive a crash of the machine,
+        too.  If the block or any write fails, nothing is published, and the next update starts from
+        the front again.
         """
         import h5py
 
@@ -245,7 +251,9 @@ class AtomicFile(io.RawIOBase):
             self._new_spare()
 
     def _become_writer(self) -> None:
-        """Take the lock of the only writer of ``path``, and remove spares that a killed writer left."""
+        """Take the lock of the only writer of ``path``, and remove spares that a killed writer
+        left.
+        """
         for _ in range(ATTEMPTS):
             guard = os.open(
                 self._guard_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666
@@ -315,7 +323,9 @@ def _write(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Take or release an advisory lock like those of HDF5; return False if another process holds a conflicting one."""
+    """Take or release an advisory lock like those of HDF5; return False if another process holds
+    a conflicting one.
+    """
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

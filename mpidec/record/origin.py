@@ -1,4 +1,6 @@
-"""What a run was made from: hashes of data and files, and its settings, by which a resumed run notices that they have changed."""
+"""What a run was made from: hashes of data and files, and its settings, by which a resumed run
+notices that they have changed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ ROUNDING = {"float32": 1e-5}  # of numbers, relative to the largest one
 
 
 def file_hashes(sources: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return name and SHA-256 of the file of each of `sources`, by setting; a module or a name without a file is left out.
+    """Return name and SHA-256 of the file of each of `sources`, by setting; a module or a name
+    without a file is left out.
 
     Examples
     --------
@@ -50,7 +53,9 @@ def _sha256(path: str, *state: int) -> str:
 def changed_file(
     then: Mapping[str, Any], now: Mapping[str, Mapping[str, str]], but: str = ""
 ) -> str:
-    """Return the name of the first file that is another one than in the root attributes of a run, `but` for one setting; or ""."""
+    """Return the name of the first file that is another one than in the root attributes of a
+    run, `but` for one setting; or "".
+    """
     try:
         recorded = json.loads(then.get("files", "{}"))
         old = {key: str(file["sha256"]) for key, file in recorded.items()}
@@ -69,10 +74,12 @@ def changed_file(
 def changes(
     then: Mapping[str, Any], now: Mapping[str, Any], sources: Mapping[str, str] | None
 ) -> list[str]:
-    """Return what has changed between the root attributes of a run and those of the run that continues it.
+    """Return what has changed between the root attributes of a run and those of the run that
+    continues it.
 
-    `sources` names files by setting; None, of a Python program, for data without a name.  Data of the package are not compared:
-    they follow from the settings.  Settings of which one of them does not know are not compared either.
+    `sources` names files by setting; None, of a Python program, for data without a name.  Data of
+    the package are not compared: they follow from the settings.  Settings of which one of them does
+    not know are not compared either.
 
     Examples
     --------
@@ -87,7 +94,9 @@ def changes(
 
 
 def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the settings that have changed, with what they were and are; numbers in lists differ by more than rounding errors."""
+    """Return the settings that have changed, with what they were and are; numbers in lists
+    differ by more than rounding errors.
+    """
     rounding = ROUNDING.get(str(now.get("dtype")), 1e-9)
     return [
         f"{name} was {_shown(then[name])}, is now {_shown(now[name])}"

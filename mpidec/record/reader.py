@@ -39,7 +39,8 @@ class Run:
     x : (n, d) final rows of all agents, None for an unfinished run
     reason : text of the exception that ended a failed run, else ""
     asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges` (E, 2) and `averagings` (E,) on
-        them (pairwise methods); `staleness`, a histogram (push methods); `idle` (ranks,), shares of the time.  Else empty
+        them (pairwise methods); `staleness`, a histogram (push methods); `idle` (ranks,), shares of
+        the time.  Else empty
     agents : arrays (records, n) by name, with a number for each agent at each record: of a training, `accuracy` and `loss`
     topology : mixing matrices (n, n), one per phase, R of a pair; empty if they were not recorded
     columns : the matrices C of pairs, one per phase; empty without pairs
@@ -62,7 +63,8 @@ class Run:
         agents = self.attributes.get("agents", "?")
         rows = "no final rows" if self.x is None else f"x {self.x.shape}"
         return (
-            f"Run({self.path!r}: {self.outcome} after {self.steps} steps{last_values(self.metrics)}; {agents} agents, {rows}, "
+            f"Run({self.path!r}: {self.outcome} after {self.steps} "
+            f"steps{last_values(self.metrics)}; {agents} agents, {rows}, "
             f"records: {len(self.metrics.get('step', ()))}; metrics: {' '.join(self.metrics)})"
         )
 
@@ -94,9 +96,11 @@ def last_values(metrics: Mapping[str, NDArray[Any]]) -> str:
 
 
 def read(path: str | os.PathLike[str]) -> Run:
-    """Read a run file: configuration, metrics, result and topology; the trajectory is read on demand.
+    """Read a run file: configuration, metrics, result and topology; the trajectory is read on
+    demand.
 
-    This works while the run is in progress and after it was killed: the file holds all records up to the last flush.
+    This works while the run is in progress and after it was killed: the file holds all records up
+    to the last flush.
 
     Raises
     ------
@@ -142,10 +146,11 @@ def read(path: str | os.PathLike[str]) -> Run:
 
 
 def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
-    """Read the last checkpoint: its step and all that was stored, by name (arrays; 0-d ones as Python numbers).
+    """Read the last checkpoint: its step and all that was stored, by name (arrays; 0-d ones as
+    Python numbers).
 
-    A run of `solve` stores the fields of the solver's state, `counters` (time, rounds, bytes, rows, gradients), and,
-    with error feedback, a row per agent for each `memory.<call>_<length>_<dtype>`.
+    A run of `solve` stores the fields of the solver's state, `counters` (time, rounds, bytes, rows,
+    gradients), and, with error feedback, a row per agent for each `memory.<call>_<length>_<dtype>`.
 
     Raises
     ------
@@ -166,7 +171,8 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
         group = file.get("checkpoint")
         if group is None:
             raise ValueError(
-                f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it again"
+                f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it "
+                "again"
             )
         state = {name: stored(dataset)[()] for name, dataset in group.items()}
         step = int(group.attrs["step"])
@@ -182,7 +188,9 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
 
 @contextmanager
 def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a run file for reading; raise ``ValueError`` if it is not one, or if it refers to other files."""
+    """Open a run file for reading; raise ``ValueError`` if it is not one, or if it refers to
+    other files.
+    """
     import h5py  # imported on use: it is slow to load, and most ranks have no file
 
     path = os.fspath(path)
@@ -193,7 +201,8 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     if not h5py.is_hdf5(path):
         os.close(os.open(path, os.O_RDONLY))  # raises PermissionError if the file is not readable
         raise ValueError(
-            f"{path}: not an HDF5 file, expected a run file (of python -m mpidec.run or python -m mpidec.train)"
+            f"{path}: not an HDF5 file, expected a run file (of python -m mpidec.run or python -m "
+            "mpidec.train)"
         )
     try:
         with h5py.File(path, "r") as file:
@@ -201,16 +210,19 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
             schema = file.attrs.get("schema")
             if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
                 raise ValueError(
-                    f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no '/metrics')"
+                    f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no "
+                    "'/metrics')"
                 )
             if not isinstance(schema, (int, np.integer)):
                 raise ValueError(
-                    f"{path}: damaged: its schema is {schema!r:.40}, expected a number up to {SCHEMA}"
+                    f"{path}: damaged: its schema is {schema!r:.40}, expected a number up to "
+                    f"{SCHEMA}"
                 )
             if schema > SCHEMA:
                 writer = f"mpidec {file.attrs['mpidec']}"
                 raise ValueError(
-                    f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec"
+                    f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade "
+                    "mpidec"
                 )
             yield file
     except (OSError, KeyError, RuntimeError) as error:
@@ -218,7 +230,9 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _check_self_contained(file: h5py.File, path: str) -> None:
-    """Refuse a file that refers to other files: the program would read them, and a resumed run would write to them."""
+    """Refuse a file that refers to other files: the program would read them, and a resumed run
+    would write to them.
+    """
     from h5py import h5d, h5l, h5o
 
     seen: set[int] = set()
@@ -245,13 +259,16 @@ def _check_self_contained(file: h5py.File, path: str) -> None:
     found = file.id.links.visit(reference, info=True)
     if found is not None:
         raise ValueError(
-            f"{path}: {found}, which can lead to other files: no run file of mpidec has that, and it is not opened"
+            f"{path}: {found}, which can lead to other files: no run file of mpidec has that, and "
+            "it is not opened"
         )
 
 
 @contextmanager
 def named(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Context in which content that cannot be used is an error of one line with the name of the file."""
+    """Context in which content that cannot be used is an error of one line with the name of the
+    file.
+    """
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
@@ -262,32 +279,39 @@ def named(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def stored(dataset: h5py.Dataset) -> h5py.Dataset:
-    """Return a data set of numbers; one without (all of) its values is refused before memory is taken for it."""
+    """Return a data set of numbers; one without (all of) its values is refused before memory is
+    taken for it.
+    """
     kind = getattr(dataset, "dtype", None)
     if kind is None or kind.kind not in "biufc":
         raise ValueError(
-            f"{dataset.file.filename}: damaged: {dataset.name} is {'a group' if kind is None else f'of type {kind}'}, "
+            f"{dataset.file.filename}: damaged: {dataset.name} is "
+            f"{'a group' if kind is None else f'of type {kind}'}, "
             "expected numbers"
         )
     size = dataset.id.get_storage_size()
     compressed = dataset.id.get_create_plist().get_nfilters() > 0
     if dataset.nbytes > size * (EXPANSION if compressed else 1):
         raise ValueError(
-            f"{dataset.file.filename}: damaged: {dataset.name} has the shape {dataset.shape} of {dataset.nbytes:,} "
+            f"{dataset.file.filename}: damaged: {dataset.name} has the shape {dataset.shape} of "
+            f"{dataset.nbytes:,} "
             f"bytes, of which {size:,} are stored"
         )
     return dataset
 
 
 def columns(file: h5py.File, grows: bool = False) -> dict[str, Any]:
-    """Return the data sets of the metrics, which have a number for each record; with `grows`, to which records can be added."""
+    """Return the data sets of the metrics, which have a number for each record; with `grows`, to
+    which records can be added.
+    """
     found = {name: stored(dataset) for name, dataset in file["metrics"].items()}
     rows = found["step"].shape[:1]
     for dataset in found.values():
         if dataset.shape != rows or dataset.dtype.kind == "c" or (grows and not dataset.chunks):
             raise ValueError(
                 f"{file.filename}: damaged: {dataset.name} is {dataset.shape} {dataset.dtype}"
-                f"{'' if dataset.chunks else ', of fixed size'}, expected a real number for each of the {rows[0]} records"
+                f"{'' if dataset.chunks else ', of fixed size'}, expected a real number for each "
+                f"of the {rows[0]} records"
             )
     return found
 

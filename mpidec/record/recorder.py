@@ -97,21 +97,24 @@ class Record:
     trajectory : bool
         Whether every record includes the iterates of all agents, `n * d` numbers.
     flush_seconds, checkpoint_seconds : float
-        Intervals at which the file is brought up to date, and at which a state to resume from is stored.
+        Intervals at which the file is brought up to date, and at which a state to resume from is
+        stored.
     resume : bool
-        Continue the run in `path` from its last checkpoint; later records are dropped and recorded again.  It is refused if what
-        shapes the curve has changed: data, code, the problem and its oracle, the solver and its parameters, W, mixing, x0, seed.
+        Continue the run in `path` from its last checkpoint; later records are dropped and recorded
+        again.  It is refused if what shapes the curve has changed: data, code, the problem and its
+        oracle, the solver and its parameters, W, mixing, x0, seed.
     replace : bool
         Replace the file if it exists, when the first record is written; otherwise it is refused.
     config : str or callable
-        TOML text that reruns the experiment, or a function `config(solver)` that returns it for the solver of the run, whose step
-        size has been found.
+        TOML text that reruns the experiment, or a function `config(solver)` that returns it for the
+        solver of the run, whose step size has been found.
     sources : mapping, optional
-        What the experiment names as its own, by setting: ``{"problem.data": "mine.csv", "solver.name": "my.py:NIDS"}``.  By default
-        the arrays of the problem, and the files of a solver and a problem that were named ``FILE.py:NAME``.
+        What the experiment names as its own, by setting: ``{"problem.data": "mine.csv",
+        "solver.name": "my.py:NIDS"}``.  By default the arrays of the problem, and the files of a
+        solver and a problem that were named ``FILE.py:NAME``.
     changed : bool
-        With `resume`, continue although something of that has changed, other than W: what was and what is are told by the attribute
-        `resumed` of the file.
+        With `resume`, continue although something of that has changed, other than W: what was and
+        what is are told by the attribute `resumed` of the file.
 
     Examples
     --------
@@ -143,11 +146,13 @@ class Record:
             )
         if self.changed and not self.resume:
             raise ValueError(
-                f"Record({path!r}) has changed=True without resume=True: a new run has nothing to compare with"
+                f"Record({path!r}) has changed=True without resume=True: a new run has nothing to "
+                "compare with"
             )
         if not (self.resume or self.replace) and os.path.isfile(path):
             raise FileExistsError(
-                f"{path} exists: choose another name, replace it with record=mpidec.Record({path!r}, "
+                f"{path} exists: choose another name, replace it with "
+                f"record=mpidec.Record({path!r}, "
                 "replace=True), or continue its run with resume=True"
             )
 
@@ -155,7 +160,8 @@ class Record:
 class Recorder(Generic[State]):
     """Collective writer of one run; rank 0 gathers the rows and owns the file.
 
-    A file error (such as a full disk) is kept in `error` on rank 0, for the caller to raise on all ranks.
+    A file error (such as a full disk) is kept in `error` on rank 0, for the caller to raise on all
+    ranks.
     """
 
     def __init__(self, net: Rows, spec: Record, state: State, per_edge: tuple[str, ...]):
@@ -182,7 +188,9 @@ class Recorder(Generic[State]):
         meta: Mapping[str, Any],
         records: int | None = None,
     ) -> None:
-        """Create a new file for about so many `records`; collective; an error is raised on all ranks."""
+        """Create a new file for about so many `records`; collective; an error is raised on all
+        ranks.
+        """
         shapes = {name: self._stacked(name, value) for name, value in zip(state._fields, state)}  # type: ignore[attr-defined]
         self._on_root(
             lambda: RunFile(
@@ -204,7 +212,8 @@ class Recorder(Generic[State]):
     def load(
         self, topology: Phases, meta: Mapping[str, Any]
     ) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
-        """The step, the state, the counters and the mixer's memory of the last checkpoint; collective, the file is not changed.
+        """The step, the state, the counters and the mixer's memory of the last checkpoint;
+        collective, the file is not changed.
 
         `meta` are the root attributes that the run would have if it began now.
         """
@@ -225,7 +234,8 @@ class Recorder(Generic[State]):
                 raise ResumeError(
                     f"{self._spec.path}: {'; '.join(self._changes)}: restore it, or begin a new run with "
                     + (
-                        "another record, or continue on purpose with changed=True beside resume=True"
+                        "another record, or continue on purpose with changed=True beside "
+                        "resume=True"
                         if self._spec.sources is None
                         else "--out another file"
                     )
@@ -239,7 +249,8 @@ class Recorder(Generic[State]):
             )
             if not same:
                 raise ResumeError(
-                    f"{self._spec.path}: the run was made with another W, not that of {topology!r:.80}: resume it "
+                    f"{self._spec.path}: the run was made with another W, not that of "
+                    f"{topology!r:.80}: resume it "
                     "with its own topology"
                 )
             return found
@@ -253,7 +264,8 @@ class Recorder(Generic[State]):
         if set(kinds) - set(remembered) != set(fields):
             found = ", ".join(sorted(set(kinds) - set(remembered)))
             raise ResumeError(
-                f"{self._spec.path}: its checkpoint has the fields {found}, expected {', '.join(fields)}: resume "
+                f"{self._spec.path}: its checkpoint has the fields {found}, expected "
+                f"{', '.join(fields)}: resume "
                 "with the solver that wrote it"
             )
         state = {}
@@ -278,9 +290,11 @@ class Recorder(Generic[State]):
         return found
 
     def resume(self, step: int, meta: Mapping[str, Any]) -> bool:
-        """Reopen the file to continue after `step`; whether it has later records; collective, an error is raised on all ranks.
+        """Reopen the file to continue after `step`; whether it has later records; collective, an
+        error is raised on all ranks.
 
-        `meta` are the root attributes of this part of the run: some replace those of the file, others are added to `resumed`.
+        `meta` are the root attributes of this part of the run: some replace those of the file,
+        others are added to `resumed`.
         """
         kept = {name: value for name, value in meta.items() if name in CHANGED}
         if meta and self._net.rank == 0:
@@ -310,7 +324,9 @@ class Recorder(Generic[State]):
     def append_gathered(
         self, step: int, metrics: Mapping[str, float], stack: np.ndarray | None, flush: bool = False
     ) -> None:
-        """Add a record of the rows of all agents, which rank 0 has already, and write it at once if asked to."""
+        """Add a record of the rows of all agents, which rank 0 has already, and write it at once
+        if asked to.
+        """
 
         def write(file: RunFile) -> None:
             file.append(step, metrics, stack)
@@ -320,7 +336,9 @@ class Recorder(Generic[State]):
         self._on_file(write)
 
     def restart(self, step: int) -> None:
-        """Drop the records after `step` when others replace them; collective, an error is raised on all ranks."""
+        """Drop the records after `step` when others replace them; collective, an error is raised
+        on all ranks.
+        """
         self._net.agree(self.error)
         self._on_file(RunFile.close)
         self.resume(step, {})
@@ -333,7 +351,8 @@ class Recorder(Generic[State]):
         memory: Mapping[str, np.ndarray],
         asynchronous: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """Store the state after `step` steps and the mixer's memory, so that the run can resume there; collective.
+        """Store the state after `step` steps and the mixer's memory, so that the run can resume
+        there; collective.
 
         The arrays `asynchronous` are those of `Run.asynchronous`, the same on all ranks.
         """
@@ -364,7 +383,9 @@ class Recorder(Generic[State]):
         self._net.agree(self.error)
 
     def abandon(self, reason: str = "") -> None:
-        """Write what is recorded, and the outcome "failed" if there is a reason, and close the file; errors are ignored."""
+        """Write what is recorded, and the outcome "failed" if there is a reason, and close the
+        file; errors are ignored.
+        """
         self.error = None
         if reason:
             self._on_file(lambda file: file.fail(reason))
@@ -395,7 +416,8 @@ class Recorder(Generic[State]):
                 self.error = error
             except ImportError as error:  # h5py is loaded here, where open files may have run out
                 self.error = OSError(
-                    f"cannot write {os.fspath(self._spec.path)}: {error}: check h5py, and the limit of open files "
+                    f"cannot write {os.fspath(self._spec.path)}: {error}: check h5py, and the "
+                    "limit of open files "
                     "(ulimit -n)"
                 )
         return None
@@ -417,7 +439,8 @@ class Recorder(Generic[State]):
 
 
 def resumed(step: int, changes: Sequence[str], meta: Mapping[str, Any]) -> str:
-    """Return the line of the attribute `resumed` on a part of a run: its first step, what has changed, and where it ran.
+    """Return the line of the attribute `resumed` on a part of a run: its first step, what has
+    changed, and where it ran.
 
     Examples
     --------
@@ -430,7 +453,9 @@ def resumed(step: int, changes: Sequence[str], meta: Mapping[str, Any]) -> str:
 
 
 def phases(topology: Phases) -> list[csr_array] | None:
-    """Return the mixing matrices of one period, or None if there is no period or they are too large."""
+    """Return the mixing matrices of one period, or None if there is no period or they are too
+    large.
+    """
     if topology.period is None:
         return None
     found = [topology.at(k).W for k in range(topology.period)]
@@ -438,6 +463,8 @@ def phases(topology: Phases) -> list[csr_array] | None:
 
 
 def column_phases(topology: Phases) -> list[csr_array]:
-    """Return the column-stochastic matrices of one period, if there are pairs in it and `phases` has matrices."""
+    """Return the column-stochastic matrices of one period, if there are pairs in it and `phases`
+    has matrices.
+    """
     pairs = topology.kind == "pair" and phases(topology) is not None
     return [topology.at(k).C.W for k in range(topology.period or 0)] if pairs else []

@@ -34,9 +34,9 @@ NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 class RunFile:
     """Run file, written by one process.
 
-    Records are buffered and flushed when ``flush_seconds`` have passed or 16 MB are waiting.  At any time after the
-    first flush, the file opens with plain ``h5py.File(path, "r")`` and holds every flushed record, whether the writer is
-    alive, finished or killed.
+    Records are buffered and flushed when ``flush_seconds`` have passed or 16 MB are waiting.  At
+    any time after the first flush, the file opens with plain ``h5py.File(path, "r")`` and holds
+    every flushed record, whether the writer is alive, finished or killed.
 
     Parameters
     ----------
@@ -59,15 +59,16 @@ class RunFile:
     ValueError, TypeError
         If an argument is malformed.
     OSError
-        If the file cannot be written; raised later by any method if the disk is full.  The message states which records
-        are safe.
+        If the file cannot be written; raised later by any method if the disk is full.  The message
+        states which records are safe.
 
     Notes
     -----
-    This class does not use MPI: gather on one rank and write there.  An unfinished run has the outcome ``"running"``,
-    NaN in ``/result/x``, and the last flushed step in the attribute ``steps``.  Metrics and trajectory have HDF5 dimension
-    scales (``step``, ``agent``, ``entry``), as netCDF-4 and xarray expect.  ``/checkpoint/<name>`` holds the solver's
-    state at the step in the group's attribute ``step``.  While it is being written, the file takes twice its size on
+    This class does not use MPI: gather on one rank and write there.  An unfinished run has the
+    outcome ``"running"``, NaN in ``/result/x``, and the last flushed step in the attribute
+    ``steps``.  Metrics and trajectory have HDF5 dimension scales (``step``, ``agent``, ``entry``),
+    as netCDF-4 and xarray expect.  ``/checkpoint/<name>`` holds the solver's state at the step in
+    the group's attribute ``step``.  While it is being written, the file takes twice its size on
     disk (see `AtomicFile`).
 
     Examples
@@ -133,9 +134,10 @@ class RunFile:
     ) -> RunFile:
         """Open the file of an earlier run to continue after ``step``; later records are dropped.
 
-        They are dropped in the update that has replaced them (or fills the buffer, or is the last one): until then the file keeps
-        all that it had, whatever happens to the disk or to this process.  A record of ``step`` itself is dropped, too, if it lies
-        between two steps that the root attribute ``every`` asks for: it is that of an interrupted run.
+        They are dropped in the update that has replaced them (or fills the buffer, or is the last
+        one): until then the file keeps all that it had, whatever happens to the disk or to this
+        process.  A record of ``step`` itself is dropped, too, if it lies between two steps that the
+        root attribute ``every`` asks for: it is that of an interrupted run.
 
         Parameters
         ----------
@@ -185,10 +187,12 @@ class RunFile:
         return self._last
 
     def append(self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | None = None) -> None:
-        """Record a step: its metrics and, if the trajectory is recorded, a copy of the rows X (n, d) of all agents.
+        """Record a step: its metrics and, if the trajectory is recorded, a copy of the rows X (n,
+        d) of all agents.
 
-        The metrics with a number for each agent are the arrays ``agents/<name>``.
-        The first record is flushed at once.  The record of the step at which a run is resumed exists already and is kept.
+        The metrics with a number for each agent are the arrays ``agents/<name>``. The first record
+        is flushed at once.  The record of the step at which a run is resumed exists already and is
+        kept.
         """
         if len(self._rows) >= self._capacity:  # an earlier flush failed
             self.flush()
@@ -211,7 +215,8 @@ class RunFile:
             if X is None or X.shape != self._shape:
                 got = None if X is None else X.shape
                 raise ValueError(
-                    f"record of step {step}: X has shape {got}, expected {self._shape}: all agents' rows"
+                    f"record of step {step}: X has shape {got}, expected {self._shape}: all "
+                    "agents' rows"
                 )
             self._X[len(self._rows)] = X
         self._rows.append((step, *row))
@@ -248,7 +253,8 @@ class RunFile:
         if self._last < self._ahead and len(self._rows) < self._capacity:
             return  # the file holds more than this resumed run has made so far
         with self._update(
-            f"the checkpoint of step {step} ({sum(array.nbytes for array in arrays.values()):,} bytes) to"
+            f"the checkpoint of step {step} ({sum(array.nbytes for array in arrays.values()):,} "
+            "bytes) to"
         ) as file:
             group = file.require_group("checkpoint")
             for name in set(group) - set(arrays):
@@ -271,7 +277,8 @@ class RunFile:
         steps: int,
         asynchronous: Mapping[str, ArrayLike] | None = None,
     ) -> None:
-        """Write the result (the rows x (n, d) of all agents), the outcome of the run, and the remaining records.
+        """Write the result (the rows x (n, d) of all agents), the outcome of the run, and the
+        remaining records.
 
         The arrays `asynchronous` are those of `Run.asynchronous`.
         """
@@ -287,9 +294,11 @@ class RunFile:
             )
 
     def fail(self, reason: str = "") -> None:
-        """Write the remaining records and the outcome "failed" with its reason; only these two where there is no space for records.
+        """Write the remaining records and the outcome "failed" with its reason; only these two
+        where there is no space for records.
 
-        A file that holds more than the records so far (of a resumed run, or of another one before the first record) stays as it is.
+        A file that holds more than the records so far (of a resumed run, or of another one before
+        the first record) stays as it is.
         """
         if self._last < self._ahead or not (self._exists or self._rows):
             return
@@ -344,7 +353,9 @@ class RunFile:
 
     @contextmanager
     def _update(self, what: str = "") -> Iterator[Any]:
-        """Update of the file that also writes the buffered records; `what` else it writes is for the disk at once."""
+        """Update of the file that also writes the buffered records; `what` else it writes is for
+        the disk at once.
+        """
         if self._file.closed:
             raise ValueError(f"{self._file.path} is closed: nothing more can be recorded")
         try:
@@ -397,7 +408,9 @@ class RunFile:
                     group[f"C/{name}"] = getattr(columns[phase], name)
 
     def _chunks(self) -> tuple[int, ...]:
-        """Return the shape of chunks of about 256 KB: whole records, or whole rows of one record."""
+        """Return the shape of chunks of about 256 KB: whole records, or whole rows of one
+        record.
+        """
         n, *row = self._shape
         size = max(self._dtype.itemsize * int(np.prod(row)), 1)
         agents = min(max(CHUNK_BYTES // size, 1), n)
@@ -471,7 +484,9 @@ def _check_storable(name: str, dtype: np.dtype[Any]) -> None:
 
 
 def _add_scales(file: h5py.File) -> None:
-    """Attach the steps as dimension scales to metrics and trajectory; agents and entries are dimensions without values."""
+    """Attach the steps as dimension scales to metrics and trajectory; agents and entries are
+    dimensions without values.
+    """
     for group in (file["metrics"], file["trajectory"]):
         group["step"].make_scale("step")
         for name, dataset in group.items():

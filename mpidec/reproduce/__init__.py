@@ -1,7 +1,9 @@
-"""Published experiments at the size of this machine: ``python -m mpidec.reproduce relaysgd-table2``.
+"""Published experiments at the size of this machine: ``python -m mpidec.reproduce
+relaysgd-table2``.
 
-Each experiment trains a small network on digits in place of the published one, and returns a table with the published figures
-beside the measured ones.  What compares is the order of the methods, not the figures.
+Each experiment trains a small network on digits in place of the published one, and returns a table
+with the published figures beside the measured ones.  What compares is the order of the methods, not
+the figures.
 
     >>> from mpidec import reproduce
     >>> sorted(reproduce.EXPERIMENTS)

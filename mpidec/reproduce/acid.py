@@ -32,7 +32,8 @@ METHODS: dict[str, float | None] = {"AD-PSGD (eta = 0)": 0.0, "A2CiD2": None}
 def measured(
     n: int, eta: float | None, seed: int, epochs: int = EPOCHS, comm: MPI.Intracomm | None = None
 ) -> tuple[float, float, float]:
-    """Test accuracy in percent of the average of the workers' parameters, and of the worst worker; consensus distance.
+    """Test accuracy in percent of the average of the workers' parameters, and of the worst worker;
+    consensus distance.
 
     Parameters
     ----------
@@ -86,7 +87,9 @@ def measured(
 def table(
     comm: MPI.Intracomm, seeds: int = 3, quick: bool = False, on_line: OnLine = lambda line: None
 ) -> Table:
-    """All rows: in a single process simulated rings of 16, 32 and 64 workers; on several ranks a ring of them.  Collective."""
+    """All rows: in a single process simulated rings of 16, 32 and 64 workers; on several ranks a
+    ring of them.  Collective.
+    """
     epochs, rows = QUICK if quick else EPOCHS, {}
     sizes = WORKERS if comm.size == 1 else (comm.size,)
     with interrupts() as interrupted:
@@ -107,14 +110,19 @@ def table(
     return Table(
         name=NAME,
         quantity="test accuracy on a ring of asynchronous workers",
-        published="Nabli et al., NeurIPS 2023, Table 4: CIFAR-10, ResNet-18, 300 epochs over all workers, batch 128",
-        measured=f"another data set: digits, mlp with {HIDDEN} hidden units, {epochs} epochs over all workers, batch {BATCH}, "
+        published="Nabli et al., NeurIPS 2023, Table 4: CIFAR-10, ResNet-18, 300 epochs over all "
+        "workers, batch 128",
+        measured=f"another data set: digits, mlp with {HIDDEN} hidden units, {epochs} epochs over "
+        f"all workers, batch {BATCH}, "
         f"{plural(seeds, 'seed')}"
-        f"{' (quick)' if quick else ''}, {'simulated' if comm.size == 1 else f'on {comm.size} ranks'}",
+        f"{' (quick)' if quick else ''}, "
+        f"{'simulated' if comm.size == 1 else f'on {comm.size} ranks'}",
         columns=COLUMNS,
         rows=rows,
         notes=(
-            "Each worker draws from all samples; one averaging per gradient; schedule, base rate and momentum as published.",
-            "Consensus is the distance of the workers from their average, before they are averaged.",
+            "Each worker draws from all samples; one averaging per gradient; schedule, base rate "
+            "and momentum as published.",
+            "Consensus is the distance of the workers from their average, before they are "
+            "averaged.",
         ),
     )

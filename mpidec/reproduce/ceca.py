@@ -48,7 +48,8 @@ METHODS = {
 def measured(
     net: Network, method: Method, seed: int, epochs: int = EPOCHS
 ) -> tuple[float, float, float]:
-    """Test accuracy in percent of the average of the workers' parameters, and of the worst worker; mean test loss of the workers.
+    """Test accuracy in percent of the average of the workers' parameters, and of the worst worker;
+    mean test loss of the workers.
 
     All in the mean over the evaluations after each of the last epochs.
 
@@ -98,13 +99,16 @@ def table(
         name=NAME,
         quantity=f"test accuracy and loss of {WORKERS} workers, iid data",
         published="Ding et al., ICML 2023, Table 2: MNIST, 20 epochs, batch 64",
-        measured=f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {plural(seeds, 'seed')}"
+        measured=f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, "
+        f"{plural(seeds, 'seed')}"
         f"{' (quick)' if quick else ''}",
         columns=COLUMNS,
         rows=rows,
         notes=(
-            f"In the mean over the last {min(LAST, epochs)} epochs; the worst worker is the one with the lowest such mean.",
-            "Momentum 0.5, but none for DSGD-CECA-2P, as published; two more rows are the other way round.",
+            f"In the mean over the last {min(LAST, epochs)} epochs; the worst worker is the one "
+            "with the lowest such mean.",
+            "Momentum 0.5, but none for DSGD-CECA-2P, as published; two more rows are the other "
+            "way round.",
             "Learning rates are chosen for each row, on seeds that the table does not use.",
             "The published training losses are of a softmax over the batch, and are left out.",
         ),

@@ -66,7 +66,8 @@ def execute(args: argparse.Namespace, comm: MPI.Intracomm) -> int:
 
 REPRODUCE = Command(
     name="reproduce",
-    description="Repeat a published experiment on digits, and print its table beside the published figures.",
+    description="Repeat a published experiment on digits, and print its table beside the published "
+    "figures.",
     epilog=EPILOG,
     flags=FLAGS,
     prepare=prepare,

@@ -24,7 +24,9 @@ COLUMNS: dict[str, Any] = {"iid": "iid", "alpha = 1": 1.0, "alpha = 0.1": 0.1, "
 
 
 class Method(NamedTuple):
-    """A row: algorithm, topology, local momentum; published accuracies, and learning rates here, of the columns with such."""
+    """A row: algorithm, topology, local momentum; published accuracies, and learning rates here,
+    of the columns with such.
+    """
 
     algorithm: str
     topology: str | None
@@ -61,7 +63,8 @@ METHODS = {
 
 
 def accuracy(net: Network, method: Method, alpha: Any, seed: int, epochs: int = EPOCHS) -> float:
-    """Test accuracy in percent of the worst worker, in the mean over its evaluations after each of the last epochs.
+    """Test accuracy in percent of the worst worker, in the mean over its evaluations after each of
+    the last epochs.
 
     Parameters
     ----------
@@ -120,19 +123,27 @@ def table(
             on_line(f"{label}: " + "  ".join(cell.text()[1] for cell in cells.values()))
     return Table(
         name=NAME,
-        quantity=f"test accuracy (%) of the worst of {WORKERS} workers, by the concentration alpha of the Dirichlet split",
-        published="Vogels et al., NeurIPS 2021, Table 2: CIFAR-10, VGG-11, 200 epochs, batch 32, mean of 3 seeds",
-        measured=f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {plural(seeds, 'seed')}"
+        quantity=f"test accuracy (%) of the worst of {WORKERS} workers, by the concentration alpha "
+        "of the Dirichlet split",
+        published="Vogels et al., NeurIPS 2021, Table 2: CIFAR-10, VGG-11, 200 epochs, batch 32, "
+        "mean of 3 seeds",
+        measured=f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, "
+        f"{plural(seeds, 'seed')}"
         f"{' (quick: too short to compare)' if quick else ''}",
         columns=tuple(COLUMNS),
         rows=rows,
         notes=(
-            f"Evaluations in the mean: {_last(epochs)}, after each of the last epochs; the worst worker has the lowest mean.",
+            f"Evaluations in the mean: {_last(epochs)}, after each of the last epochs; the worst "
+            "worker has the lowest mean.",
             "The split is that of the published code.  Momentum: Nesterov, 0.9.",
-            "Learning rates are chosen for each row and alpha, on seeds that the table does not use, and are constant; published",
-            "ones are divided by 10 at epochs 150 and 180, which on digits removes most of the bias of gossip.",
-            "RelaySGD on double trees gives each tree a contiguous half of the parameters; the published code alternates.",
-            "D2: the ring's weights of 1/3 have the smallest eigenvalue -1/3, where D2 is only marginally stable.",
+            "Learning rates are chosen for each row and alpha, on seeds that the table does not "
+            "use, and are constant; published",
+            "ones are divided by 10 at epochs 150 and 180, which on digits removes most of the "
+            "bias of gossip.",
+            "RelaySGD on double trees gives each tree a contiguous half of the parameters; the "
+            "published code alternates.",
+            "D2: the ring's weights of 1/3 have the smallest eigenvalue -1/3, where D2 is only "
+            "marginally stable.",
             "SGP: two rounds of the one-peer exponential graph in each step, as published.",
         ),
     )

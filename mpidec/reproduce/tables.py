@@ -117,7 +117,9 @@ class Table:
         return grouped(["", "", *self.rows], columns)
 
     def csv(self) -> str:
-        """The cells as CSV: row, column, published, mean, deviation, settings, and the figure of each seed."""
+        """The cells as CSV: row, column, published, mean, deviation, settings, and the figure of
+        each seed.
+        """
         cells = [
             (label, column, cell)
             for label, row in self.rows.items()

@@ -16,7 +16,8 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class AccDNGD(Solver):
-    r"""Accelerated gradient tracking (Acc-DNGD-SC): Nesterov's method with mixing, along tracked gradients.
+    r"""Accelerated gradient tracking (Acc-DNGD-SC): Nesterov's method with mixing, along tracked
+    gradients.
 
     .. math::
         X^{k+1} &= W Y^k - \alpha S^k \\
@@ -31,13 +32,14 @@ class AccDNGD(Solver):
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`
     momentum : float
-        :math:`\theta = \sqrt{\mu \alpha}`, in (0, 1), for functions of strong convexity :math:`\mu`: about one over the square
-        root of the condition number times a small factor.
+        :math:`\theta = \sqrt{\mu \alpha}`, in (0, 1), for functions of strong convexity
+        :math:`\mu`: about one over the square root of the condition number times a small factor.
 
     Notes
     -----
-    Sent per step: three rows to each neighbour, of :math:`Y^k`, :math:`V^k` and :math:`S^k`, in one message.  `W`: symmetric,
-    doubly stochastic, constant in time; the more it mixes the larger :math:`\alpha` may be: `mixing.accelerate`.
+    Sent per step: three rows to each neighbour, of :math:`Y^k`, :math:`V^k` and :math:`S^k`, in one
+    message.  `W`: symmetric, doubly stochastic, constant in time; the more it mixes the larger
+    :math:`\alpha` may be: `mixing.accelerate`.
 
     Examples
     --------
@@ -48,7 +50,8 @@ class AccDNGD(Solver):
 
     References
     ----------
-    G. Qu, N. Li, "Accelerated distributed Nesterov gradient descent", IEEE TAC 65 (2020), Acc-DNGD-SC.
+    G. Qu, N. Li, "Accelerated distributed Nesterov gradient descent", IEEE TAC 65 (2020),
+    Acc-DNGD-SC.
     """
 
     keeps_rows: ClassVar = True
@@ -79,7 +82,8 @@ class AccDNGD(Solver):
 
 @dataclass(frozen=True)
 class OPAPC(Solver):
-    r"""Accelerated proximal alternating predictor-corrector method: APAPC, and over Chebyshev mixing the optimal OPAPC.
+    r"""Accelerated proximal alternating predictor-corrector method: APAPC, and over Chebyshev
+    mixing the optimal OPAPC.
 
     .. math::
         X_g^k &= \tau X^k + (1 - \tau) X_f^k, \qquad \eta = \alpha / \tau, \quad \mu = \tau^2 / (\chi \alpha) \\
@@ -88,23 +92,27 @@ class OPAPC(Solver):
         X^{k+1} &= (P^k - Y^{k+1}) / (1 + \eta \mu) \\
         X_f^{k+1} &= X_g^k + \tfrac{2 \tau}{2 - \tau} (X^{k+1} - X^k)
 
-    where Y is :math:`\eta` times the dual variable of the paper, and :math:`\theta = 1 / (2 \eta)` there.
+    where Y is :math:`\eta` times the dual variable of the paper, and :math:`\theta = 1 / (2 \eta)`
+    there.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha = 1 / (4 L)` in theory, with the smoothness constant L of all agents.
     momentum : float
-        :math:`\tau = \min(1, \tfrac{1}{2} \sqrt{\chi \mu / L})`, in (0, 1], for functions of strong convexity :math:`\mu`.
+        :math:`\tau = \min(1, \tfrac{1}{2} \sqrt{\chi \mu / L})`, in (0, 1], for functions of strong
+        convexity :math:`\mu`.
     chi : float
-        Condition number of :math:`I - W` without its eigenvalue 0, at least 1; close to 1 over Chebyshev mixing,
-        `mixing=lambda W: W.accelerate(K)` with K about one over the square root of the spectral gap.
+        Condition number of :math:`I - W` without its eigenvalue 0, at least 1; close to 1 over
+        Chebyshev mixing, `mixing=lambda W: W.accelerate(K)` with K about one over the square root
+        of the spectral gap.
 
     Notes
     -----
-    Sent per step: one row, of :math:`(P^k - Y^k) / (1 + \eta \mu)`, to each neighbour.  `W`: symmetric, doubly stochastic,
-    constant in time.  With Chebyshev mixing the gradients, and the messages, reach the lower bounds for decentralized
-    first-order methods, of the order of :math:`\sqrt{L / \mu}` and :math:`\sqrt{L / (\mu\,\text{gap})}`.
+    Sent per step: one row, of :math:`(P^k - Y^k) / (1 + \eta \mu)`, to each neighbour.  `W`:
+    symmetric, doubly stochastic, constant in time.  With Chebyshev mixing the gradients, and the
+    messages, reach the lower bounds for decentralized first-order methods, of the order of
+    :math:`\sqrt{L / \mu}` and :math:`\sqrt{L / (\mu\,\text{gap})}`.
 
     Examples
     --------
@@ -116,8 +124,8 @@ class OPAPC(Solver):
 
     References
     ----------
-    D. Kovalev, A. Salim, P. Richtarik, "Optimal and practical algorithms for smooth and strongly convex decentralized
-    optimization", NeurIPS 2020.
+    D. Kovalev, A. Salim, P. Richtarik, "Optimal and practical algorithms for smooth and strongly
+    convex decentralized optimization", NeurIPS 2020.
     """
 
     keeps_rows: ClassVar = True

@@ -11,13 +11,15 @@ from ..protocols import Graph, Operator
 from .base import Solver, zeros
 from .needs import Needs, Positive
 
-TURN = 0.6  # largest imaginary part of an eigenvalue of W that adaptive step sizes have been seen to bear
+# largest imaginary part of an eigenvalue of W that adaptive step sizes have been seen to bear
+TURN = 0.6
 _LARGE = 500  # agents up to which eigenvalues are computed
 
 
 @dataclass(frozen=True)
 class AdaptiveGradientTracking(Solver):
-    r"""Gradient tracking with step sizes that each agent adapts to the curvature that its iterates and trackers meet.
+    r"""Gradient tracking with step sizes that each agent adapts to the curvature that its iterates
+    and trackers meet.
 
     .. math::
         X^{k+1} &= W (X^k - \eta^k \circ Y^k), \qquad
@@ -25,22 +27,25 @@ class AdaptiveGradientTracking(Solver):
         \eta_i^{k+1} &= \min \Bigl\{ \sqrt{1 + \eta_i^k / \eta_i^{k-1}} \; \eta_i^k, \;
                         \frac{\|x_i^{k+1} - x_i^k\|}{2 \|y_i^{k+1} - y_i^k\|} \Bigr\}
 
-    with :math:`Y^0 = \nabla F(X^0)` and :math:`\eta^1 = \eta^0`: the rule of adaptive gradient descent, with trackers in place of
-    gradients.  Nothing is known before the run, neither smoothness constants nor the graph, and no sum over all agents is taken.
+    with :math:`Y^0 = \nabla F(X^0)` and :math:`\eta^1 = \eta^0`: the rule of adaptive gradient
+    descent, with trackers in place of gradients.  Nothing is known before the run, neither
+    smoothness constants nor the graph, and no sum over all agents is taken.
 
     Parameters
     ----------
     step_size : float
-        :math:`\eta^0` of each agent, to begin with.  It grows by up to 1.6 in each step, and is soon forgotten: take it small.
+        :math:`\eta^0` of each agent, to begin with.  It grows by up to 1.6 in each step, and is
+        soon forgotten: take it small.
 
     Notes
     -----
-    Sent per step: two rows to each neighbour, as by `GradientTracking` (atc).  `W`: doubly stochastic and constant; the paper
-    assumes an undirected graph.  Measured: directed graphs do where the eigenvalues :math:`\lambda \ne 1` of W have
-    :math:`|\operatorname{Im} \lambda| \le 1 - \operatorname{Re} \lambda` and :math:`|\operatorname{Im} \lambda| \le 0.6`, as those
-    of exponential graphs, and sparse ones with Sinkhorn weights.  On directed rings it diverges: a slow mode of disagreement
-    turns, and the step sizes, which curvatures alone limit, make it grow; it warns there.  An agent of which an iterate or a
-    tracker has not moved keeps its step size.
+    Sent per step: two rows to each neighbour, as by `GradientTracking` (atc).  `W`: doubly
+    stochastic and constant; the paper assumes an undirected graph.  Measured: directed graphs do
+    where the eigenvalues :math:`\lambda \ne 1` of W have :math:`|\operatorname{Im} \lambda| \le 1 -
+    \operatorname{Re} \lambda` and :math:`|\operatorname{Im} \lambda| \le 0.6`, as those of
+    exponential graphs, and sparse ones with Sinkhorn weights.  On directed rings it diverges: a
+    slow mode of disagreement turns, and the step sizes, which curvatures alone limit, make it grow;
+    it warns there.  An agent of which an iterate or a tracker has not moved keeps its step size.
 
     Examples
     --------
@@ -51,9 +56,10 @@ class AdaptiveGradientTracking(Solver):
 
     References
     ----------
-    Z. Chen, Y. Wang, "Automating stepsizes for decentralized optimization and learning with geometric convergence",
-    with one round of consensus, as in the authors' programs.  The rule of a single agent: Y. Malitsky, K. Mishchenko, "Adaptive
-    gradient descent without descent", ICML 2020.
+    Z. Chen, Y. Wang, "Automating stepsizes for decentralized optimization and learning with
+    geometric convergence", with one round of consensus, as in the authors' programs.  The rule of a
+    single agent: Y. Malitsky, K. Mishchenko, "Adaptive gradient descent without descent", ICML
+    2020.
     """
 
     keeps_rows: ClassVar = True
@@ -80,9 +86,12 @@ class AdaptiveGradientTracking(Solver):
         if abs(worst.imag) <= min(1 - worst.real, TURN):
             return ""
         return (
-            f"AdaptiveGradientTracking is made for undirected graphs, and diverges on the {topology.name} topology: W has the "
-            f"eigenvalue {worst:.3g}, expected imaginary parts of at most 1 minus the real part, and {TURN:g}; use an undirected "
-            "graph, such as topology.ring(n), the exponential one, or GradientTracking, which bears this one"
+            "AdaptiveGradientTracking is made for undirected graphs, and diverges on the "
+            f"{topology.name} topology: W has the "
+            f"eigenvalue {worst:.3g}, expected imaginary parts of at most 1 minus the real part, "
+            f"and {TURN:g}; use an undirected "
+            "graph, such as topology.ring(n), the exponential one, or GradientTracking, which "
+            "bears this one"
         )
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
@@ -109,7 +118,9 @@ def _norms(D: np.ndarray) -> np.ndarray:
 def _adapted(
     eta: np.ndarray, ratio: np.ndarray, moved: np.ndarray, turned: np.ndarray
 ) -> np.ndarray:
-    """The next step size of each agent, whose iterate has moved, and tracker has turned, by these norms."""
+    """The next step size of each agent, whose iterate has moved, and tracker has turned, by
+    these norms.
+    """
     known = (moved > 0) & (turned > 0)
     largest, limit = (1 + ratio) ** 0.5 * eta, moved / (2 * (turned + ~known))
     less = known & (limit < largest)

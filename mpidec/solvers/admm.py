@@ -1,4 +1,6 @@
-"""ADMM for consensus, and methods derived from it: linearized, with local steps, with tracked gradients."""
+"""ADMM for consensus, and methods derived from it: linearized, with local steps, with tracked
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ def _degrees(X: np.ndarray, W: Operator) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ADMM(FunctionSolver):
-    r"""Consensus ADMM: each agent minimizes its function with a penalty on the distances to its neighbours.
+    r"""Consensus ADMM: each agent minimizes its function with a penalty on the distances to its
+    neighbours.
 
     .. math::
         X_i^{k+1} &= \arg\min_x\; \alpha f_i(x) + \langle P_i^k, x \rangle
                      + \tfrac12 \sum_{j \ne i} w_{ij} \bigl\| x - \tfrac12 (X_i^k + X_j^k) \bigr\|^2 \\
         P^{k+1} &= P^k + \tfrac12 (I - W) X^{k+1}, \qquad P^0 = 0
 
-    The minimizer is a proximal point of :math:`f_i` (`problem.prox`), also of a function with a term.
+    The minimizer is a proximal point of :math:`f_i` (`problem.prox`), also of a function with a
+    term.
 
     Parameters
     ----------
@@ -40,8 +44,9 @@ class ADMM(FunctionSolver):
 
     Notes
     -----
-    Sent per step: one row, of :math:`X^{k+1}`, to each neighbour.  `W`: symmetric, doubly stochastic, no negative weights; constant
-    in time.  The penalty of an edge is :math:`c_{ij} = w_{ij} / (2 \alpha)`; the paper has one c for all edges, which is that of
+    Sent per step: one row, of :math:`X^{k+1}`, to each neighbour.  `W`: symmetric, doubly
+    stochastic, no negative weights; constant in time.  The penalty of an edge is :math:`c_{ij} =
+    w_{ij} / (2 \alpha)`; the paper has one c for all edges, which is that of
     ``weights="best_constant"``.
 
     Examples
@@ -53,8 +58,8 @@ class ADMM(FunctionSolver):
 
     References
     ----------
-    W. Shi, Q. Ling, K. Yuan, G. Wu, W. Yin, "On the linear convergence of the ADMM in decentralized consensus optimization",
-    IEEE TSP 62 (2014).
+    W. Shi, Q. Ling, K. Yuan, G. Wu, W. Yin, "On the linear convergence of the ADMM in decentralized
+    consensus optimization", IEEE TSP 62 (2014).
     """
 
     keeps_rows: ClassVar = True
@@ -94,13 +99,13 @@ class DLM(Solver):
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`, the paper's :math:`1 / \rho`.
     penalty : float
-        :math:`\kappa`: the paper's penalty of an edge is :math:`c_{ij} = \kappa w_{ij} / \alpha`, one c for all edges with
-        ``weights="best_constant"``.
+        :math:`\kappa`: the paper's penalty of an edge is :math:`c_{ij} = \kappa w_{ij} / \alpha`,
+        one c for all edges with ``weights="best_constant"``.
 
     Notes
     -----
-    Sent per step: one row, of :math:`X^{k+1}`, to each neighbour.  `W`: symmetric, doubly stochastic, no negative weights; constant
-    in time.
+    Sent per step: one row, of :math:`X^{k+1}`, to each neighbour.  `W`: symmetric, doubly
+    stochastic, no negative weights; constant in time.
 
     Examples
     --------
@@ -111,8 +116,8 @@ class DLM(Solver):
 
     References
     ----------
-    Q. Ling, W. Shi, G. Wu, A. Ribeiro, "DLM: decentralized linearized alternating direction method of multipliers", IEEE TSP 63
-    (2015).
+    Q. Ling, W. Shi, G. Wu, A. Ribeiro, "DLM: decentralized linearized alternating direction method
+    of multipliers", IEEE TSP 63 (2015).
     """
 
     keeps_rows: ClassVar = True
@@ -161,14 +166,17 @@ class _Rounds(Solver):
         return self.State(X, zero, zero, 0)
 
     def _mixed(self, s: State, W: Operator) -> np.ndarray | None:
-        """The mixed rows at the begin of a round, None within it; by the operator of the mixing's own number."""
+        """The mixed rows at the begin of a round, None within it; by the operator of the
+        mixing's own number.
+        """
         H = self.local_steps
         return None if s.k % H else W(s.X) if H == 1 else W.at(s.k // H)(s.X)
 
 
 @dataclass(frozen=True)
 class DiNNO(_Rounds):
-    r"""DiNNO, distributed neural network optimization: consensus ADMM with H gradient steps in place of the minimization.
+    r"""DiNNO, distributed neural network optimization: consensus ADMM with H gradient steps in
+    place of the minimization.
 
     .. math::
         P^{t+1} &= P^t + \kappa (I - W) X^t, \qquad P^0 = 0 \\
@@ -183,13 +191,13 @@ class DiNNO(_Rounds):
     local_steps : int
         H
     penalty : float
-        :math:`\kappa < 1`: the paper's penalty of an edge is :math:`\rho_{ij} = \kappa w_{ij} / \alpha`, one for all edges with
-        ``weights="best_constant"``.
+        :math:`\kappa < 1`: the paper's penalty of an edge is :math:`\rho_{ij} = \kappa w_{ij} /
+        \alpha`, one for all edges with ``weights="best_constant"``.
 
     Notes
     -----
-    Sent per H steps: one row, of `X`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in time.  The paper's local
-    optimizer may be another one, such as Adam.
+    Sent per H steps: one row, of `X`, to each neighbour.  `W`: symmetric, doubly stochastic,
+    constant in time.  The paper's local optimizer may be another one, such as Adam.
 
     Examples
     --------
@@ -200,8 +208,8 @@ class DiNNO(_Rounds):
 
     References
     ----------
-    J. Yu, J. Vincent, M. Schwager, "DiNNO: distributed neural network optimization for multi-robot collaborative learning", IEEE
-    RA-L 7 (2022).
+    J. Yu, J. Vincent, M. Schwager, "DiNNO: distributed neural network optimization for multi-robot
+    collaborative learning", IEEE RA-L 7 (2022).
     """
 
     keeps_mean: ClassVar = False
@@ -220,7 +228,8 @@ class DiNNO(_Rounds):
 
 @dataclass(frozen=True)
 class LTADMM(_Rounds):
-    r"""LT-ADMM, local training ADMM: gradient steps with a constant correction from the multipliers of consensus ADMM.
+    r"""LT-ADMM, local training ADMM: gradient steps with a constant correction from the multipliers
+    of consensus ADMM.
 
     .. math::
         P^{t+1} &= P^t + \tfrac12 (I - W) X^t, \qquad P^0 = 0 \\
@@ -229,7 +238,8 @@ class LTADMM(_Rounds):
         X^{t+1} &= Y
 
     This is the paper's recursion with a row for each edge, summed over the neighbours: with
-    :math:`z_{ij}^{t+1} = \tfrac12 (z_{ij}^t - z_{ji}^t) + w_{ij} X_j^{t+1}`, the bracket is :math:`\sum_j (w_{ij} X_i - z_{ij})`.
+    :math:`z_{ij}^{t+1} = \tfrac12 (z_{ij}^t - z_{ji}^t) + w_{ij} X_j^{t+1}`, the bracket is
+    :math:`\sum_j (w_{ij} X_i - z_{ij})`.
 
     Parameters
     ----------
@@ -242,9 +252,10 @@ class LTADMM(_Rounds):
 
     Notes
     -----
-    Sent per H steps: one row, of `X`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in time; the penalty of an
-    edge is proportional to its weight, and the same for all edges with ``weights="best_constant"``.  With gradients of reduced
-    variance (`problems.SAGA`), this is LT-ADMM-VR.
+    Sent per H steps: one row, of `X`, to each neighbour.  `W`: symmetric, doubly stochastic,
+    constant in time; the penalty of an edge is proportional to its weight, and the same for all
+    edges with ``weights="best_constant"``.  With gradients of reduced variance (`problems.SAGA`),
+    this is LT-ADMM-VR.
 
     Examples
     --------
@@ -255,7 +266,8 @@ class LTADMM(_Rounds):
 
     References
     ----------
-    X. Ren, N. Bastianello, K. Johansson, T. Parisini, "Communication-efficient stochastic distributed learning", arXiv 2501.13516.
+    X. Ren, N. Bastianello, K. Johansson, T. Parisini, "Communication-efficient stochastic
+    distributed learning", arXiv 2501.13516.
     """
 
     step_size: StepSize = "auto"
@@ -280,23 +292,25 @@ class LTADMM(_Rounds):
             self,
             topology,
             lambda lam: [1, -2 + h * (1 - lam), 1 - h * (1 - lam) / 2],
-            "it needs a symmetric W with eigenvalues above -1/3 for the default dual_step, or a smaller dual_step",
+            "it needs a symmetric W with eigenvalues above -1/3 for the default dual_step, or a "
+            "smaller dual_step",
             self.local_steps,
         )
 
 
 @dataclass(frozen=True)
 class ATG(Solver):
-    r"""ATG, ADMM-tracking gradient: consensus ADMM tracks the averages of the iterates and of the gradients.
+    r"""ATG, ADMM-tracking gradient: consensus ADMM tracks the averages of the iterates and of the
+    gradients.
 
     .. math::
         (Y, S)_i^k &= \frac{(X, \nabla F(X))_i^k + \rho\, U_i^k}{1 + \rho (1 - w_{ii})} \\
         X^{k+1} &= X^k + \gamma (Y^k - \alpha S^k - X^k) \\
         U_i^{k+1} &= P_i^k + \sum_{j \ne i} w_{ij} (Y, S)_j^k, \qquad P^{k+1} = P^k - \tfrac12 (I - W) (Y, S)^k
 
-    with :math:`P^0 = 0`, and :math:`U^0` such that :math:`Y^0 = X^0`.
-    From equal rows of :math:`X^0` this is the paper's recursion with a row for each edge, summed over the neighbours; from other
-    rows the iterates differ from it, and the limit is the same minimizer.
+    with :math:`P^0 = 0`, and :math:`U^0` such that :math:`Y^0 = X^0`. From equal rows of
+    :math:`X^0` this is the paper's recursion with a row for each edge, summed over the neighbours;
+    from other rows the iterates differ from it, and the limit is the same minimizer.
 
     Parameters
     ----------
@@ -309,9 +323,9 @@ class ATG(Solver):
 
     Notes
     -----
-    Sent per step: two rows, of `Y` and `S`, to each neighbour in one message.  `W`: symmetric, doubly stochastic, constant in time;
-    the penalty of an edge is :math:`\rho w_{ij}`, the same for all edges with ``weights="best_constant"``.  The paper's relaxation
-    is 1/2 here, that of ADMM.
+    Sent per step: two rows, of `Y` and `S`, to each neighbour in one message.  `W`: symmetric,
+    doubly stochastic, constant in time; the penalty of an edge is :math:`\rho w_{ij}`, the same for
+    all edges with ``weights="best_constant"``.  The paper's relaxation is 1/2 here, that of ADMM.
 
     Examples
     --------
@@ -322,8 +336,8 @@ class ATG(Solver):
 
     References
     ----------
-    G. Carnevale, N. Bastianello, G. Notarstefano, R. Carli, "ADMM-tracking gradient for distributed optimization over asynchronous
-    and unreliable networks", IEEE TAC 70 (2025).
+    G. Carnevale, N. Bastianello, G. Notarstefano, R. Carli, "ADMM-tracking gradient for distributed
+    optimization over asynchronous and unreliable networks", IEEE TAC 70 (2025).
     """
 
     needs: ClassVar = Needs(symmetric=True)

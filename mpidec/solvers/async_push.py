@@ -1,4 +1,6 @@
-"""Asynchronous push methods: agents wake up at times of their own and send without waiting for answers."""
+"""Asynchronous push methods: agents wake up at times of their own and send without waiting for
+answers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class AsyncPushSum(PushSolver):
-    r"""Asynchronous push-sum: agents push shares of their mass to their receivers, which add up whatever arrives.
+    r"""Asynchronous push-sum: agents push shares of their mass to their receivers, which add up
+    whatever arrives.
 
     An agent with r receivers that wakes up
 
@@ -23,14 +26,15 @@ class AsyncPushSum(PushSolver):
         u &\leftarrow u - \alpha \min(1, 10 w)\, \nabla f_i(x) \\
         \text{with news, sends } &(u, w) / (r + 1) \text{ to each receiver, and keeps the rest}
 
-    With :math:`w = 1` at first.  Without a problem, :math:`x` converges to the average of the initial points: the sums of u and w
-    over all agents and all messages in flight never change, whatever the delays and the paces.  With one, asynchronous
-    subgradient-push.
+    With :math:`w = 1` at first.  Without a problem, :math:`x` converges to the average of the
+    initial points: the sums of u and w over all agents and all messages in flight never change,
+    whatever the delays and the paces.  With one, asynchronous subgradient-push.
 
-    An agent to which nothing has arrived since it last sent only takes its gradient step.  If it sent shares of shares, w would
-    vanish at agents that are faster than their senders, and the steps of :math:`x = u / w` would grow without bound.  Where most of
-    the mass waits at agents that sleep, w is small nevertheless: the factor :math:`\min(1, 10 w)`, which is 1 otherwise, keeps the
-    steps of x below :math:`10 \alpha`.
+    An agent to which nothing has arrived since it last sent only takes its gradient step.  If it
+    sent shares of shares, w would vanish at agents that are faster than their senders, and the
+    steps of :math:`x = u / w` would grow without bound.  Where most of the mass waits at agents
+    that sleep, w is small nevertheless: the factor :math:`\min(1, 10 w)`, which is 1 otherwise,
+    keeps the steps of x below :math:`10 \alpha`.
 
     Parameters
     ----------
@@ -39,9 +43,10 @@ class AsyncPushSum(PushSolver):
 
     Notes
     -----
-    Sent per wake-up: at most one row and its weight to each receiver, in one message.  Graph: strongly connected, directed or
-    not; the weights of `W` are not used.  A lost message is lost mass: `RunningSumTracking` tolerates that.  With a constant step
-    size, the agents come near the minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
+    Sent per wake-up: at most one row and its weight to each receiver, in one message.  Graph:
+    strongly connected, directed or not; the weights of `W` are not used.  A lost message is lost
+    mass: `RunningSumTracking` tolerates that.  With a constant step size, the agents come near the
+    minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
 
     Examples
     --------
@@ -108,9 +113,11 @@ class AsyncPushSum(PushSolver):
 
 @dataclass(frozen=True)
 class RunningSumTracking(PushSolver):
-    r"""Gradient tracking by running sums: exact and linear although messages are late, lost or repeated.
+    r"""Gradient tracking by running sums: exact and linear although messages are late, lost or
+    repeated.
 
-    An agent with p senders and r receivers that wakes up, with the latest :math:`(v_j, \rho_j)` of each sender j,
+    An agent with p senders and r receivers that wakes up, with the latest :math:`(v_j, \rho_j)` of
+    each sender j,
 
     .. math::
         v &= x - \gamma z \\
@@ -120,8 +127,9 @@ class RunningSumTracking(PushSolver):
         \rho &\leftarrow \rho + \tfrac{1}{r + 1} \hat z, \qquad z \leftarrow \tfrac{1}{r + 1} \hat z \\
         \text{sends } & (v, \rho)
 
-    With :math:`z = g = \rho = \bar\rho = 0` at first.  :math:`\rho` is the sum of all that the agent has ever sent of its
-    estimate z of the gradients' sum: a message that arrives makes up for those that did not.
+    With :math:`z = g = \rho = \bar\rho = 0` at first.  :math:`\rho` is the sum of all that the
+    agent has ever sent of its estimate z of the gradients' sum: a message that arrives makes up for
+    those that did not.
 
     Parameters
     ----------
@@ -130,9 +138,10 @@ class RunningSumTracking(PushSolver):
 
     Notes
     -----
-    Sent per wake-up: two rows, and a count, to each receiver, in one message that replaces the earlier one.  Graph: strongly
-    connected, directed or not; the weights of `W` are not used.  Until the first message of a sender arrives, the agent takes its
-    own v in the place of :math:`v_j`.
+    Sent per wake-up: two rows, and a count, to each receiver, in one message that replaces the
+    earlier one.  Graph: strongly connected, directed or not; the weights of `W` are not used.
+    Until the first message of a sender arrives, the agent takes its own v in the place of
+    :math:`v_j`.
 
     Examples
     --------
@@ -144,10 +153,10 @@ class RunningSumTracking(PushSolver):
 
     References
     ----------
-    Y. Tian, Y. Sun, G. Scutari, "Achieving linear convergence in distributed asynchronous multiagent optimization", IEEE Trans.
-    Autom. Control 65 (2020) (ASY-SONATA).
-    Z. Zhu, Y. Tian, Y. Huang, J. Xu, S. He, "R-FAST: robust fully-asynchronous stochastic gradient tracking over general
-    topology", arXiv 2307.11617.
+    Y. Tian, Y. Sun, G. Scutari, "Achieving linear convergence in distributed asynchronous
+    multiagent optimization", IEEE Trans. Autom. Control 65 (2020) (ASY-SONATA). Z. Zhu, Y. Tian, Y.
+    Huang, J. Xu, S. He, "R-FAST: robust fully-asynchronous stochastic gradient tracking over
+    general topology", arXiv 2307.11617.
     """
 
     accumulates: ClassVar = False
@@ -180,7 +189,8 @@ class RunningSumTracking(PushSolver):
     def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
         if received is None or gradient is None:
             raise ValueError(
-                "RunningSumTracking.wake needs the array of the latest messages and a gradient, got None"
+                "RunningSumTracking.wake needs the array of the latest messages and a gradient, "
+                "got None"
             )
         d, shares = len(s.x), s.receivers + 1
         s.v[:] = s.x - self.size(s.k) * s.z

@@ -1,4 +1,6 @@
-"""Protocols of the asynchronous solvers: events on one agent, which a driver calls in simulated or in real time."""
+"""Protocols of the asynchronous solvers: events on one agent, which a driver calls in simulated
+or in real time.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +42,18 @@ class Place:
 
 
 class Asynchronous(Solver, ABC):
-    r"""Base class of the asynchronous solvers: frozen dataclasses of hyper-parameters, with events on the state of one agent.
+    r"""Base class of the asynchronous solvers: frozen dataclasses of hyper-parameters, with events
+    on the state of one agent.
 
-    A state is an object with array fields that the events change in place (they may be rows of stacks, one row per agent),
-    numbers, and the agent's own count `k` of gradients or wake-ups.  Its field `x` is the iterate.
+    A state is an object with array fields that the events change in place (they may be rows of
+    stacks, one row per agent), numbers, and the agent's own count `k` of gradients or wake-ups.
+    Its field `x` is the iterate.
 
     Attributes
     ----------
     safe : float
-        "safe" stands for the step size `safe` / L with the largest smoothness constant L of any agent.
+        "safe" stands for the step size `safe` / L with the largest smoothness constant L of any
+        agent.
     needs_problem : bool
         Whether there must be a problem; without one, the other solvers compute the average.
     """
@@ -60,29 +65,36 @@ class Asynchronous(Solver, ABC):
 
     @abstractmethod
     def init(self, x: np.ndarray, place: Place | None = None) -> Any:
-        """The state at time 0 of the agent at `place` that starts at `x`, shape `(d,)`, which is copied."""
+        """The state at time 0 of the agent at `place` that starts at `x`, shape `(d,)`, which is
+        copied.
+        """
 
     def step(self, s: Any, G: np.ndarray, W: Operator) -> Any:
         """Refused: there are no common steps."""
         raise NotImplementedError(
-            f"{name_of(self)} has no common steps: run it with mpidec.simulate(problem, solver, topology, "
+            f"{name_of(self)} has no common steps: run it with mpidec.simulate(problem, solver, "
+            "topology, "
             "steps=...)"
         )
 
     def size(self, k: int) -> Any:
-        """Step size of the agent's own step k: a number, or an array with one number per column, when "auto" tries many at once."""
+        """Step size of the agent's own step k: a number, or an array with one number per column,
+        when "auto" tries many at once.
+        """
         return self.step_size(k) if callable(self.step_size) else self.step_size
 
     def check(self, topology: Graph) -> None:
         """Refuse a schedule, and a graph that is not (strongly) connected."""
         if topology.period != 1:
             raise ValueError(
-                f"{name_of(self)} needs a constant graph, {topology.name} varies with the step; use a topology such "
+                f"{name_of(self)} needs a constant graph, {topology.name} varies with the step; "
+                "use a topology such "
                 "as topology.ring(n)"
             )
         if not topology.at(0).connected:
             raise ValueError(
-                f"{name_of(self)} needs a connected graph, some agents of the {topology.name} topology are not "
+                f"{name_of(self)} needs a connected graph, some agents of the {topology.name} "
+                "topology are not "
                 "reached by others; add edges, or use topology.ring(n)"
             )
 
@@ -93,7 +105,8 @@ def is_asynchronous(solver: Solver | type[Solver]) -> bool:
 
 
 class PushSolver(Asynchronous):
-    r"""Base class of push methods: an agent that wakes up sends vectors of fixed length and never waits for an answer.
+    r"""Base class of push methods: an agent that wakes up sends vectors of fixed length and never
+    waits for an answer.
 
     .. code-block:: python
 
@@ -104,9 +117,9 @@ class PushSolver(Asynchronous):
     Attributes
     ----------
     accumulates : bool
-        How a message joins what has not been read yet.  True: it is added.  False: it replaces the earlier one of its sender,
-        and a message that is overtaken by a later one is ignored.  Messages are cast to the dtype of the iterates, float32 or
-        float64.
+        How a message joins what has not been read yet.  True: it is added.  False: it replaces the
+        earlier one of its sender, and a message that is overtaken by a later one is ignored.
+        Messages are cast to the dtype of the iterates, float32 or float64.
     """
 
     accumulates: ClassVar[bool]
@@ -126,30 +139,35 @@ class PushSolver(Asynchronous):
         s : State
             Changed in place.
         received : array or None
-            If the solver accumulates: the sum of the messages since the last activation, shape `(width,)`, None if there are none.
-            Otherwise the latest message of each sender, shape `(len(senders), width)`, zeros before the first one.
+            If the solver accumulates: the sum of the messages since the last activation, shape
+            `(width,)`, None if there are none. Otherwise the latest message of each sender, shape
+            `(len(senders), width)`, zeros before the first one.
         gradient : callable or None
             `gradient(x)` is the gradient of this agent; None if there is no problem.
 
         Returns
         -------
         array or None
-            One new vector for all receivers, shape `(width,)`, or one each, shape `(len(receivers), width)`; None: nothing is sent.
+            One new vector for all receivers, shape `(width,)`, or one each, shape `(len(receivers),
+            width)`; None: nothing is sent.
         """
 
     def collect(self, s: Any, received: np.ndarray | None) -> None:
         """Take what has arrived when nothing is under way; nothing is sent."""
 
     def last_message(self, s: Any) -> np.ndarray | None:
-        """The last message of an agent that has woken up, from its state; None if the state does not hold it.
+        """The last message of an agent that has woken up, from its state; None if the state does
+        not hold it.
 
-        Where messages replace each other, a resumed run begins with these; without them it is refused.
+        Where messages replace each other, a resumed run begins with these; without them it is
+        refused.
         """
         return None
 
 
 class PairwiseSolver(Asynchronous):
-    r"""Base class of pairwise methods: gradient events of one agent, averaging events of two neighbours.
+    r"""Base class of pairwise methods: gradient events of one agent, averaging events of two
+    neighbours.
 
     .. code-block:: python
 
@@ -166,7 +184,8 @@ class PairwiseSolver(Asynchronous):
     Attributes
     ----------
     rate : float, dict or matrix
-        Averagings of each agent in a unit of time, or the rates of the edges; see `mpidec.topology.mixing_constants`.
+        Averagings of each agent in a unit of time, or the rates of the edges; see
+        `mpidec.topology.mixing_constants`.
     """
 
     rate: Any
@@ -182,13 +201,16 @@ class PairwiseSolver(Asynchronous):
         Parameters
         ----------
         constants : callable
-            `constants(rate)` returns :math:`(\chi_1, \chi_2)`; called only if a parameter depends on them.
+            `constants(rate)` returns :math:`(\chi_1, \chi_2)`; called only if a parameter depends
+            on them.
         """
         return self
 
     @abstractmethod
     def gradient_point(self, s: Any, t: float) -> np.ndarray:
-        """The point at which the gradient is taken in an event that begins at time `t`: the iterate itself, not a copy."""
+        """The point at which the gradient is taken in an event that begins at time `t`: the
+        iterate itself, not a copy.
+        """
 
     @abstractmethod
     def descend(self, s: Any, g: np.ndarray, t: float) -> None:
@@ -196,17 +218,22 @@ class PairwiseSolver(Asynchronous):
 
     @abstractmethod
     def offer(self, s: Any, t: float) -> np.ndarray:
-        """What is sent to the partner in an averaging event that begins at time `t`: a new vector, shape `(d,)`."""
+        """What is sent to the partner in an averaging event that begins at time `t`: a new
+        vector, shape `(d,)`.
+        """
 
     @abstractmethod
     def average(self, s: Any, mine: np.ndarray, theirs: np.ndarray, t: float) -> None:
-        """End of an averaging event at time `t`, with the offers of this agent and of its partner."""
+        """End of an averaging event at time `t`, with the offers of this agent and of its
+        partner.
+        """
 
     def check(self, topology: Graph) -> None:
         """Refuse a schedule, and a graph that is not connected or directed."""
         super().check(topology)
         if topology.directed:
             raise ValueError(
-                f"{name_of(self)} needs an undirected graph, the {topology.name} topology is directed: two "
+                f"{name_of(self)} needs an undirected graph, the {topology.name} topology is "
+                "directed: two "
                 "neighbours exchange; use topology.ring(n) or symmetric_exponential(n)"
             )

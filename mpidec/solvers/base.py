@@ -26,7 +26,8 @@ _PHASES = 64  # graphs of a schedule whose symmetry is checked
 
 
 class Bias(enum.Enum):
-    """Whether a method with a constant step size leads to the minimizer, and what the distance left depends on.
+    """Whether a method with a constant step size leads to the minimizer, and what the distance left
+    depends on.
 
     Examples
     --------
@@ -46,43 +47,49 @@ class Bias(enum.Enum):
 class Solver(Described):
     """The protocol of a solver; each one is a frozen dataclass of its hyper-parameters.
 
-    A solver is the paper's equations on a stack of rows, one row per agent.  It asks the functions `F` of the local agents for
-    what a step needs, usually the gradients `G`, is given the operator `W`, and knows nothing of MPI, files or clocks::
+    A solver is the paper's equations on a stack of rows, one row per agent.  It asks the functions
+    `F` of the local agents for what a step needs, usually the gradients `G`, is given the operator
+    `W`, and knows nothing of MPI, files or clocks::
 
         s = solver.init(X, W.at(0))
         for k in range(steps):
             G = solver.ask(F.at(k), s)
             s = solver.step(s, G, W.at(k))
 
-    A state is a NamedTuple with the field `X`, the iterate.  Its other fields are arrays with a row per local agent, arrays
-    with a row per edge into the local agents (named in `needs.per_edge`), or plain numbers: all that a restart needs.  All
-    arrays have the kind, the dtype and the device of `X`: NumPy, PyTorch or CuPy.
+    A state is a NamedTuple with the field `X`, the iterate.  Its other fields are arrays with a row
+    per local agent, arrays with a row per edge into the local agents (named in `needs.per_edge`),
+    or plain numbers: all that a restart needs.  All arrays have the kind, the dtype and the device
+    of `X`: NumPy, PyTorch or CuPy.
 
     Attributes
     ----------
     needs : Needs
         What the solver needs of `W` and of the problem; `check` refuses what does not provide it.
     exact : bool
-        Whether the iterates of all agents converge to the minimizer with a constant step size.  `step_size="auto"` is the fastest
-        step size of an exact method, and otherwise the one of least error after the steps of the run.
+        Whether the iterates of all agents converge to the minimizer with a constant step size.
+        `step_size="auto"` is the fastest step size of an exact method, and otherwise the one of
+        least error after the steps of the run.
     adaptive : bool
-        Whether a step divides by sizes of earlier gradients, or of their changes, so that bias and noise are not proportional to
-        the step size; "auto" then gives no prediction.
+        Whether a step divides by sizes of earlier gradients, or of their changes, so that bias and
+        noise are not proportional to the step size; "auto" then gives no prediction.
     keeps_mean : bool
-        Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent with the mean of the gradients.
+        Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent
+        with the mean of the gradients.
     keeps_rows : bool
-        Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the gradient at `point(s)`.  Where
-        a solver declares this, `solve` need not wait until the neighbours have read the rows.  All solvers of this package
-        declare it; the default is False.
+        Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the
+        gradient at `point(s)`.  Where a solver declares this, `solve` need not wait until the
+        neighbours have read the rows.  All solvers of this package declare it; the default is
+        False.
 
     Notes
     -----
-    `step_size` is a number; "auto" or "safe", which `solve` replaces by a number; or a function of the step k, such as a schedule
-    of `mpidec.solvers`, with which `solve` makes the solver of each step.  `init` and `step` meet numbers only, or an array with
-    one step size per column: `solve` tries many step sizes at once, as columns of one stack.
+    `step_size` is a number; "auto" or "safe", which `solve` replaces by a number; or a function of
+    the step k, such as a schedule of `mpidec.solvers`, with which `solve` makes the solver of each
+    step.  `init` and `step` meet numbers only, or an array with one step size per column: `solve`
+    tries many step sizes at once, as columns of one stack.
 
-    Parameters annotated with `Within` and `Choice` (`mpidec.solvers.needs`) are checked when a solver is made; a number becomes
-    a `float`.  One whose default is None may be None.
+    Parameters annotated with `Within` and `Choice` (`mpidec.solvers.needs`) are checked when a
+    solver is made; a number becomes a `float`.  One whose default is None may be None.
     """
 
     needs: ClassVar[Needs] = Needs()
@@ -109,19 +116,25 @@ class Solver(Described):
                 number(self, field, limit)
 
     def init(self, X: np.ndarray, W: Any = None) -> Any:
-        """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used only by solvers that say so."""
+        """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used
+        only by solvers that say so.
+        """
         raise NotImplementedError(f"{name_of(self)} has no init(X, W), which makes the first state")
 
     def step(self, s: Any, G: Any, W: Operator) -> Any:
-        """The state after one step, from what `ask` returned, such as the gradients, with the operator `W` of the step."""
+        """The state after one step, from what `ask` returned, such as the gradients, with the
+        operator `W` of the step.
+        """
         raise NotImplementedError(
             f"{name_of(self)} has no step(s, G, W), which makes the next state"
         )
 
     def ask(self, F: Functions, s: Any) -> Any:
-        """What the next step is given, of the functions `F` at this step: the gradients at `point(s)`, shape `(m, d)`.
+        """What the next step is given, of the functions `F` at this step: the gradients at
+        `point(s)`, shape `(m, d)`.
 
-        A solver that evaluates more than these returns `F` itself, and names what it calls in `needs.functions`.
+        A solver that evaluates more than these returns `F` itself, and names what it calls in
+        `needs.functions`.
         """
         return F.grad(self.point(s))
 
@@ -131,7 +144,9 @@ class Solver(Described):
 
     @property
     def period(self) -> int:
-        """Steps after which the solver does the same again: those of a round of local steps, or 1."""
+        """Steps after which the solver does the same again: those of a round of local steps, or
+        1.
+        """
         return int(getattr(self, "local_steps", 1))
 
     def advice(self, steps: int) -> str:
@@ -140,14 +155,17 @@ class Solver(Described):
         if H == 1 or steps >= H:
             return ""
         return (
-            f"{name_of(self)} mixes every {H} steps, the run takes {steps}, all without communication: take more steps, or "
+            f"{name_of(self)} mixes every {H} steps, the run takes {steps}, all without "
+            "communication: take more steps, or "
             f"local_steps={max(1, steps // 10)}"
         )
 
     def check(self, topology: Graph) -> None:
-        """Refuse a topology that the solver cannot work with, and warn of one on which it is unstable.
+        """Refuse a topology that the solver cannot work with, and warn of one on which it is
+        unstable.
 
-        With the step size "auto", no warning: the search refuses the topology if no step size makes the solver stable.
+        With the step size "auto", no warning: the search refuses the topology if no step size makes
+        the solver stable.
 
         Raises
         ------
@@ -166,13 +184,15 @@ class Solver(Described):
         signed = needs.positive and topology.kind != "doubly" and 1 < topology.n <= _LARGE
         if signed and topology.period == 1 and topology.at(0).W.toarray().min() < 0:
             raise ValueError(
-                f"{name_of(self)} divides by weights that W mixes, which need a W without negative entries unless it is "
+                f"{name_of(self)} divides by weights that W mixes, which need a W without negative "
+                "entries unless it is "
                 f"doubly stochastic, the {topology.name} topology has some; {REMEDIES['column']}"
             )
         phases = range(min(topology.period or 1, _PHASES))
         if needs.symmetric and not all(topology.at(k).symmetric for k in phases):
             raise ValueError(
-                f"{name_of(self)} needs a symmetric W, that of the {topology.name} topology is not; {REMEDIES['symmetric']}"
+                f"{name_of(self)} needs a symmetric W, that of the {topology.name} topology is "
+                f"not; {REMEDIES['symmetric']}"
             )
         step = getattr(self, "step_size", None)
         if getattr(step, "start", step) != "auto" and (cause := self.unstable(topology)):
@@ -183,7 +203,8 @@ class Solver(Described):
         return Bias.NONE if self.exact else Bias.STEP
 
     def unstable(self, topology: Graph) -> str:
-        """Why the disagreement between agents grows on a topology, with a remedy; empty if it does not.
+        """Why the disagreement between agents grows on a topology, with a remedy; empty if it does
+        not.
 
         A warning, no error, where the step size is given, since instability is studied, too.
         """
@@ -191,7 +212,8 @@ class Solver(Described):
 
 
 class FunctionSolver(Solver):
-    """Base class of solvers whose `step` evaluates the functions `F` itself, where it needs them: `step(s, F, W)`.
+    """Base class of solvers whose `step` evaluates the functions `F` itself, where it needs them:
+    `step(s, F, W)`.
 
     What it calls of them stands in `needs.functions`.
 
@@ -266,13 +288,15 @@ def check_dataclass(solver: object) -> None:
     if not dataclasses.is_dataclass(solver):
         name = getattr(solver, "__name__", None) or name_of(solver)
         raise TypeError(
-            f"{name} is no dataclass: write @dataclasses.dataclass(frozen=True) above class {name}, and its parameters with their "
+            f"{name} is no dataclass: write @dataclasses.dataclass(frozen=True) above class "
+            f"{name}, and its parameters with their "
             'types, such as step_size: float | str = "auto"'
         )
 
 
 def with_step_size(solver: S, step_size: StepSize | np.ndarray | Callable[[int], np.ndarray]) -> S:
-    """The same solver with another step size: a number, a function of k, or an array with one number per column.
+    """The same solver with another step size: a number, a function of k, or an array with one
+    number per column.
 
     Examples
     --------
@@ -290,7 +314,8 @@ def at_step(solver: S, k: int) -> S:
 
 
 def state(solver: Solver, method: str, s: T, shape: tuple[int, ...]) -> T:
-    """The state `s` that a method of a solver has returned, checked: a NamedTuple with the rows `X` of the given shape.
+    """The state `s` that a method of a solver has returned, checked: a NamedTuple with the rows `X`
+    of the given shape.
 
     Raises
     ------
@@ -300,7 +325,8 @@ def state(solver: Solver, method: str, s: T, shape: tuple[int, ...]) -> T:
     if not (isinstance(s, tuple) and hasattr(s, "_fields") and hasattr(s, "X")):
         fields = f" with the fields {', '.join(s._fields)}" if hasattr(s, "_fields") else ""
         raise TypeError(
-            f"{what}, got {'None: is a return missing?' if s is None else f'a {type(s).__name__}{fields}'}"
+            f"{what}, got "
+            f"{'None: is a return missing?' if s is None else f'a {type(s).__name__}{fields}'}"
         )
     if tuple(getattr(s.X, "shape", ())) != shape:
         given = (
@@ -414,12 +440,14 @@ def disagreement(
     remedy: str,
     steps: int = 1,
 ) -> str:
-    """For which eigenvalue of `W` the disagreement between agents grows with a small step size, and a remedy; empty if for none.
+    """For which eigenvalue of `W` the disagreement between agents grows with a small step size, and
+    a remedy; empty if for none.
 
     Parameters
     ----------
     roots : callable
-        `roots(lam)`: the coefficients, highest power first, of the characteristic polynomial for the eigenvalue `lam`.
+        `roots(lam)`: the coefficients, highest power first, of the characteristic polynomial for
+        the eigenvalue `lam`.
     remedy : str
         For real eigenvalues; complex ones belong to a directed graph.
     steps : int
@@ -436,6 +464,7 @@ def disagreement(
     if abs(worst.imag) > 1e-9:
         remedy = "use an undirected graph, such as topology.symmetric_exponential(n), or GradientTracking, which needs none"
     return (
-        f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue {worst:.3g}, for which the "
+        f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue "
+        f"{worst:.3g}, for which the "
         f"disagreement grows by a factor of {growth ** (1 / steps):.3g} per step; {remedy}"
     )

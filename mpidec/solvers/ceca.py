@@ -16,12 +16,14 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class DSGDCECA(Solver):
-    r"""DSGD-CECA: two variables per agent, one of which is sent to one agent in each round; for any number of agents.
+    r"""DSGD-CECA: two variables per agent, one of which is sent to one agent in each round; for any
+    number of agents.
 
-    A row of `X` averages over an agent and the :math:`n_r` agents before it, a row of `Y` over those :math:`n_r` agents
-    alone.  Round r of the schedule has the binary digit :math:`\delta_r` of n - 1, and :math:`n_{r+1} = 2 n_r + \delta_r`.
-    With the gradient `G` at `X` if :math:`\delta_r = 1` and at `Y` otherwise, :math:`X' = X - \alpha G`,
-    :math:`Y' = Y - \alpha G`, and s(i) the agent that sends to i,
+    A row of `X` averages over an agent and the :math:`n_r` agents before it, a row of `Y` over
+    those :math:`n_r` agents alone.  Round r of the schedule has the binary digit :math:`\delta_r`
+    of n - 1, and :math:`n_{r+1} = 2 n_r + \delta_r`. With the gradient `G` at `X` if
+    :math:`\delta_r = 1` and at `Y` otherwise, :math:`X' = X - \alpha G`, :math:`Y' = Y - \alpha G`,
+    and s(i) the agent that sends to i,
 
     .. math::
         \delta_r = 1:\; X_i^+ &= \tfrac{1}{2} (X'_i + X'_{s(i)}), &
@@ -29,7 +31,8 @@ class DSGDCECA(Solver):
         \delta_r = 0:\; X_i^+ &= \tfrac{(n_r + 1) X'_i + n_r Y'_{s(i)}}{2 n_r + 1}, &
                         Y_i^+ &= \tfrac{1}{2} (Y'_i + Y'_{s(i)})
 
-    With `step_size=0` every row of `X` is the exact average after :math:`\lceil \log_2 n \rceil` rounds.
+    With `step_size=0` every row of `X` is the exact average after :math:`\lceil \log_2 n \rceil`
+    rounds.
 
     Parameters
     ----------
@@ -38,8 +41,9 @@ class DSGDCECA(Solver):
 
     Notes
     -----
-    Sent per step: one row to one agent: of :math:`X'` if :math:`\delta_r = 1`, of :math:`Y'` otherwise.  `W`:
-    `topology.ceca(n, ports=1 | 2)`, with two ports for any n, and with one port (the partner sends back) for even n.
+    Sent per step: one row to one agent: of :math:`X'` if :math:`\delta_r = 1`, of :math:`Y'`
+    otherwise.  `W`: `topology.ceca(n, ports=1 | 2)`, with two ports for any n, and with one port
+    (the partner sends back) for even n.
 
     Examples
     --------
@@ -55,8 +59,9 @@ class DSGDCECA(Solver):
 
     References
     ----------
-    L. Ding, K. Jin, B. Ying, K. Yuan, W. Yin, "DSGD-CECA: decentralized SGD with communication-optimal exact consensus
-    algorithm", ICML 2023, Algorithm 1 with equations (8), (9); with one port, equation (7).
+    L. Ding, K. Jin, B. Ying, K. Yuan, W. Yin, "DSGD-CECA: decentralized SGD with
+    communication-optimal exact consensus algorithm", ICML 2023, Algorithm 1 with equations (8),
+    (9); with one port, equation (7).
     """
 
     keeps_rows: ClassVar = True
@@ -89,7 +94,8 @@ class DSGDCECA(Solver):
     def check(self, topology: Graph) -> None:
         if topology.name != "ceca":
             raise ValueError(
-                f"{name_of(self)} needs topology.ceca(n, ports=1 | 2), got the {topology.name} topology"
+                f"{name_of(self)} needs topology.ceca(n, ports=1 | 2), got the {topology.name} "
+                "topology"
             )
 
 

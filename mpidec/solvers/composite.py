@@ -24,7 +24,8 @@ class NIDS(FunctionSolver):
                    Z^1 = X^0 - \alpha \nabla S(X^0) \\
         X^{k+1} &= \mathrm{prox}_{\alpha r}(Z^{k+1})
 
-    for :math:`f_i = s_i + r` with smooth :math:`s_i` and a term r (an l1 norm, a box) whose proximal point is inexpensive.
+    for :math:`f_i = s_i + r` with smooth :math:`s_i` and a term r (an l1 norm, a box) whose
+    proximal point is inexpensive.
 
     Parameters
     ----------
@@ -33,9 +34,9 @@ class NIDS(FunctionSolver):
 
     Notes
     -----
-    Sent per step: one row to each neighbour, nothing in step 0.  `W`: symmetric, doubly stochastic; constant in time.  The paper's
-    :math:`\tilde W = I - c \alpha (I - W)` has c = 1 / (2 alpha).  Without a term, the steps are those of `ExactDiffusion` but for
-    the first.
+    Sent per step: one row to each neighbour, nothing in step 0.  `W`: symmetric, doubly stochastic;
+    constant in time.  The paper's :math:`\tilde W = I - c \alpha (I - W)` has c = 1 / (2 alpha).
+    Without a term, the steps are those of `ExactDiffusion` but for the first.
 
     Examples
     --------
@@ -47,8 +48,8 @@ class NIDS(FunctionSolver):
 
     References
     ----------
-    Z. Li, W. Shi, M. Yan, "A decentralized proximal-gradient method with network independent step-sizes and separated convergence
-    rates", IEEE TSP 67 (2019).
+    Z. Li, W. Shi, M. Yan, "A decentralized proximal-gradient method with network independent
+    step-sizes and separated convergence rates", IEEE TSP 67 (2019).
     """
 
     keeps_rows: ClassVar = True
@@ -89,8 +90,9 @@ class PGEXTRA(FunctionSolver):
         X^{k+1} &= \mathrm{prox}_{\alpha r}(Z^{k+1}) \\
         D^{k+1} &= D^k + (X^k - W X^k) / 2, \qquad D^0 = 0
 
-    for :math:`f_i = s_i + r` with smooth :math:`s_i` and a term r.  This is the cumulative form; subtracting two steps gives the
-    usual :math:`Z^{k+2} = W X^{k+1} + Z^{k+1} - \tfrac{I + W}{2} X^k - \alpha (\nabla S(X^{k+1}) - \nabla S(X^k))`.
+    for :math:`f_i = s_i + r` with smooth :math:`s_i` and a term r.  This is the cumulative form;
+    subtracting two steps gives the usual :math:`Z^{k+2} = W X^{k+1} + Z^{k+1} - \tfrac{I + W}{2}
+    X^k - \alpha (\nabla S(X^{k+1}) - \nabla S(X^k))`.
 
     Parameters
     ----------
@@ -99,7 +101,8 @@ class PGEXTRA(FunctionSolver):
 
     Notes
     -----
-    Sent per step: one row, of :math:`X^k`, to each neighbour.  `W`: symmetric, doubly stochastic; constant in time.
+    Sent per step: one row, of :math:`X^k`, to each neighbour.  `W`: symmetric, doubly stochastic;
+    constant in time.
 
     Examples
     --------
@@ -111,7 +114,8 @@ class PGEXTRA(FunctionSolver):
 
     References
     ----------
-    W. Shi, Q. Ling, G. Wu, W. Yin, "A proximal gradient algorithm for decentralized composite optimization", IEEE TSP 63 (2015).
+    W. Shi, Q. Ling, G. Wu, W. Yin, "A proximal gradient algorithm for decentralized composite
+    optimization", IEEE TSP 63 (2015).
     """
 
     keeps_rows: ClassVar = True
@@ -156,8 +160,9 @@ class ProximalGradientTracking(FunctionSolver):
 
     Notes
     -----
-    Sent per step: two rows to each neighbour: of :math:`Y^{k-1} + \nabla S(X^k) - \nabla S(X^{k-1})`, and then the proximal points
-    (only these in step 0).  `W`: doubly stochastic, directed or not, constant or varying in time.
+    Sent per step: two rows to each neighbour: of :math:`Y^{k-1} + \nabla S(X^k) - \nabla
+    S(X^{k-1})`, and then the proximal points (only these in step 0).  `W`: doubly stochastic,
+    directed or not, constant or varying in time.
 
     Examples
     --------
@@ -170,8 +175,9 @@ class ProximalGradientTracking(FunctionSolver):
 
     References
     ----------
-    Y. Sun, G. Scutari, A. Daneshmand, "Distributed optimization based on gradient tracking revisited: enhancing convergence
-    rate via surrogation", SIAM J. Optim. 32 (2022), with a linear surrogate and the step 1.
+    Y. Sun, G. Scutari, A. Daneshmand, "Distributed optimization based on gradient tracking
+    revisited: enhancing convergence rate via surrogation", SIAM J. Optim. 32 (2022), with a linear
+    surrogate and the step 1.
     """
 
     keeps_rows: ClassVar = True
@@ -217,9 +223,10 @@ class MGSkip(FunctionSolver, Skipping):
 
     Notes
     -----
-    Sent per step, p times on average: one row, of :math:`Z^k`, to each neighbour, in each round of gossip.  The rounds are those of
-    the mixer: ``mixing=lambda W: W.accelerate(K)`` (Chebyshev, K about one over the square root of the spectral gap) or
-    ``W.repeat(K)``; in experiments, `mixing.accelerate`.  `W`: symmetric, doubly stochastic, constant in time.
+    Sent per step, p times on average: one row, of :math:`Z^k`, to each neighbour, in each round of
+    gossip.  The rounds are those of the mixer: ``mixing=lambda W: W.accelerate(K)`` (Chebyshev, K
+    about one over the square root of the spectral gap) or ``W.repeat(K)``; in experiments,
+    `mixing.accelerate`.  `W`: symmetric, doubly stochastic, constant in time.
 
     Examples
     --------
@@ -232,8 +239,8 @@ class MGSkip(FunctionSolver, Skipping):
 
     References
     ----------
-    L. Guo, X. Shi, L. Wang, J. Cao, "A proximal gradient method with probabilistic multi-gossip communications for decentralized
-    composite optimization", arXiv 2312.11861.
+    L. Guo, X. Shi, L. Wang, J. Cao, "A proximal gradient method with probabilistic multi-gossip
+    communications for decentralized composite optimization", arXiv 2312.11861.
     """
 
     needs: ClassVar = Needs(functions=("grad", "prox"))

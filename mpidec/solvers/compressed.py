@@ -1,4 +1,6 @@
-"""Methods with compressed communication: their codec and their memory are those of the mixer, `W.compress(...)`."""
+"""Methods with compressed communication: their codec and their memory are those of the mixer,
+`W.compress(...)`.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ class CHOCO(Solver):
         \hat X^{k+1} &= \hat X^k + C(X^{k+1/2} - \hat X^k), \qquad \hat X^0 = 0 \\
         X^{k+1} &= X^{k+1/2} + \gamma (W - I) \hat X^{k+1}
 
-    The last two lines are what a mixer with error feedback computes from :math:`X^{k+1/2}`; with another mixer this is DGD
-    (atc), whose bias CHOCO keeps, for :math:`I + \gamma (W - I)`.
+    The last two lines are what a mixer with error feedback computes from :math:`X^{k+1/2}`; with
+    another mixer this is DGD (atc), whose bias CHOCO keeps, for :math:`I + \gamma (W - I)`.
 
     Parameters
     ----------
@@ -33,8 +35,9 @@ class CHOCO(Solver):
 
     Notes
     -----
-    Sent per step: the encoded row of :math:`X^{k+1/2} - \hat X^k` to each neighbour.  C and :math:`\gamma`:
-    `solve(..., mixing=lambda W: W.compress("top_k", fraction=0.2))`.  `W`: doubly stochastic; constant in time with feedback.
+    Sent per step: the encoded row of :math:`X^{k+1/2} - \hat X^k` to each neighbour.  C and
+    :math:`\gamma`: `solve(..., mixing=lambda W: W.compress("top_k", fraction=0.2))`.  `W`: doubly
+    stochastic; constant in time with feedback.
 
     Examples
     --------
@@ -46,8 +49,8 @@ class CHOCO(Solver):
 
     References
     ----------
-    A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
-    communication", ICML 2019.
+    A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized stochastic optimization and gossip
+    algorithms with compressed communication", ICML 2019.
     """
 
     keeps_rows: ClassVar = True
@@ -73,9 +76,10 @@ class BEER(Solver):
         X^{k+1} &= X^k + \gamma (W - I) H^k - \alpha V^k, & H^{k+1} &= H^k + C(X^{k+1} - H^k) \\
         V^{k+1} &= V^k + \gamma (W - I) Z^k + \nabla F(X^{k+1}) - \nabla F(X^k), & Z^{k+1} &= Z^k + C(V^{k+1} - Z^k)
 
-    with :math:`V^0 = \nabla F(X^0)`, :math:`H^0 = C(X^0)` and :math:`Z^0 = C(V^0)`.  A mixer with error feedback computes
-    :math:`X^k + \gamma (W - I) H^k` and :math:`V^k + \gamma (W - I) Z^k`, and has a memory for each; with another mixer this is
-    `GradientTracking` of variant diging, in two messages.  Exact with any contractive codec, for any heterogeneity.
+    with :math:`V^0 = \nabla F(X^0)`, :math:`H^0 = C(X^0)` and :math:`Z^0 = C(V^0)`.  A mixer with
+    error feedback computes :math:`X^k + \gamma (W - I) H^k` and :math:`V^k + \gamma (W - I) Z^k`,
+    and has a memory for each; with another mixer this is `GradientTracking` of variant diging, in
+    two messages.  Exact with any contractive codec, for any heterogeneity.
 
     Parameters
     ----------
@@ -85,9 +89,9 @@ class BEER(Solver):
     Notes
     -----
     Sent per step: two encoded rows to each neighbour, one after the other.  C and :math:`\gamma`:
-    `solve(..., mixing=lambda W: W.compress("top_k", fraction=0.2))`.  In the paper :math:`H^0 = Z^0 = 0`: here nothing is lost in
-    step 0.  C-GT differs by a memory that moves by a part of the difference.  `W`: doubly stochastic; constant in time with
-    feedback.
+    `solve(..., mixing=lambda W: W.compress("top_k", fraction=0.2))`.  In the paper :math:`H^0 = Z^0
+    = 0`: here nothing is lost in step 0.  C-GT differs by a memory that moves by a part of the
+    difference.  `W`: doubly stochastic; constant in time with feedback.
 
     Examples
     --------
@@ -99,10 +103,10 @@ class BEER(Solver):
 
     References
     ----------
-    H. Zhao, B. Li, Z. Li, P. Richtarik, Y. Chi, "BEER: fast O(1/T) rate for decentralized nonconvex optimization with
-    communication compression", NeurIPS 2022.
-    Y. Liao, Z. Li, K. Huang, S. Pu, "A compressed gradient tracking method for decentralized optimization with linear
-    convergence", IEEE TAC 67 (2022): C-GT.
+    H. Zhao, B. Li, Z. Li, P. Richtarik, Y. Chi, "BEER: fast O(1/T) rate for decentralized nonconvex
+    optimization with communication compression", NeurIPS 2022. Y. Liao, Z. Li, K. Huang, S. Pu, "A
+    compressed gradient tracking method for decentralized optimization with linear convergence",
+    IEEE TAC 67 (2022): C-GT.
     """
 
     keeps_rows: ClassVar = True
@@ -124,7 +128,8 @@ class BEER(Solver):
 
 @dataclass(frozen=True)
 class MoTEF(Solver):
-    r"""MoTEF, momentum tracking with error feedback: BEER that tracks a moving average M of the gradients.
+    r"""MoTEF, momentum tracking with error feedback: BEER that tracks a moving average M of the
+    gradients.
 
     .. math::
         M^{k+1} &= (1 - \lambda) M^k + \lambda \nabla F(X^{k+1}), \qquad M^0 = \nabla F(X^0) \\
@@ -138,8 +143,8 @@ class MoTEF(Solver):
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`
     momentum : float
-        :math:`\lambda`, in (0, 1]: the part of the newest gradient.  The smaller it is, the less noise of the gradients remains,
-        and the more steps exact gradients take.
+        :math:`\lambda`, in (0, 1]: the part of the newest gradient.  The smaller it is, the less
+        noise of the gradients remains, and the more steps exact gradients take.
 
     Notes
     -----
@@ -155,8 +160,8 @@ class MoTEF(Solver):
 
     References
     ----------
-    R. Islamov, Y. Gao, S. U. Stich, "Towards faster decentralized stochastic optimization with communication compression",
-    ICLR 2025.
+    R. Islamov, Y. Gao, S. U. Stich, "Towards faster decentralized stochastic optimization with
+    communication compression", ICLR 2025.
     """
 
     keeps_rows: ClassVar = True
@@ -189,25 +194,28 @@ class LEAD(Solver):
         X^{k+1} &= Y^k - \tfrac{\gamma}{2} (I - W) \hat Y^k \\
         D^{k+1} &= D^k + \beta \tfrac{\gamma}{2 \alpha} (I - W) \hat Y^k
 
-    The second line is the memory of a mixer with error feedback, which returns :math:`Y^k + \gamma (W - I) \hat Y^k`; with
-    another mixer this is `ExactDiffusion`, also known as NIDS, in other variables.  The method of the paper is :math:`\beta = 1`.
+    The second line is the memory of a mixer with error feedback, which returns :math:`Y^k + \gamma
+    (W - I) \hat Y^k`; with another mixer this is `ExactDiffusion`, also known as NIDS, in other
+    variables.  The method of the paper is :math:`\beta = 1`.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`; about 1 / L
     dual : float, optional
-        :math:`\beta`, in (0, 1]; by default :math:`\gamma`, which is 1 without a codec.  :math:`\hat Y` follows Y within about
-        :math:`1 / \delta` steps, during which D goes on growing: with :math:`\beta = 1` and a biased codec such as top_k,
-        only curvature times step size damps that, so that small steps and flat functions diverge.
+        :math:`\beta`, in (0, 1]; by default :math:`\gamma`, which is 1 without a codec.
+        :math:`\hat Y` follows Y within about :math:`1 / \delta` steps, during which D goes on
+        growing: with :math:`\beta = 1` and a biased codec such as top_k, only curvature times step
+        size damps that, so that small steps and flat functions diverge.
 
     Notes
     -----
-    Sent per step: one encoded row, of :math:`Y^k - \hat Y^{k-1}`, to each neighbour.  C and :math:`\gamma`:
-    `solve(..., mixing=lambda W: W.compress("top_k", fraction=0.2))`.  The theory is for :math:`\beta = 1` and unbiased codecs, for
-    which the mixer takes :math:`C / (1 + \omega)`.  With an estimate that moves by a part :math:`\delta` of the difference in
-    each step, the agents' disagreement about linear functions falls if :math:`\beta < \delta / (1 - \delta)`, about twice the
-    default or more.  `W`: symmetric, doubly stochastic; constant in time.
+    Sent per step: one encoded row, of :math:`Y^k - \hat Y^{k-1}`, to each neighbour.  C and
+    :math:`\gamma`: `solve(..., mixing=lambda W: W.compress("top_k", fraction=0.2))`.  The theory is
+    for :math:`\beta = 1` and unbiased codecs, for which the mixer takes :math:`C / (1 + \omega)`.
+    With an estimate that moves by a part :math:`\delta` of the difference in each step, the agents'
+    disagreement about linear functions falls if :math:`\beta < \delta / (1 - \delta)`, about twice
+    the default or more.  `W`: symmetric, doubly stochastic; constant in time.
 
     Examples
     --------
@@ -219,8 +227,8 @@ class LEAD(Solver):
 
     References
     ----------
-    X. Liu, Y. Li, R. Wang, J. Tang, M. Yan, "Linear convergent decentralized optimization with compression", ICLR 2021,
-    with its memory step equal to 1.
+    X. Liu, Y. Li, R. Wang, J. Tang, M. Yan, "Linear convergent decentralized optimization with
+    compression", ICLR 2021, with its memory step equal to 1.
     """
 
     keeps_rows: ClassVar = True

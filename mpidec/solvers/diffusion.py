@@ -22,8 +22,8 @@ class Consensus(Solver):
 
     Notes
     -----
-    Sent per step: one row, of :math:`X^k`, to each neighbour.  `W`: doubly stochastic for the average, row stochastic for a
-    weighted average; constant or varying in time.
+    Sent per step: one row, of :math:`X^k`, to each neighbour.  `W`: doubly stochastic for the
+    average, row stochastic for a weighted average; constant or varying in time.
 
     Examples
     --------
@@ -35,7 +35,8 @@ class Consensus(Solver):
 
     References
     ----------
-    L. Xiao, S. Boyd, "Fast linear iterations for distributed averaging", Systems & Control Letters 53 (2004).
+    L. Xiao, S. Boyd, "Fast linear iterations for distributed averaging", Systems & Control Letters
+    53 (2004).
     """
 
     needs: ClassVar = Needs(functions=(), kinds=("doubly", "row"), graph="exponential")
@@ -64,9 +65,10 @@ class DGD(Solver):
         \text{atc}:\; X^{k+1} &= W^k (X^k - \alpha \nabla F(X^k)) \\
         \text{cta}:\; X^{k+1} &= \Phi^k - \alpha \nabla F(\Phi^k), \quad \Phi^k = W^k X^k
 
-    Adapt-while-combine (default) is what the literature calls DGD; its mixing can overlap with the gradient.  Adapt-then-combine
-    and combine-then-adapt are `Diffusion`; they allow larger step sizes.  With a constant step size the agents end near the
-    optimum, at a distance proportional to `step_size` and to the heterogeneity of their data.
+    Adapt-while-combine (default) is what the literature calls DGD; its mixing can overlap with the
+    gradient.  Adapt-then-combine and combine-then-adapt are `Diffusion`; they allow larger step
+    sizes.  With a constant step size the agents end near the optimum, at a distance proportional to
+    `step_size` and to the heterogeneity of their data.
 
     Parameters
     ----------
@@ -76,9 +78,9 @@ class DGD(Solver):
 
     Notes
     -----
-    Sent per step: one row to each neighbour: of :math:`X^k - \alpha \nabla F(X^k)` (atc), of :math:`X^k` (awc), or of
-    :math:`X^{k+1}` (cta: step k ends with :math:`\Phi^{k+1} = W^{k+1} X^{k+1}`, `init` with :math:`\Phi^0`).  `W`: doubly
-    stochastic, constant or varying in time.
+    Sent per step: one row to each neighbour: of :math:`X^k - \alpha \nabla F(X^k)` (atc), of
+    :math:`X^k` (awc), or of :math:`X^{k+1}` (cta: step k ends with :math:`\Phi^{k+1} = W^{k+1}
+    X^{k+1}`, `init` with :math:`\Phi^0`).  `W`: doubly stochastic, constant or varying in time.
 
     Examples
     --------
@@ -89,8 +91,9 @@ class DGD(Solver):
 
     References
     ----------
-    awc: A. Nedic, A. Ozdaglar, "Distributed subgradient methods for multi-agent optimization", IEEE TAC 54 (2009).
-    atc, cta: F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010).
+    awc: A. Nedic, A. Ozdaglar, "Distributed subgradient methods for multi-agent optimization", IEEE
+    TAC 54 (2009). atc, cta: F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed
+    estimation", IEEE TSP 58 (2010).
     """
 
     keeps_rows: ClassVar = True
@@ -128,7 +131,8 @@ class DGD(Solver):
 
 @dataclass(frozen=True)
 class Diffusion(DGD):
-    r"""Diffusion, DGD with the gradient and the mixing one after the other: adapt-then-combine (default) or combine-then-adapt.
+    r"""Diffusion, DGD with the gradient and the mixing one after the other: adapt-then-combine
+    (default) or combine-then-adapt.
 
     .. math::
         \text{atc}:\; \Psi^k &= X^k - \alpha \nabla F(X^k), & X^{k+1} &= W^k \Psi^k \\
@@ -141,8 +145,8 @@ class Diffusion(DGD):
 
     Notes
     -----
-    Sent per step: one row to each neighbour: of :math:`\Psi^k` (atc), or of :math:`X^{k+1}` (cta; `init` sends :math:`X^0`).
-    `W`: doubly stochastic, constant or varying in time.
+    Sent per step: one row to each neighbour: of :math:`\Psi^k` (atc), or of :math:`X^{k+1}` (cta;
+    `init` sends :math:`X^0`). `W`: doubly stochastic, constant or varying in time.
 
     Examples
     --------
@@ -151,7 +155,8 @@ class Diffusion(DGD):
 
     References
     ----------
-    F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010).
+    F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58
+    (2010).
     """
 
     order: Annotated[str, Choice("atc", "cta")] = "atc"

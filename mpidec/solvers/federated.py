@@ -1,7 +1,7 @@
 """Federated methods: local steps, then an average over all agents, or over a random sample of them.
 
-The server's variables are rows that all agents hold alike.  With `topology.sampled_average`, `LocalDGD` is FedAvg, and `DiLoCo`
-FedAvg with server momentum.
+The server's variables are rows that all agents hold alike.  With `topology.sampled_average`,
+`LocalDGD` is FedAvg, and `DiLoCo` FedAvg with server momentum.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class FedProx(_LocalSteps):
         Y &\leftarrow Y - \alpha (\nabla F(Y) + \mu (Y - X^t)) \quad H \text{ times}, \text{ from } Y = X^t \\
         X^{t+1} &= W^t Y
 
-    With :math:`\mu = 0` this is `LocalDGD`.  The paper solves the local problem
-    :math:`\min_y f_i(y) + \tfrac\mu2 \|y - x^t\|^2` to any accuracy; H gradient steps are its usual implementation.
+    With :math:`\mu = 0` this is `LocalDGD`.  The paper solves the local problem :math:`\min_y
+    f_i(y) + \tfrac\mu2 \|y - x^t\|^2` to any accuracy; H gradient steps are its usual
+    implementation.
 
     Parameters
     ----------
@@ -41,8 +42,8 @@ class FedProx(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: one row, of `Y`.  `W`: as for `LocalDGD`.  The bias is smaller than that of `LocalDGD` by a factor that falls
-    with :math:`\mu`, and so is the speed.
+    Sent per H steps: one row, of `Y`.  `W`: as for `LocalDGD`.  The bias is smaller than that of
+    `LocalDGD` by a factor that falls with :math:`\mu`, and so is the speed.
 
     Examples
     --------
@@ -53,8 +54,8 @@ class FedProx(_LocalSteps):
 
     References
     ----------
-    T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated optimization in heterogeneous networks", MLSys
-    2020.
+    T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated optimization in
+    heterogeneous networks", MLSys 2020.
     """
 
     needs: ClassVar = Needs(samples=True, graph="complete")
@@ -81,10 +82,11 @@ class FedProx(_LocalSteps):
 
 @dataclass(frozen=True)
 class FedOpt(_LocalSteps):
-    r"""FedOpt: the average movement of the local steps is the pseudo-gradient of an adaptive method (FedAdam, FedYogi, FedAdagrad).
+    r"""FedOpt: the average movement of the local steps is the pseudo-gradient of an adaptive method
+    (FedAdam, FedYogi, FedAdagrad).
 
-    With `Y` the end of H local steps :math:`Y \leftarrow Y - \alpha \nabla F(Y)` from :math:`X^t`, and squares, roots and quotients
-    entry by entry,
+    With `Y` the end of H local steps :math:`Y \leftarrow Y - \alpha \nabla F(Y)` from :math:`X^t`,
+    and squares, roots and quotients entry by entry,
 
     .. math::
         \Delta^t &= W^t (Y - X^t) \\
@@ -99,7 +101,8 @@ class FedOpt(_LocalSteps):
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`, of the local steps; k counts them.
     outer_step : float
-        :math:`\eta > 0`; an entry moves by about so much in an outer step, whatever :math:`\alpha` is.
+        :math:`\eta > 0`; an entry moves by about so much in an outer step, whatever :math:`\alpha`
+        is.
     method : {"adam", "yogi", "adagrad"}
     momentum, decay : float
         :math:`\beta_1` and :math:`\beta_2`, in [0, 1).
@@ -110,9 +113,10 @@ class FedOpt(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: two rows, of :math:`Y - X^t` and :math:`X^t`, which all agents hold alike but for rounding: without its
-    mixing, small denominators make rounding errors grow.  `W`: the complete graph, or `topology.sampled_average`; with other
-    doubly stochastic graphs it is a variant of this package.
+    Sent per H steps: two rows, of :math:`Y - X^t` and :math:`X^t`, which all agents hold alike but
+    for rounding: without its mixing, small denominators make rounding errors grow.  `W`: the
+    complete graph, or `topology.sampled_average`; with other doubly stochastic graphs it is a
+    variant of this package.
 
     Examples
     --------
@@ -123,8 +127,8 @@ class FedOpt(_LocalSteps):
 
     References
     ----------
-    S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan, "Adaptive federated optimization",
-    ICLR 2021.
+    S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan,
+    "Adaptive federated optimization", ICLR 2021.
     """
 
     needs: ClassVar = Needs(samples=True, graph="complete")
@@ -162,7 +166,8 @@ class FedOpt(_LocalSteps):
 
 @dataclass(frozen=True)
 class SCAFFOLD(_LocalSteps):
-    r"""SCAFFOLD: local steps corrected by control variates; exact for any H, with partial participation, too.
+    r"""SCAFFOLD: local steps corrected by control variates; exact for any H, with partial
+    participation, too.
 
     .. math::
         y_i &\leftarrow y_i - \alpha (\nabla f_i(y_i) + c^t - c_i^t) \quad H \text{ times}, \text{ from } y_i = x^t \\
@@ -175,7 +180,8 @@ class SCAFFOLD(_LocalSteps):
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha`; k counts the local steps, and the outer step uses the step size of the last one.
+        :math:`\alpha`; k counts the local steps, and the outer step uses the step size of the last
+        one.
     outer_step : float
         :math:`\eta > 0`
     local_steps : int
@@ -183,8 +189,9 @@ class SCAFFOLD(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: two rows, of :math:`y_i` and :math:`d_i`, and a number, by which the agents learn how many take part, in one
-    message.  `W`: the complete graph, or `topology.sampled_average`.
+    Sent per H steps: two rows, of :math:`y_i` and :math:`d_i`, and a number, by which the agents
+    learn how many take part, in one message.  `W`: the complete graph, or
+    `topology.sampled_average`.
 
     Examples
     --------
@@ -196,8 +203,8 @@ class SCAFFOLD(_LocalSteps):
 
     References
     ----------
-    S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: stochastic controlled averaging for
-    federated learning", ICML 2020.
+    S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD:
+    stochastic controlled averaging for federated learning", ICML 2020.
     """
 
     needs: ClassVar = Needs(samples=True, graph="complete")
@@ -236,6 +243,7 @@ class SCAFFOLD(_LocalSteps):
             return
         if topology.period != 1 or topology.at(0).spectral_gap() < 1 - 1e-9:
             raise ValueError(
-                f"{name_of(self)} averages over all agents, or over a sample of them, the {topology.name} topology does not: "
+                f"{name_of(self)} averages over all agents, or over a sample of them, the "
+                f"{topology.name} topology does not: "
                 'use "complete" or "sampled_average", or KGT, its form for other graphs'
             )

@@ -29,7 +29,8 @@ ASK = {
 
 
 def adapt(cls: type[Any]) -> None:
-    """Give a class `needs` and `ask` for the attributes of version 0.1 that it declares, and warn of them.
+    """Give a class `needs` and `ask` for the attributes of version 0.1 that it declares, and warn
+    of them.
 
     Raises
     ------
@@ -53,8 +54,10 @@ def adapt(cls: type[Any]) -> None:
     cls.needs = dataclasses.replace(cls.needs, **changes)
     text = ", ".join(f"{name}={value!r}" for name, value in changes.items())
     warnings.warn(
-        f"{cls.__name__} declares {', '.join(given)}, as solvers of version 0.1 do: declare needs = Needs({text})"
-        f"{' and a method ask(self, F, s)' if 'functions' in changes else ''} (mpidec.solvers.Needs)",
+        f"{cls.__name__} declares {', '.join(given)}, as solvers of version 0.1 do: declare needs "
+        f"= Needs({text})"
+        f"{' and a method ask(self, F, s)' if 'functions' in changes else ''} "
+        "(mpidec.solvers.Needs)",
         FutureWarning,
         stacklevel=4,
     )

@@ -16,7 +16,8 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class GradientTracking(Solver):
-    r"""Gradient tracking in its three orders: each agent descends along its estimate `Y` of the average gradient.
+    r"""Gradient tracking in its three orders: each agent descends along its estimate `Y` of the
+    average gradient.
 
     .. math::
         \text{atc}:\;      X^{k+1} &= W^k (X^k - \alpha Y^k), &
@@ -24,16 +25,19 @@ class GradientTracking(Solver):
         \text{semi-atc}:\; X^{k+1} &= W^k (X^k - \alpha Y^k), & Y^{k+1} &= W^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k) \\
         \text{diging}:\;   X^{k+1} &= W^k X^k - \alpha Y^k,   & Y^{k+1} &= W^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)
 
-    with :math:`Y^0 = \nabla F(X^0)`.  The average of the rows of `Y` is the average of the gradients at every step.
+    with :math:`Y^0 = \nabla F(X^0)`.  The average of the rows of `Y` is the average of the
+    gradients at every step.
 
-    Step k computes :math:`X^{k+1}` from the gradient at :math:`X^k` and communicates with :math:`W^k` alone.  In atc,
-    :math:`Y^{k+1}` needs the gradient at :math:`X^{k+1}`, so it is mixed in step k + 1, with the operator of that step: hence
-    :math:`W^{k+1}` above.  The paper of atc has a constant `W`.
+    Step k computes :math:`X^{k+1}` from the gradient at :math:`X^k` and communicates with
+    :math:`W^k` alone.  In atc, :math:`Y^{k+1}` needs the gradient at :math:`X^{k+1}`, so it is
+    mixed in step k + 1, with the operator of that step: hence :math:`W^{k+1}` above.  The paper of
+    atc has a constant `W`.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha`; of the order of (1 - sigma_2)^2 / L in theory, often 1/(2 L) to 1/(10 L) in practice.
+        :math:`\alpha`; of the order of (1 - sigma_2)^2 / L in theory, often 1/(2 L) to 1/(10 L) in
+        practice.
     variant : {"atc", "semi-atc", "diging"}
 
     Notes
@@ -54,9 +58,9 @@ class GradientTracking(Solver):
     References
     ----------
     atc: J. Xu, S. Zhu, Y. Soh, L. Xie, "Augmented distributed gradient methods", IEEE CDC 2015.
-    diging: A. Nedic, A. Olshevsky, W. Shi, "Achieving geometric convergence for distributed optimization over time-varying
-    graphs", SIAM J. Optim. 27 (2017).
-    semi-atc: G. Qu, N. Li, "Harnessing smoothness to accelerate distributed optimization", IEEE TCNS 5 (2018), Section III.
+    diging: A. Nedic, A. Olshevsky, W. Shi, "Achieving geometric convergence for distributed
+    optimization over time-varying graphs", SIAM J. Optim. 27 (2017). semi-atc: G. Qu, N. Li,
+    "Harnessing smoothness to accelerate distributed optimization", IEEE TCNS 5 (2018), Section III.
     """
 
     keeps_rows: ClassVar = True

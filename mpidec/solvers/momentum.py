@@ -36,7 +36,8 @@ class _Momentum(Solver):
 
 @dataclass(frozen=True)
 class DecentralizedMomentum(_Momentum):
-    r"""Decentralized momentum SGD (DmSGD): each agent descends with a momentum of its own, and the iterates are mixed.
+    r"""Decentralized momentum SGD (DmSGD): each agent descends with a momentum of its own, and the
+    iterates are mixed.
 
     .. math::
         M^{k+1} &= \beta M^k + \nabla F(X^k), \qquad M^0 = 0 \\
@@ -44,8 +45,9 @@ class DecentralizedMomentum(_Momentum):
 
     With `nesterov`, :math:`X^{k+1} = W^k (X^k - \alpha (\nabla F(X^k) + \beta M^{k+1}))`.
 
-    Momentum increases the bias: the fixed points are those of `DGD` with the step size :math:`\alpha / (1 - \beta)`.  `DecentLaM`
-    has the bias of the step size :math:`\alpha`, at the same cost.
+    Momentum increases the bias: the fixed points are those of `DGD` with the step size
+    :math:`\alpha / (1 - \beta)`.  `DecentLaM` has the bias of the step size :math:`\alpha`, at the
+    same cost.
 
     Parameters
     ----------
@@ -57,8 +59,8 @@ class DecentralizedMomentum(_Momentum):
 
     Notes
     -----
-    Sent per step: one row, of the descended iterate, to each neighbour; momentum is never sent.  `W`: doubly stochastic, constant
-    or varying in time.
+    Sent per step: one row, of the descended iterate, to each neighbour; momentum is never sent.
+    `W`: doubly stochastic, constant or varying in time.
 
     Examples
     --------
@@ -69,8 +71,8 @@ class DecentralizedMomentum(_Momentum):
 
     References
     ----------
-    T. Lin, S. P. Karimireddy, S. Stich, M. Jaggi, "Quasi-global momentum: accelerating decentralized deep learning on
-    heterogeneous data", ICML 2021 (there DSGDm and DSGDm-N).
+    T. Lin, S. P. Karimireddy, S. Stich, M. Jaggi, "Quasi-global momentum: accelerating
+    decentralized deep learning on heterogeneous data", ICML 2021 (there DSGDm and DSGDm-N).
     """
 
     needs: ClassVar = Needs(graph="exponential")
@@ -87,7 +89,8 @@ class DecentralizedMomentum(_Momentum):
 
 @dataclass(frozen=True)
 class QuasiGlobalMomentum(_Momentum):
-    r"""Quasi-global momentum (QG-DSGDm, QG-DSGDm-N): the buffer follows the movement of the mixed iterate, not the local gradients.
+    r"""Quasi-global momentum (QG-DSGDm, QG-DSGDm-N): the buffer follows the movement of the mixed
+    iterate, not the local gradients.
 
     .. math::
         X^{k+1} &= W^k (X^k - \alpha U^k), \qquad U^k = \beta M^k + \nabla F(X^k) \\
@@ -95,25 +98,27 @@ class QuasiGlobalMomentum(_Momentum):
 
     With `nesterov`, :math:`U^k = \nabla F(X^k) + \beta (\beta M^k + \nabla F(X^k))`.
 
-    The movement of the mixed iterate is close to that of the average, so the buffers of agents with different data agree far
-    better than those of `DecentralizedMomentum`.
+    The movement of the mixed iterate is close to that of the average, so the buffers of agents with
+    different data agree far better than those of `DecentralizedMomentum`.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha`.  In a step with :math:`\alpha = 0`, as at the start of a warm-up, the movement counts as zero.
+        :math:`\alpha`.  In a step with :math:`\alpha = 0`, as at the start of a warm-up, the
+        movement counts as zero.
     momentum : float
         :math:`\beta`, in [0, 1).
     nesterov : bool
     normalized : bool
-        Whether to divide :math:`U^k` by :math:`1 + \beta`, so that equal gradients give steps of length
-        :math:`\alpha \|\nabla F\|` in the long run instead of :math:`\alpha \|\nabla F\| / (1 - \beta)` (the simulations of
-        RelaySGD; not with `nesterov`).
+        Whether to divide :math:`U^k` by :math:`1 + \beta`, so that equal gradients give steps of
+        length :math:`\alpha \|\nabla F\|` in the long run instead of :math:`\alpha \|\nabla F\| /
+        (1 - \beta)` (the simulations of RelaySGD; not with `nesterov`).
 
     Notes
     -----
-    Sent per step: one row, of :math:`X^k - \alpha U^k`, to each neighbour.  `W`: doubly stochastic, constant or varying in time.
-    A constant `W` whose eigenvalues make the method unstable causes a warning.
+    Sent per step: one row, of :math:`X^k - \alpha U^k`, to each neighbour.  `W`: doubly stochastic,
+    constant or varying in time. A constant `W` whose eigenvalues make the method unstable causes a
+    warning.
 
     Examples
     --------
@@ -124,8 +129,8 @@ class QuasiGlobalMomentum(_Momentum):
 
     References
     ----------
-    T. Lin, S. P. Karimireddy, S. Stich, M. Jaggi, "Quasi-global momentum: accelerating decentralized deep learning on
-    heterogeneous data", ICML 2021.
+    T. Lin, S. P. Karimireddy, S. Stich, M. Jaggi, "Quasi-global momentum: accelerating
+    decentralized deep learning on heterogeneous data", ICML 2021.
     """
 
     step_size: StepSize = "auto"
@@ -137,7 +142,8 @@ class QuasiGlobalMomentum(_Momentum):
         super().__post_init__()
         if self.nesterov and self.normalized:
             raise ValueError(
-                f"{name_of(self)}: normalized is for the method without Nesterov's momentum: give nesterov=False"
+                f"{name_of(self)}: normalized is for the method without Nesterov's momentum: give "
+                "nesterov=False"
             )
 
     def step(self, s: MomentumState, G: np.ndarray, W: Operator) -> MomentumState:
@@ -171,26 +177,30 @@ class DecentLaM(_Momentum):
         M^{k+1} &= \beta M^k + \tilde{G}^k, \qquad M^0 = 0 \\
         X^{k+1} &= X^k - \alpha M^{k+1} = W (X^k - \alpha \nabla F(X^k)) - \alpha \beta M^k
 
-    This is momentum on the steps of DGD as a whole, mixing included, instead of momentum on the gradients alone.
+    This is momentum on the steps of DGD as a whole, mixing included, instead of momentum on the
+    gradients alone.
 
-    At a fixed point, :math:`X^{k+1} = X^k` gives :math:`M = 0`, then :math:`M = \beta M + \tilde{G}` gives
-    :math:`\tilde{G} = 0`, which is :math:`X = W (X - \alpha \nabla F(X))`: the fixed point of `DGD`, whatever :math:`\beta` is.
-    That of `DecentralizedMomentum` solves :math:`X = W (X - \tfrac{\alpha}{1 - \beta} \nabla F(X))`: for :math:`\beta = 0.9`,
-    its bias is that of a step size 10 times as large.
+    At a fixed point, :math:`X^{k+1} = X^k` gives :math:`M = 0`, then :math:`M = \beta M +
+    \tilde{G}` gives :math:`\tilde{G} = 0`, which is :math:`X = W (X - \alpha \nabla F(X))`: the
+    fixed point of `DGD`, whatever :math:`\beta` is. That of `DecentralizedMomentum` solves :math:`X
+    = W (X - \tfrac{\alpha}{1 - \beta} \nabla F(X))`: for :math:`\beta = 0.9`, its bias is that of a
+    step size 10 times as large.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha`.  In a step with :math:`\alpha = 0` the iterates are mixed, and :math:`\tilde{G}` counts as zero.
+        :math:`\alpha`.  In a step with :math:`\alpha = 0` the iterates are mixed, and
+        :math:`\tilde{G}` counts as zero.
     momentum : float
         :math:`\beta`, in [0, 1); 0 for DGD.
 
     Notes
     -----
-    Sent per step: one row, of :math:`X^k - \alpha \nabla F(X^k)`, to each neighbour.  `W`: symmetric, doubly stochastic,
-    constant in time; a `W` whose eigenvalues make the method unstable causes a warning.  On graphs that change, mixing is
-    momentum descent on another quadratic in each step: one-peer graphs, matchings and sleeping agents make it
-    unstable with :math:`\beta = 0.9` at any step size, and cause a warning, too.
+    Sent per step: one row, of :math:`X^k - \alpha \nabla F(X^k)`, to each neighbour.  `W`:
+    symmetric, doubly stochastic, constant in time; a `W` whose eigenvalues make the method unstable
+    causes a warning.  On graphs that change, mixing is momentum descent on another quadratic in
+    each step: one-peer graphs, matchings and sleeping agents make it unstable with :math:`\beta =
+    0.9` at any step size, and cause a warning, too.
 
     Examples
     --------
@@ -205,8 +215,8 @@ class DecentLaM(_Momentum):
 
     References
     ----------
-    K. Yuan, Y. Chen, X. Huang, Y. Zhang, P. Pan, Y. Xu, W. Yin, "DecentLaM: decentralized momentum SGD for large-batch deep
-    training", ICCV 2021.
+    K. Yuan, Y. Chen, X. Huang, Y. Zhang, P. Pan, Y. Xu, W. Yin, "DecentLaM: decentralized momentum
+    SGD for large-batch deep training", ICCV 2021.
     """
 
     step_size: StepSize = "auto"
@@ -228,7 +238,9 @@ class DecentLaM(_Momentum):
         ) or self._over_schedule(topology)
 
     def _over_schedule(self, topology: Graph) -> str:
-        """Why the disagreement grows on graphs that change, with a step size of 0; empty if it does not."""
+        """Why the disagreement grows on graphs that change, with a step size of 0; empty if it
+        does not.
+        """
         if topology.period == 1 or not 1 < topology.n <= _LARGE:
             return ""
         X = np.random.default_rng(0).standard_normal((topology.n, 4))
@@ -243,7 +255,9 @@ class DecentLaM(_Momentum):
         if growth <= _GROWTH:
             return ""
         return (
-            f"{name_of(self)} is unstable on the {topology.name} topology: its momentum of mixings with one W disturbs those "
-            f"with the next, the disagreement grows by a factor of {growth:.3g} per step; use a smaller momentum, or "
+            f"{name_of(self)} is unstable on the {topology.name} topology: its momentum of mixings "
+            "with one W disturbs those "
+            f"with the next, the disagreement grows by a factor of {growth:.3g} per step; use a "
+            "smaller momentum, or "
             "DecentralizedMomentum"
         )

@@ -1,4 +1,6 @@
-"""What a solver needs of the mixing matrix, of the problem and of the record; and the values that its parameters may have."""
+"""What a solver needs of the mixing matrix, of the problem and of the record; and the values
+that its parameters may have.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +16,34 @@ class Needs:
     Parameters
     ----------
     functions : tuple of str
-        The methods of the functions (`mpidec.protocols.Functions`) that `Solver.ask` and a step call: "grad", "value", "prox",
-        "argmin".  A problem with a term (an l1 norm, a constraint) is refused unless "prox" or "argmin" is among them.
+        The methods of the functions (`mpidec.protocols.Functions`) that `Solver.ask` and a step
+        call: "grad", "value", "prox", "argmin".  A problem with a term (an l1 norm, a constraint)
+        is refused unless "prox" or "argmin" is among them.
     kinds : tuple of str
-        The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic, or "pair", a row-stochastic
-        `W.R` and a column-stochastic `W.C`.
+        The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic, or
+        "pair", a row-stochastic `W.R` and a column-stochastic `W.C`.
     symmetric : bool
-        Whether the solver diverges, or converges to another point, unless `W` is symmetric: others are refused.
+        Whether the solver diverges, or converges to another point, unless `W` is symmetric: others
+        are refused.
     positive : bool
-        Whether the solver divides by weights that `W` mixes: they remain > 0 if `W` is doubly stochastic or has no negative
-        entries.
+        Whether the solver divides by weights that `W` mixes: they remain > 0 if `W` is doubly
+        stochastic or has no negative entries.
     samples : bool
-        Whether the average over a sample of the agents may take the place of `W` (`topology.sampled_average`).
+        Whether the average over a sample of the agents may take the place of `W`
+        (`topology.sampled_average`).
     least_delta : float
-        Contraction parameter of a codec below which the solver may diverge; 0 if any codec with error feedback will do.
+        Contraction parameter of a codec below which the solver may diverge; 0 if any codec with
+        error feedback will do.
     uncompressed : str
         Of a solver for compressed communication: the method that it is without a codec.
     graph : str
         Name of a topology that suits the solver, the default on the command line.
     exchange : bool
-        Whether the solver sends a row of its own to each neighbour (`W.exchange`), which excludes mixers with acceleration or
-        error feedback.
+        Whether the solver sends a row of its own to each neighbour (`W.exchange`), which excludes
+        mixers with acceleration or error feedback.
     per_edge : tuple of str
-        Fields of the state with a row per edge into the local agents, which a checkpoint stores edge by edge.
+        Fields of the state with a row per edge into the local agents, which a checkpoint stores
+        edge by edge.
 
     Examples
     --------

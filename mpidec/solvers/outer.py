@@ -1,7 +1,9 @@
-"""Methods with local steps: H gradient steps without communication, then one outer step with one mixing.
+"""Methods with local steps: H gradient steps without communication, then one outer step with one
+mixing.
 
-As a step of training, where another optimizer has taken the local steps, the outer step is that of `local_steps=1`, with the
-pseudo-gradient (start minus end of the local steps, divided by the step size) in place of the gradient.
+As a step of training, where another optimizer has taken the local steps, the outer step is that of
+`local_steps=1`, with the pseudo-gradient (start minus end of the local steps, divided by the step
+size) in place of the gradient.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class LocalDGD(_LocalSteps):
         Y &\leftarrow Y - \alpha \nabla F(Y) \quad H \text{ times}, \text{ from } Y = X^t \\
         X^{t+1} &= W^t Y
 
-    With H = 1 this is `Diffusion`, with the complete graph local SGD, and with `topology.sampled_average` federated averaging
-    (FedAvg) with partial participation.
+    With H = 1 this is `Diffusion`, with the complete graph local SGD, and with
+    `topology.sampled_average` federated averaging (FedAvg) with partial participation.
 
     Parameters
     ----------
@@ -70,8 +72,8 @@ class LocalDGD(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: doubly stochastic, constant or varying in time; mixing t uses
-    :math:`W^t`.  The bias grows with H.
+    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: doubly stochastic, constant or
+    varying in time; mixing t uses :math:`W^t`.  The bias grows with H.
 
     Examples
     --------
@@ -82,8 +84,8 @@ class LocalDGD(_LocalSteps):
 
     References
     ----------
-    A. Koloskova, N. Loizou, S. Boreiri, M. Jaggi, S. Stich, "A unified theory of decentralized SGD with changing topology and local
-    updates", ICML 2020.
+    A. Koloskova, N. Loizou, S. Boreiri, M. Jaggi, S. Stich, "A unified theory of decentralized SGD
+    with changing topology and local updates", ICML 2020.
     """
 
     needs: ClassVar = Needs(samples=True, graph="exponential")
@@ -111,19 +113,20 @@ class SlowMo(_LocalSteps):
         U^{t+1} &= \beta U^t + (X^t - W^t Y) / \alpha, \qquad U^0 = 0 \\
         X^{t+1} &= X^t - a \alpha U^{t+1}
 
-    With the complete graph this is SlowMo as published for local SGD, in which all agents start an outer step at the same point;
-    with other graphs it is a variant of this package.  The paper gossips otherwise: with `gossip=True` every step mixes,
-    :math:`Y \leftarrow W^k (Y - \alpha \nabla F(Y))`, and the outer step follows the last one, without :math:`W^t`.  Over
-    `topology.periodic_average(graph, H)`, whose every H-th mixing is the exact average, this is its algorithm over the
-    graph; over the graph itself the paper's variant without exact averages.
+    With the complete graph this is SlowMo as published for local SGD, in which all agents start an
+    outer step at the same point; with other graphs it is a variant of this package.  The paper
+    gossips otherwise: with `gossip=True` every step mixes, :math:`Y \leftarrow W^k (Y - \alpha
+    \nabla F(Y))`, and the outer step follows the last one, without :math:`W^t`.  Over
+    `topology.periodic_average(graph, H)`, whose every H-th mixing is the exact average, this is its
+    algorithm over the graph; over the graph itself the paper's variant without exact averages.
 
     With H = 1 and a = 1 it is `DecentLaM`, with :math:`\beta = 0` and a = 1 `LocalDGD`.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha`; k counts the local steps, and the outer step uses the step size of the last one.  If this is 0, the movement
-        counts as zero in :math:`U`, and is applied to :math:`X`.
+        :math:`\alpha`; k counts the local steps, and the outer step uses the step size of the last
+        one.  If this is 0, the movement counts as zero in :math:`U`, and is applied to :math:`X`.
     slow_step : float
         a > 0, the slow learning rate.
     momentum : float
@@ -135,8 +138,9 @@ class SlowMo(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps (`gossip`: per step): one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic, constant, such
-    as the complete graph; a `W` whose eigenvalues make the method unstable causes a warning.  With `gossip`, doubly stochastic.
+    Sent per H steps (`gossip`: per step): one row, of `Y`, to each neighbour.  `W`: symmetric,
+    doubly stochastic, constant, such as the complete graph; a `W` whose eigenvalues make the method
+    unstable causes a warning.  With `gossip`, doubly stochastic.
 
     Examples
     --------
@@ -147,8 +151,8 @@ class SlowMo(_LocalSteps):
 
     References
     ----------
-    J. Wang, V. Tantia, N. Ballas, M. Rabbat, "SlowMo: improving communication-efficient distributed SGD with slow momentum",
-    ICLR 2020.
+    J. Wang, V. Tantia, N. Ballas, M. Rabbat, "SlowMo: improving communication-efficient distributed
+    SGD with slow momentum", ICLR 2020.
     """
 
     needs: ClassVar = Needs(samples=True, graph="complete")
@@ -210,8 +214,9 @@ class DiLoCo(_LocalSteps):
         M^{t+1} &= \mu M^t + \Delta^t, \qquad M^0 = 0 \\
         X^{t+1} &= X^t - \eta (\Delta^t + \mu M^{t+1})
 
-    With the complete graph this is DiLoCo as published (with gradient steps as local steps), in which all agents start an outer
-    step at the same point; with other graphs it is a variant of this package.
+    With the complete graph this is DiLoCo as published (with gradient steps as local steps), in
+    which all agents start an outer step at the same point; with other graphs it is a variant of
+    this package.
 
     Parameters
     ----------
@@ -222,12 +227,14 @@ class DiLoCo(_LocalSteps):
     momentum : float
         :math:`\mu`, in [0, 1).
     local_steps : int
-        H, by default 50, the least of the paper's ablation; its own 500 needs runs of many thousand steps
+        H, by default 50, the least of the paper's ablation; its own 500 needs runs of many thousand
+        steps
 
     Notes
     -----
-    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in time, such as the complete
-    graph; a `W` whose eigenvalues make the method unstable causes a warning.
+    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic,
+    constant in time, such as the complete graph; a `W` whose eigenvalues make the method unstable
+    causes a warning.
 
     Examples
     --------
@@ -238,8 +245,9 @@ class DiLoCo(_LocalSteps):
 
     References
     ----------
-    A. Douillard, Q. Feng, A. Rusu, R. Chhaparia, Y. Donchev, A. Kuncoro, M. Ranzato, A. Szlam, J. Shen, "DiLoCo: distributed
-    low-communication training of language models", arXiv:2311.08105 (2023).
+    A. Douillard, Q. Feng, A. Rusu, R. Chhaparia, Y. Donchev, A. Kuncoro, M. Ranzato, A. Szlam, J.
+    Shen, "DiLoCo: distributed low-communication training of language models", arXiv:2311.08105
+    (2023).
     """
 
     needs: ClassVar = Needs(samples=True, graph="complete")
@@ -276,7 +284,8 @@ class DiLoCo(_LocalSteps):
 
 @dataclass(frozen=True)
 class GASLoC(_LocalSteps):
-    r"""GASLoC, an accelerated gossip form of DiLoCo: momentum accelerates the optimization and the mixing at once.
+    r"""GASLoC, an accelerated gossip form of DiLoCo: momentum accelerates the optimization and the
+    mixing at once.
 
     With `Y` the end of H local steps :math:`Y \leftarrow Y - \alpha \nabla F(Y)` from :math:`X^t`,
 
@@ -284,8 +293,8 @@ class GASLoC(_LocalSteps):
         Z^t &= X^t + \eta (Y - X^t) \\
         X^{t+1} &= W^t Z^t + \mu (Z^t - Z^{t-1}), \qquad Z^{-1} = X^0
 
-    The paper writes :math:`I - \gamma \Lambda` for `W`, with the graph's Laplacian :math:`\Lambda`.  The average over the
-    agents takes the steps of `DiLoCo`, on any graph.
+    The paper writes :math:`I - \gamma \Lambda` for `W`, with the graph's Laplacian
+    :math:`\Lambda`.  The average over the agents takes the steps of `DiLoCo`, on any graph.
 
     Parameters
     ----------
@@ -300,9 +309,10 @@ class GASLoC(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: one row, of :math:`Z^t`, to each neighbour.  `W`: symmetric, doubly stochastic; constant in time, or random
-    pairs, over which the mean square of the disagreement contracts for :math:`2 (1 - \mu^2) > 1 + \mu - \mu n / (n - 1)` (n even),
-    which is :math:`\mu < 0.7` for many agents.  A `W` or pairs that make the method unstable cause a warning.
+    Sent per H steps: one row, of :math:`Z^t`, to each neighbour.  `W`: symmetric, doubly
+    stochastic; constant in time, or random pairs, over which the mean square of the disagreement
+    contracts for :math:`2 (1 - \mu^2) > 1 + \mu - \mu n / (n - 1)` (n even), which is :math:`\mu <
+    0.7` for many agents.  A `W` or pairs that make the method unstable cause a warning.
 
     Examples
     --------
@@ -313,8 +323,8 @@ class GASLoC(_LocalSteps):
 
     References
     ----------
-    P. Cagnasso, E. Belilovsky, E. Oyallon, "Unifying local communications and local updates for LLM pretraining",
-    arXiv:2606.11081 (2026).
+    P. Cagnasso, E. Belilovsky, E. Oyallon, "Unifying local communications and local updates for LLM
+    pretraining", arXiv:2606.11081 (2026).
     """
 
     step_size: StepSize = "auto"
@@ -348,17 +358,18 @@ class GASLoC(_LocalSteps):
 
 @dataclass(frozen=True)
 class NoLoCo(_LocalSteps):
-    r"""NoLoCo: DiLoCo without an average over all; in each outer step an agent meets one partner, drawn at random.
+    r"""NoLoCo: DiLoCo without an average over all; in each outer step an agent meets one partner,
+    drawn at random.
 
-    With `Y` the end of H local steps :math:`Y \leftarrow Y - \alpha \nabla F(Y)` from :math:`X^t`, and the averages of pairs
-    :math:`W^t`,
+    With `Y` the end of H local steps :math:`Y \leftarrow Y - \alpha \nabla F(Y)` from :math:`X^t`,
+    and the averages of pairs :math:`W^t`,
 
     .. math::
         U^{t+1} &= \mu U^t + \eta W^t (Y - X^t) - \gamma (X^t - W^t X^t), \qquad U^0 = 0 \\
         X^{t+1} &= X^t + U^{t+1}
 
-    The average over the agents takes steps with momentum (heavy ball) along the average movement; the term with
-    :math:`\gamma` draws partners together.
+    The average over the agents takes steps with momentum (heavy ball) along the average movement;
+    the term with :math:`\gamma` draws partners together.
 
     Parameters
     ----------
@@ -375,12 +386,13 @@ class NoLoCo(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: one row, of :math:`\eta Y + (\gamma - \eta) X^t`, to each neighbour.  `W`: symmetric, doubly stochastic;
-    random pairs, or constant in time.  With :math:`\gamma = \eta` a step is :math:`U^{t+1} = \mu U^t + \eta (W^t Y - X^t)`.
-    Without gradients the mean square of the disagreement contracts over random pairs of n agents, n even, for
-    :math:`0 < \gamma < 2 (1 - \mu^2) / (1 + \mu - \mu n / (n - 1))`, which is at least :math:`2 (1 - \mu^2)`.  A `W` or
-    pairs that make the method unstable cause a warning.  The graph by default has the neighbours of another one;
-    `random_matchings(complete(n))` draws partners among all.
+    Sent per H steps: one row, of :math:`\eta Y + (\gamma - \eta) X^t`, to each neighbour.  `W`:
+    symmetric, doubly stochastic; random pairs, or constant in time.  With :math:`\gamma = \eta` a
+    step is :math:`U^{t+1} = \mu U^t + \eta (W^t Y - X^t)`. Without gradients the mean square of the
+    disagreement contracts over random pairs of n agents, n even, for :math:`0 < \gamma < 2 (1 -
+    \mu^2) / (1 + \mu - \mu n / (n - 1))`, which is at least :math:`2 (1 - \mu^2)`.  A `W` or pairs
+    that make the method unstable cause a warning.  The graph by default has the neighbours of
+    another one; `random_matchings(complete(n))` draws partners among all.
 
     Examples
     --------
@@ -392,8 +404,8 @@ class NoLoCo(_LocalSteps):
 
     References
     ----------
-    J. Kolehmainen, N. Blagoev, J. Donaghy, O. Ersoy, C. Nies, "NoLoCo: no-all-reduce low communication training method for large
-    models", arXiv:2506.10911 (2025).
+    J. Kolehmainen, N. Blagoev, J. Donaghy, O. Ersoy, C. Nies, "NoLoCo: no-all-reduce low
+    communication training method for large models", arXiv:2506.10911 (2025).
     """
 
     needs: ClassVar = Needs(graph="random_matchings")
@@ -435,10 +447,11 @@ class NoLoCo(_LocalSteps):
 
 
 def _over_pairs(solver: Solver, topology: Graph, momentum: float, gamma: float, remedy: str) -> str:
-    r"""Why the disagreement grows over random pairs with :math:`U \leftarrow \mu U - \gamma (X - W X)`; empty if none is known.
+    r"""Why the disagreement grows over random pairs with :math:`U \leftarrow \mu U - \gamma (X - W
+    X)`; empty if none is known.
 
-    Of pairs drawn from all agents the mean squares of X and U and their mean product are a linear recursion, which has the
-    eigenvalue 1 at the bound.
+    Of pairs drawn from all agents the mean squares of X and U and their mean product are a linear
+    recursion, which has the eigenvalue 1 at the bound.
     """
     n = topology.n
     if topology.period is not None or not 1 < n <= _LARGE:
@@ -448,7 +461,8 @@ def _over_pairs(solver: Solver, topology: Graph, momentum: float, gamma: float, 
     if gamma <= most or (W != W.T).any() or not np.isin(W, [0, 0.5, 1]).all():
         return ""
     return (
-        f"{name_of(solver)} is unstable on the {topology.name} topology: with momentum {momentum:g} the mean square of the "
+        f"{name_of(solver)} is unstable on the {topology.name} topology: with momentum "
+        f"{momentum:g} the mean square of the "
         f"disagreement grows over random pairs; {remedy}"
     )
 
@@ -463,13 +477,14 @@ class KGT(_LocalSteps):
         C^{t+1} &= C^t - D^t + W^t D^t, \qquad C^0 = 0 \\
         X^{t+1} &= W^t (X^t - \eta (X^t - Y))
 
-    The paper starts with :math:`C^0 = -\nabla F(X^0) + \tfrac1n 1 1^T \nabla F(X^0)`, and allows 0, which needs no
-    average over all.
+    The paper starts with :math:`C^0 = -\nabla F(X^0) + \tfrac1n 1 1^T \nabla F(X^0)`, and allows 0,
+    which needs no average over all.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha`; k counts the local steps, and the outer step uses the step size of the last one.
+        :math:`\alpha`; k counts the local steps, and the outer step uses the step size of the last
+        one.
     outer_step : float
         :math:`\eta > 0`
     local_steps : int
@@ -477,8 +492,8 @@ class KGT(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: two rows, of :math:`X^t - \eta (X^t - Y)` and :math:`D^t`, to each neighbour, in one message.  `W`: doubly
-    stochastic, constant or varying in time; mixing t uses :math:`W^t`.
+    Sent per H steps: two rows, of :math:`X^t - \eta (X^t - Y)` and :math:`D^t`, to each neighbour,
+    in one message.  `W`: doubly stochastic, constant or varying in time; mixing t uses :math:`W^t`.
 
     Examples
     --------
@@ -489,8 +504,8 @@ class KGT(_LocalSteps):
 
     References
     ----------
-    Y. Liu, T. Lin, A. Koloskova, S. Stich, "Decentralized gradient tracking with local steps", Optimization Methods and Software
-    (2024).
+    Y. Liu, T. Lin, A. Koloskova, S. Stich, "Decentralized gradient tracking with local steps",
+    Optimization Methods and Software (2024).
     """
 
     exact: ClassVar = True
@@ -540,8 +555,8 @@ class LED(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in time; another one that
-    makes the method unstable causes a warning.
+    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic,
+    constant in time; another one that makes the method unstable causes a warning.
 
     Examples
     --------
@@ -552,7 +567,8 @@ class LED(_LocalSteps):
 
     References
     ----------
-    S. Alghunaim, "Local exact-diffusion for decentralized optimization and learning", IEEE TAC 69 (2024).
+    S. Alghunaim, "Local exact-diffusion for decentralized optimization and learning", IEEE TAC 69
+    (2024).
     """
 
     exact: ClassVar = True

@@ -16,13 +16,15 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class PairwiseGossip(PairwiseSolver):
-    r"""Asynchronous gossip: agents take gradient steps, and pairs of neighbours average, each at times of their own.
+    r"""Asynchronous gossip: agents take gradient steps, and pairs of neighbours average, each at
+    times of their own.
 
     .. math::
         \text{gradient of agent } i:\; & b_i \leftarrow \beta b_i + \nabla f_i(x_i), \quad x_i \leftarrow x_i - \gamma b_i \\
         \text{averaging of } i \text{ and } j:\; & x_i, x_j \leftarrow \tfrac12 (x_i + x_j)
 
-    Without a problem, randomized gossip: all agents converge to the average of their initial points.
+    Without a problem, randomized gossip: all agents converge to the average of their initial
+    points.
 
     Parameters
     ----------
@@ -35,8 +37,9 @@ class PairwiseGossip(PairwiseSolver):
 
     Notes
     -----
-    Sent per averaging: one row each way.  Graph: undirected and connected; the weights of `W` are not used.  With a constant step
-    size, the agents come near the minimizer, to a distance proportional to the step size.
+    Sent per averaging: one row each way.  Graph: undirected and connected; the weights of `W` are
+    not used.  With a constant step size, the agents come near the minimizer, to a distance
+    proportional to the step size.
 
     Examples
     --------
@@ -47,8 +50,9 @@ class PairwiseGossip(PairwiseSolver):
 
     References
     ----------
-    S. Boyd, A. Ghosh, B. Prabhakar, D. Shah, "Randomized gossip algorithms", IEEE Trans. Inf. Theory 52 (2006).
-    X. Lian, W. Zhang, C. Zhang, J. Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018 (AD-PSGD).
+    S. Boyd, A. Ghosh, B. Prabhakar, D. Shah, "Randomized gossip algorithms", IEEE Trans. Inf.
+    Theory 52 (2006). X. Lian, W. Zhang, C. Zhang, J. Liu, "Asynchronous decentralized parallel
+    stochastic gradient descent", ICML 2018 (AD-PSGD).
     """
 
     needs: ClassVar = Needs(graph="ring")
@@ -91,10 +95,11 @@ class A2CiD2(PairwiseSolver):
         d\tilde x_i  &= \eta (x_i - \tilde x_i)\, dt - \gamma \nabla f_i(x_i)\, dN_i
                         - \tilde\alpha \textstyle\sum_j (x_i - x_j)\, dM_{ij}
 
-    with :math:`\tilde x_i(0) = x_i(0)`, where :math:`N_i` counts the gradients of agent i and :math:`M_{ij}` its averagings with j.
-    Between two events of the agent, the first term is integrated in closed form.  With :math:`\chi_1, \chi_2` of the graph
-    (`mpidec.topology.mixing_constants`), the disagreement shrinks in a time :math:`\sqrt{\chi_1 \chi_2}` instead of
-    :math:`\chi_1`, by default with
+    with :math:`\tilde x_i(0) = x_i(0)`, where :math:`N_i` counts the gradients of agent i and
+    :math:`M_{ij}` its averagings with j. Between two events of the agent, the first term is
+    integrated in closed form.  With :math:`\chi_1, \chi_2` of the graph
+    (`mpidec.topology.mixing_constants`), the disagreement shrinks in a time :math:`\sqrt{\chi_1
+    \chi_2}` instead of :math:`\chi_1`, by default with
 
     .. math:: \eta = \frac{1}{2 \sqrt{\chi_1 \chi_2}}, \qquad \alpha = \frac12, \qquad
               \tilde\alpha = \frac12 \sqrt{\chi_1 / \chi_2}
@@ -106,25 +111,29 @@ class A2CiD2(PairwiseSolver):
     step_size : float, "auto" or function of k
         :math:`\gamma`; a function of the agent's own number k of gradients.
     eta : float, optional
-        :math:`\eta`; by default that of the graph and of `rate`.  0: the iterates are those of `PairwiseGossip`, bit-identical.
+        :math:`\eta`; by default that of the graph and of `rate`.  0: the iterates are those of
+        `PairwiseGossip`, bit-identical.
     alpha : float
         :math:`\alpha`
     alpha_tilde : float, optional
         :math:`\tilde\alpha`; by default that of the graph, or `alpha` if `eta` is 0.
     momentum : float
-        :math:`\beta` in [0, 1), of :math:`b_i \leftarrow \beta b_i + \nabla f_i(x_i)`, which takes the place of the gradient.
+        :math:`\beta` in [0, 1), of :math:`b_i \leftarrow \beta b_i + \nabla f_i(x_i)`, which takes
+        the place of the gradient.
     rate : float, dict or matrix
         Averagings of each agent in a unit of time (one gradient), or the rates of the edges.
     order : {"sde", "algorithm", "code"}
-        Order of the operations in an event.  "sde": both agents integrate to the time of the event, then exchange, as in the
-        equations; gradients are taken at the integrated point.  "algorithm": agents exchange and take gradients first, then
-        integrate, then move by the difference of what they have exchanged.  "code": as the published
-        code, they exchange first, integrate, and then move by the difference to what they have received; this does not preserve
-        the average, and loses much of the acceleration.
+        Order of the operations in an event.  "sde": both agents integrate to the time of the event,
+        then exchange, as in the equations; gradients are taken at the integrated point.
+        "algorithm": agents exchange and take gradients first, then integrate, then move by the
+        difference of what they have exchanged.  "code": as the published code, they exchange first,
+        integrate, and then move by the difference to what they have received; this does not
+        preserve the average, and loses much of the acceleration.
 
     Notes
     -----
-    Sent per averaging: one row each way.  Graph: undirected and connected; the weights of `W` are not used.
+    Sent per averaging: one row each way.  Graph: undirected and connected; the weights of `W` are
+    not used.
 
     Examples
     --------
@@ -138,8 +147,8 @@ class A2CiD2(PairwiseSolver):
 
     References
     ----------
-    A. Nabli, E. Belilovsky, E. Oyallon, "A2CiD2: accelerating asynchronous communication in decentralized deep learning",
-    NeurIPS 2023, equation (4) and Algorithm 1.
+    A. Nabli, E. Belilovsky, E. Oyallon, "A2CiD2: accelerating asynchronous communication in
+    decentralized deep learning", NeurIPS 2023, equation (4) and Algorithm 1.
     """
 
     needs: ClassVar = Needs(graph="ring")

@@ -23,8 +23,8 @@ class EXTRA(Solver):
         X^{k+1} &= W X^k - \alpha \nabla F(X^k) - D^k \\
         D^{k+1} &= D^k + (X^k - W X^k) / 2, \qquad D^0 = 0
 
-    This is the cumulative form; subtracting two steps gives the usual
-    :math:`X^{k+2} = (I + W) X^{k+1} - \tfrac{I + W}{2} X^k - \alpha (\nabla F(X^{k+1}) - \nabla F(X^k))`.
+    This is the cumulative form; subtracting two steps gives the usual :math:`X^{k+2} = (I + W)
+    X^{k+1} - \tfrac{I + W}{2} X^k - \alpha (\nabla F(X^{k+1}) - \nabla F(X^k))`.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ class EXTRA(Solver):
 
     Notes
     -----
-    Sent per step: one row, of :math:`X^k`, to each neighbour; both equations use the same :math:`W X^k`.  `W`: symmetric,
-    doubly stochastic; constant in time.
+    Sent per step: one row, of :math:`X^k`, to each neighbour; both equations use the same :math:`W
+    X^k`.  `W`: symmetric, doubly stochastic; constant in time.
 
     Examples
     --------
@@ -45,8 +45,8 @@ class EXTRA(Solver):
 
     References
     ----------
-    W. Shi, Q. Ling, G. Wu, W. Yin, "EXTRA: an exact first-order algorithm for decentralized consensus optimization",
-    SIAM J. Optim. 25 (2015).
+    W. Shi, Q. Ling, G. Wu, W. Yin, "EXTRA: an exact first-order algorithm for decentralized
+    consensus optimization", SIAM J. Optim. 25 (2015).
     """
 
     keeps_rows: ClassVar = True
@@ -89,7 +89,8 @@ class ExactDiffusion(Solver):
 
     Notes
     -----
-    Sent per step: one row, of :math:`\Phi^{k+1}`, to each neighbour.  `W`: symmetric, doubly stochastic; constant in time.
+    Sent per step: one row, of :math:`\Phi^{k+1}`, to each neighbour.  `W`: symmetric, doubly
+    stochastic; constant in time.
 
     Examples
     --------
@@ -100,8 +101,8 @@ class ExactDiffusion(Solver):
 
     References
     ----------
-    K. Yuan, B. Ying, X. Zhao, A. Sayed, "Exact diffusion for distributed optimization and learning, part I", IEEE TSP 67
-    (2019).
+    K. Yuan, B. Ying, X. Zhao, A. Sayed, "Exact diffusion for distributed optimization and learning,
+    part I", IEEE TSP 67 (2019).
     """
 
     keeps_rows: ClassVar = True
@@ -131,7 +132,8 @@ class ExactDiffusion(Solver):
 
 @dataclass(frozen=True)
 class D2(ExactDiffusion):
-    r"""D2, decentralized training over decentralized data: exact diffusion with `W` in place of (I + W)/2.
+    r"""D2, decentralized training over decentralized data: exact diffusion with `W` in place of (I
+    + W)/2.
 
     .. math::
         \Psi^{k+1} &= X^k - \alpha \nabla F(X^k), \qquad \Psi^0 = X^0 \\
@@ -144,8 +146,9 @@ class D2(ExactDiffusion):
 
     Notes
     -----
-    Sent per step: one row, of :math:`\Psi^{k+1} + X^k - \Psi^k`, to each neighbour.  `W`: symmetric, doubly stochastic,
-    constant in time, with :math:`\lambda_{\min}(W) > -1/3`; a `W` that fails this condition causes a warning.
+    Sent per step: one row, of :math:`\Psi^{k+1} + X^k - \Psi^k`, to each neighbour.  `W`:
+    symmetric, doubly stochastic, constant in time, with :math:`\lambda_{\min}(W) > -1/3`; a `W`
+    that fails this condition causes a warning.
 
     Examples
     --------
@@ -156,7 +159,8 @@ class D2(ExactDiffusion):
 
     References
     ----------
-    H. Tang, X. Lian, M. Yan, C. Zhang, J. Liu, "D2: decentralized training over decentralized data", ICML 2018.
+    H. Tang, X. Lian, M. Yan, C. Zhang, J. Liu, "D2: decentralized training over decentralized
+    data", ICML 2018.
     """
 
     needs: ClassVar = Needs(least_delta=0.6, graph="ring")
@@ -176,7 +180,8 @@ class D2(ExactDiffusion):
 
 @dataclass(frozen=True)
 class WangElia(Solver):
-    r"""Wang and Elia's method: gradient descent with proportional and integral feedback of the disagreement.
+    r"""Wang and Elia's method: gradient descent with proportional and integral feedback of the
+    disagreement.
 
     .. math::
         X^{k+1} &= X^k - K (X^k + Z^k) - \alpha \nabla F(X^k), \qquad K = \tfrac12 (I - W) \\
@@ -189,8 +194,8 @@ class WangElia(Solver):
 
     Notes
     -----
-    Sent per step: two rows, of :math:`X^k` and :math:`Z^k`, to each neighbour in one message.  `W`: symmetric, doubly stochastic,
-    constant in time.
+    Sent per step: two rows, of :math:`X^k` and :math:`Z^k`, to each neighbour in one message.  `W`:
+    symmetric, doubly stochastic, constant in time.
 
     Examples
     --------
@@ -201,7 +206,8 @@ class WangElia(Solver):
 
     References
     ----------
-    J. Wang, N. Elia, "Control approach to distributed optimization", Allerton 2010, in discrete time.
+    J. Wang, N. Elia, "Control approach to distributed optimization", Allerton 2010, in discrete
+    time.
     """
 
     keeps_rows: ClassVar = True
@@ -230,7 +236,9 @@ class WangElia(Solver):
 
 @dataclass(frozen=True)
 class Skipping(Solver):
-    """Solver that communicates with probability p, of a corrected gradient step: `ProxSkip`, `MGSkip`."""
+    """Solver that communicates with probability p, of a corrected gradient step: `ProxSkip`,
+    `MGSkip`.
+    """
 
     keeps_rows: ClassVar = True
     step_size: StepSize = "auto"
@@ -298,9 +306,9 @@ class ProxSkip(Skipping):
 
     Notes
     -----
-    Sent per step, p times on average: one row, of :math:`Z^k`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in
-    time.  With p = 1 this is exact diffusion.  With several rounds of gossip for each communication, `W.accelerate(K)`, it is
-    `MGSkip` without a term.
+    Sent per step, p times on average: one row, of :math:`Z^k`, to each neighbour.  `W`: symmetric,
+    doubly stochastic, constant in time.  With p = 1 this is exact diffusion.  With several rounds
+    of gossip for each communication, `W.accelerate(K)`, it is `MGSkip` without a term.
 
     Examples
     --------
@@ -312,9 +320,9 @@ class ProxSkip(Skipping):
 
     References
     ----------
-    K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, "ProxSkip: yes! local gradient steps provably lead to communication
-    acceleration! finally!", ICML 2022.
-    L. Guo, S. Alghunaim, K. Yuan, L. Condat, J. Cao, "Revisiting decentralized ProxSkip: achieving linear speedup", arXiv
+    K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, "ProxSkip: yes! local gradient steps
+    provably lead to communication acceleration! finally!", ICML 2022. L. Guo, S. Alghunaim, K.
+    Yuan, L. Condat, J. Cao, "Revisiting decentralized ProxSkip: achieving linear speedup", arXiv
     2310.07983.
     """
 

@@ -1,4 +1,6 @@
-"""Push methods: column-stochastic `W`, for which an agent only needs to know its number of out-neighbours."""
+"""Push methods: column-stochastic `W`, for which an agent only needs to know its number of
+out-neighbours.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,16 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class PushSum(Solver):
-    r"""Gradient push: gradients at the ratio of two quantities that are mixed alike.  With `step_size=0`, push-sum consensus.
+    r"""Gradient push: gradients at the ratio of two quantities that are mixed alike.  With
+    `step_size=0`, push-sum consensus.
 
     .. math::
         U^{k+1} &= W^k (U^k - \alpha \nabla F(X^k)), & U^0 &= X^0 \\
         w^{k+1} &= W^k w^k, & w^0 &= 1 \\
         X^{k+1} &= U^{k+1} / w^{k+1}
 
-    Mixing preserves the sums of `U` and of `w` over all agents; the ratio removes the bias of a `W` that is not doubly
-    stochastic.
+    Mixing preserves the sums of `U` and of `w` over all agents; the ratio removes the bias of a `W`
+    that is not doubly stochastic.
 
     Parameters
     ----------
@@ -33,8 +36,9 @@ class PushSum(Solver):
 
     Notes
     -----
-    Sent per step: one row, of :math:`U^k - \alpha \nabla F(X^k)`, and its weight :math:`w^k` to each out-neighbour, in one
-    message.  `W`: column stochastic without negative entries, or doubly stochastic; directed or not, constant or varying in time.
+    Sent per step: one row, of :math:`U^k - \alpha \nabla F(X^k)`, and its weight :math:`w^k` to
+    each out-neighbour, in one message.  `W`: column stochastic without negative entries, or doubly
+    stochastic; directed or not, constant or varying in time.
 
     Examples
     --------
@@ -84,7 +88,8 @@ class OSGP(Solver):
         w^{k+1} &= D^k w^k + (W^{k-1} - D^{k-1}) w^{k-1}, & w^0 &= 1 \\
         X^{k+1} &= U^{k+1} / w^{k+1}
 
-    where nothing arrives in step 0.  What is on its way belongs to the sums of `U` and of `w` that mixing preserves.
+    where nothing arrives in step 0.  What is on its way belongs to the sums of `U` and of `w` that
+    mixing preserves.
 
     Parameters
     ----------
@@ -93,9 +98,10 @@ class OSGP(Solver):
 
     Notes
     -----
-    Sent per step: as by `PushSum`.  In a training (`mpidec.optim`, "osgp") the messages travel while the next gradients are
-    computed; `mpidec.solve` takes the same steps without this overlap.  `W`: column (or doubly) stochastic with a diagonal
-    :math:`> 0`, directed or not, constant or varying in time.
+    Sent per step: as by `PushSum`.  In a training (`mpidec.optim`, "osgp") the messages travel
+    while the next gradients are computed; `mpidec.solve` takes the same steps without this
+    overlap.  `W`: column (or doubly) stochastic with a diagonal :math:`> 0`, directed or not,
+    constant or varying in time.
 
     Examples
     --------
@@ -107,7 +113,8 @@ class OSGP(Solver):
 
     References
     ----------
-    M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019, with a delay of one step.
+    M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019, with a delay
+    of one step.
     """
 
     needs: ClassVar = Needs(kinds=("doubly", "column"), positive=True, graph="exponential")
@@ -152,8 +159,9 @@ class PushDIGing(Solver):
 
     Notes
     -----
-    Sent per step: two rows, of :math:`U^k - \alpha Y^k` and :math:`Y^k`, and the weight :math:`w^k` to each out-neighbour, in
-    one message.  `W`: column stochastic without negative entries, or doubly stochastic; directed or not, constant or varying.
+    Sent per step: two rows, of :math:`U^k - \alpha Y^k` and :math:`Y^k`, and the weight :math:`w^k`
+    to each out-neighbour, in one message.  `W`: column stochastic without negative entries, or
+    doubly stochastic; directed or not, constant or varying.
 
     Examples
     --------
@@ -165,8 +173,8 @@ class PushDIGing(Solver):
 
     References
     ----------
-    A. Nedic, A. Olshevsky, W. Shi, "Achieving geometric convergence for distributed optimization over time-varying graphs",
-    SIAM J. Optim. 27 (2017).
+    A. Nedic, A. Olshevsky, W. Shi, "Achieving geometric convergence for distributed optimization
+    over time-varying graphs", SIAM J. Optim. 27 (2017).
     """
 
     needs: ClassVar = Needs(

@@ -16,28 +16,31 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class PushPull(Solver):
-    r"""Push-Pull, also AB: iterates are pulled by a row-stochastic `R`, trackers of the gradient pushed by a column-stochastic `C`.
+    r"""Push-Pull, also AB: iterates are pulled by a row-stochastic `R`, trackers of the gradient
+    pushed by a column-stochastic `C`.
 
     .. math::
         \text{atc}:\; X^{k+1} &= R^k (X^k - \alpha Y^k), & Y^{k+1} &= C^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k) \\
         \text{ab}:\;  X^{k+1} &= R^k X^k - \alpha Y^k,   & Y^{k+1} &= C^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)
 
-    with :math:`Y^0 = \nabla F(X^0)`.  `R` alone would agree on a weighted average, with the weights u of its left eigenvector;
-    `C` keeps the sum of the rows of `Y`, which is that of the gradients, at every step.
+    with :math:`Y^0 = \nabla F(X^0)`.  `R` alone would agree on a weighted average, with the weights
+    u of its left eigenvector; `C` keeps the sum of the rows of `Y`, which is that of the gradients,
+    at every step.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha`; the average moves by :math:`u^T v \, \alpha` times the sum of the gradients, with the right
-        eigenvector v of `C`.
+        :math:`\alpha`; the average moves by :math:`u^T v \, \alpha` times the sum of the gradients,
+        with the right eigenvector v of `C`.
     variant : {"atc", "ab"}
 
     Notes
     -----
-    Sent per step: one row over each edge of `R`, of :math:`X^k - \alpha Y^k` (atc) or :math:`X^k` (ab), and one over each edge of
-    `C`, of :math:`Y^k`.  `W`: a pair, of any strongly connected digraph with `weights="push-pull"`, or of two matrices by
-    `topology.push_pull(R, C)`; or doubly stochastic, where both are `W` and atc is `GradientTracking` of variant semi-atc;
-    constant or varying in time.
+    Sent per step: one row over each edge of `R`, of :math:`X^k - \alpha Y^k` (atc) or :math:`X^k`
+    (ab), and one over each edge of `C`, of :math:`Y^k`.  `W`: a pair, of any strongly connected
+    digraph with `weights="push-pull"`, or of two matrices by `topology.push_pull(R, C)`; or doubly
+    stochastic, where both are `W` and atc is `GradientTracking` of variant semi-atc; constant or
+    varying in time.
 
     Examples
     --------
@@ -49,10 +52,9 @@ class PushPull(Solver):
 
     References
     ----------
-    atc: S. Pu, W. Shi, J. Xu, A. Nedic, "Push-pull gradient methods for distributed optimization in networks", IEEE TAC 66
-    (2021).
-    ab: R. Xin, U. Khan, "A linear algorithm for optimization over directed graphs with geometric convergence", IEEE Control
-    Systems Letters 2 (2018).
+    atc: S. Pu, W. Shi, J. Xu, A. Nedic, "Push-pull gradient methods for distributed optimization in
+    networks", IEEE TAC 66 (2021). ab: R. Xin, U. Khan, "A linear algorithm for optimization over
+    directed graphs with geometric convergence", IEEE Control Systems Letters 2 (2018).
     """
 
     needs: ClassVar = Needs(kinds=("doubly", "pair"), graph="exponential")

@@ -16,9 +16,11 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class RelaySGD(Solver):
-    r"""RelaySGD: on a tree, each agent sends each neighbour the sum of its own half step and of all messages from the others.
+    r"""RelaySGD: on a tree, each agent sends each neighbour the sum of its own half step and of all
+    messages from the others.
 
-    With the local half step :math:`V^k = X^k - \alpha \nabla F(X^k)`, a row and a count are sent over each edge:
+    With the local half step :math:`V^k = X^k - \alpha \nabla F(X^k)`, a row and a count are sent
+    over each edge:
 
     .. math::
         M_{i \to j}^k &= V_i^k + \sum_{l \in N_i \setminus j} M_{l \to i}^{k-1}, & M^{-1} &= 0 \\
@@ -30,43 +32,50 @@ class RelaySGD(Solver):
         S_i^k = V_i^k + \sum_{j \in N_i} M_{j \to i}^k, \qquad c_i^k = 1 + \sum_{j \in N_i} C_{j \to i}^k, \qquad
         X_i^{k+1} = \bigl(S_i^k + (n - c_i^k) R_i^k\bigr) / n
 
-    so that the half step of an agent h hops away arrives h - 1 steps late, and each half step arrives exactly once.
+    so that the half step of an agent h hops away arrives h - 1 steps late, and each half step
+    arrives exactly once.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`
     relay : {"model", "gradient", "mix"}
-        Relayed quantity: the half step, as above; the update, with :math:`V^k = -\alpha \nabla F(X^k)` and
-        :math:`X^{k+1} = X^k + S^k / n` (RelaySGD/Grad, where missing updates count as zero); or a part of both, with
-        :math:`V^k = \theta X^k - \alpha \nabla F(X^k)`, :math:`\theta R^k` in place of :math:`R^k = X^0` or :math:`X^k`, and
-        :math:`(1 - \theta) X^k` added to :math:`X^{k+1}`.
+        Relayed quantity: the half step, as above; the update, with :math:`V^k = -\alpha \nabla
+        F(X^k)` and :math:`X^{k+1} = X^k + S^k / n` (RelaySGD/Grad, where missing updates count as
+        zero); or a part of both, with :math:`V^k = \theta X^k - \alpha \nabla F(X^k)`,
+        :math:`\theta R^k` in place of :math:`R^k = X^0` or :math:`X^k`, and :math:`(1 - \theta)
+        X^k` added to :math:`X^{k+1}`.
     missing : {"initial", "current", "count", "own"}
-        Replacement for the half steps of the :math:`n - c_i` agents that have not arrived yet.  "initial", the rule of the
-        authors' published code: the initial iterate, :math:`R^k = X^0`.  "count": none, and :math:`X^{k+1} = S^k / c^k`, the
-        mean of what has arrived.  "current", that of the published code for lost messages: the current iterate,
-        :math:`R^k = X^k`.  "own", that of the README beside this code: the agent's own half step, :math:`R^k = V^k`.  All four
-        are one once :math:`c = n`.
+        Replacement for the half steps of the :math:`n - c_i` agents that have not arrived yet.
+        "initial", the rule of the authors' published code: the initial iterate, :math:`R^k = X^0`.
+        "count": none, and :math:`X^{k+1} = S^k / c^k`, the mean of what has arrived.  "current",
+        that of the published code for lost messages: the current iterate, :math:`R^k = X^k`.
+        "own", that of the README beside this code: the agent's own half step, :math:`R^k = V^k`.
+        All four are one once :math:`c = n`.
     overlap : bool
-        Whether messages travel while the next gradients are computed: :math:`S^k` and :math:`c^k` are sums of
-        :math:`M^{k-1}` and :math:`C^{k-1}`, so that the half step of an agent h hops away arrives h steps late.
+        Whether messages travel while the next gradients are computed: :math:`S^k` and :math:`c^k`
+        are sums of :math:`M^{k-1}` and :math:`C^{k-1}`, so that the half step of an agent h hops
+        away arrives h steps late.
     share : float
         :math:`\theta` of "mix", in (0, 1].
 
     Notes
     -----
-    Sent per step: a different row and count to each neighbour, in one message.  `W`: any tree, or several trees at once that
-    divide the columns (`topology.double_binary_trees`), each with a count of its own; weights are not used.
+    Sent per step: a different row and count to each neighbour, in one message.  `W`: any tree, or
+    several trees at once that divide the columns (`topology.double_binary_trees`), each with a
+    count of its own; weights are not used.
 
-    A message that is lost (`mixing=lambda W: W.lossy(0.1)`) takes its count along: the half steps that it carried are missing
-    once, in the sums of all agents that it would have reached.  The published experiments with lost messages have
-    `missing="current"`.
+    A message that is lost (`mixing=lambda W: W.lossy(0.1)`) takes its count along: the half steps
+    that it carried are missing once, in the sums of all agents that it would have reached.  The
+    published experiments with lost messages have `missing="current"`.
 
     Half steps that arrive h - 1 steps late slow the average down: with small steps it moves as with
-    :math:`\alpha / (1 + \bar h)`, where :math:`\bar h` is the mean delay over all pairs, 2.3 on a binary tree of 16 and 5.5 of 64.
-    The same factor lowers the stationary noise of stochastic gradients.
+    :math:`\alpha / (1 + \bar h)`, where :math:`\bar h` is the mean delay over all pairs, 2.3 on a
+    binary tree of 16 and 5.5 of 64. The same factor lowers the stationary noise of stochastic
+    gradients.
 
-    The count is one more column of the row, in the dtype of `X`: float32 counts exactly up to :math:`2^{24}` agents.
+    The count is one more column of the row, in the dtype of `X`: float32 counts exactly up to
+    :math:`2^{24}` agents.
 
     Examples
     --------
@@ -77,8 +86,9 @@ class RelaySGD(Solver):
 
     References
     ----------
-    T. Vogels, L. He, A. Koloskova, T. Lin, S. P. Karimireddy, S. Stich, M. Jaggi, "RelaySum for decentralized deep learning
-    on heterogeneous data", NeurIPS 2021, and its code, github.com/epfml/relaysgd.
+    T. Vogels, L. He, A. Koloskova, T. Lin, S. P. Karimireddy, S. Stich, M. Jaggi, "RelaySum for
+    decentralized deep learning on heterogeneous data", NeurIPS 2021, and its code,
+    github.com/epfml/relaysgd.
     """
 
     needs: ClassVar = Needs(
@@ -131,13 +141,17 @@ class RelaySGD(Solver):
     def check(self, topology: Graph) -> None:
         if not topology.is_tree:
             raise ValueError(
-                f"{name_of(self)} needs a tree (undirected, connected, n - 1 edges), the {topology.name} topology is "
-                "not one: use the topology chain, star or binary_tree, or a spanning tree of your graph"
+                f"{name_of(self)} needs a tree (undirected, connected, n - 1 edges), the "
+                f"{topology.name} topology is "
+                "not one: use the topology chain, star or binary_tree, or a spanning tree of your "
+                "graph"
             )
 
 
 def _with_counts(V: np.ndarray, K: int) -> np.ndarray:
-    """The rows of `V` with K more columns of ones: sums of such rows count their terms, in each of K trees."""
+    """The rows of `V` with K more columns of ones: sums of such rows count their terms, in each
+    of K trees.
+    """
     m, d = V.shape
     rows = zeros(V, m, d + K)
     rows[:, :d], rows[:, d:] = V, 1

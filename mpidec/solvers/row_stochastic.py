@@ -1,4 +1,6 @@
-"""Gradient tracking with a row-stochastic `W` alone: agents know the weights of what they receive, nothing of their receivers."""
+"""Gradient tracking with a row-stochastic `W` alone: agents know the weights of what they
+receive, nothing of their receivers.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +18,33 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class FROST(Solver):
-    r"""FROST: gradient tracking with a row-stochastic `W`, whose left eigenvector the agents estimate during the run.
+    r"""FROST: gradient tracking with a row-stochastic `W`, whose left eigenvector the agents
+    estimate during the run.
 
     .. math::
         \text{atc}:\; X^{k+1} &= W (X^k - \alpha Z^k), \qquad \text{frost}:\; X^{k+1} = W X^k - \alpha Z^k \\
         Y^{k+1} &= W Y^k, \qquad Y^0 = I_n \\
         Z^{k+1} &= W Z^k + H^{k+1} - H^k, \qquad H_i^k = \frac{\nabla f_i(X_i^k)}{n\, Y_{ii}^k}, \quad Z^0 = H^0
 
-    `W` alone would agree on an average with the weights :math:`\pi` of its left eigenvector, :math:`\pi^T W = \pi^T`.  The rows of
-    `Y` tend to :math:`\pi^T`, so that agent i divides its gradient by its own weight.
+    `W` alone would agree on an average with the weights :math:`\pi` of its left eigenvector,
+    :math:`\pi^T W = \pi^T`.  The rows of `Y` tend to :math:`\pi^T`, so that agent i divides its
+    gradient by its own weight.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha`, n times the paper's: the average with the weights :math:`\pi` moves by :math:`\alpha` times the mean of the
-        gradients.
+        :math:`\alpha`, n times the paper's: the average with the weights :math:`\pi` moves by
+        :math:`\alpha` times the mean of the gradients.
     variant : {"atc", "frost"}
         "frost" is the paper's order; "atc" bears several times larger step sizes.
 
     Notes
     -----
-    Sent per step: two rows, of :math:`X^k - \alpha Z^k` (atc) or :math:`X^k`, and of :math:`Z^k`, and the n numbers of
-    :math:`Y_i^k` to each out-neighbour, in one message.  Every agent knows n, and its own number.  `W`: row stochastic without
-    negative entries, or doubly stochastic, with a positive diagonal; directed or not, constant in time: `weights="uniform"` on any
-    strongly connected digraph, which each agent can choose by itself.
+    Sent per step: two rows, of :math:`X^k - \alpha Z^k` (atc) or :math:`X^k`, and of :math:`Z^k`,
+    and the n numbers of :math:`Y_i^k` to each out-neighbour, in one message.  Every agent knows n,
+    and its own number.  `W`: row stochastic without negative entries, or doubly stochastic, with a
+    positive diagonal; directed or not, constant in time: `weights="uniform"` on any strongly
+    connected digraph, which each agent can choose by itself.
 
     Examples
     --------
@@ -51,9 +56,10 @@ class FROST(Solver):
 
     References
     ----------
-    R. Xin, C. Xi, U. Khan, "FROST: fast row-stochastic optimization with uncoordinated step-sizes", EURASIP J. Adv. Signal
-    Process. 2019, Algorithm 1.  With one step size: C. Xi, V. Mai, R. Xin, E. Abed, U. Khan, "Linear convergence in optimization
-    over directed graphs with row-stochastic matrices", IEEE TAC 63 (2018).
+    R. Xin, C. Xi, U. Khan, "FROST: fast row-stochastic optimization with uncoordinated step-sizes",
+    EURASIP J. Adv. Signal Process. 2019, Algorithm 1.  With one step size: C. Xi, V. Mai, R. Xin,
+    E. Abed, U. Khan, "Linear convergence in optimization over directed graphs with row-stochastic
+    matrices", IEEE TAC 63 (2018).
     """
 
     needs: ClassVar = Needs(kinds=("doubly", "row"), positive=True, graph="exponential")
@@ -90,6 +96,7 @@ class FROST(Solver):
         graphs = (topology.at(k) for k in range(topology.period or 1))
         if min(graph.W.toarray().diagonal().min() for graph in graphs) <= 0:
             raise ValueError(
-                f"{name_of(self)} divides by powers of W on the diagonal, the {topology.name} topology has an agent "
+                f"{name_of(self)} divides by powers of W on the diagonal, the {topology.name} "
+                "topology has an agent "
                 f"without a weight for itself; {REMEDIES['row']}"
             )

@@ -1,4 +1,6 @@
-"""Step sizes that vary with the step: functions of k with a start value, written in Python or as text."""
+"""Step sizes that vary with the step: functions of k with a start value, written in Python or as
+text.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ WORDS = ("auto", "safe")  # step sizes that `solve` replaces by numbers
 
 @dataclass(frozen=True)
 class StepSchedule:
-    r"""Base of the schedules, :math:`\alpha_k = \alpha_0 c_k`: a start value times a factor that depends on the step only.
+    r"""Base of the schedules, :math:`\alpha_k = \alpha_0 c_k`: a start value times a factor that
+    depends on the step only.
 
-    A subclass is a frozen dataclass with the method `factor` and a `name`; every solver takes it as its `step_size`.
+    A subclass is a frozen dataclass with the method `factor` and a `name`; every solver takes it as
+    its `step_size`.
 
     Parameters
     ----------
@@ -53,7 +57,8 @@ class StepSchedule:
         """The step size of step k."""
         if isinstance(self.start, str):
             raise ValueError(
-                f"{self.name}: start is {self.start!r}, which only solve() replaces by a number: give a number"
+                f"{self.name}: start is {self.start!r}, which only solve() replaces by a number: "
+                "give a number"
             )
         return self.start * self.factor(k)
 
@@ -91,8 +96,9 @@ class Inverse(StepSchedule):
     ----------
     start : float or {"auto", "safe"}
     delay : float
-        :math:`\tau`, the step at which half of `start` is left.  With 1, :math:`\alpha_k = \alpha_0 / (k + 1)`: the first steps are
-        so much larger than the others that "auto" predicts the error less well.
+        :math:`\tau`, the step at which half of `start` is left.  With 1, :math:`\alpha_k = \alpha_0
+        / (k + 1)`: the first steps are so much larger than the others that "auto" predicts the
+        error less well.
 
     Examples
     --------
@@ -132,7 +138,8 @@ class InverseSqrt(StepSchedule):
 
 @dataclass(frozen=True)
 class StepDecay(StepSchedule):
-    r"""Step size that is multiplied by `ratio` every `every` steps, :math:`\alpha_k = \alpha_0 \rho^{\lfloor k / T \rfloor}`.
+    r"""Step size that is multiplied by `ratio` every `every` steps, :math:`\alpha_k = \alpha_0
+    \rho^{\lfloor k / T \rfloor}`.
 
     Parameters
     ----------
@@ -158,7 +165,8 @@ class StepDecay(StepSchedule):
 
 @dataclass(frozen=True)
 class Cosine(StepSchedule):
-    r"""Half a period of a cosine, from `start` to `end` times `start` in `steps` steps, and constant afterwards.
+    r"""Half a period of a cosine, from `start` to `end` times `start` in `steps` steps, and
+    constant afterwards.
 
     .. math:: \alpha_k = \alpha_0 \bigl(e + \tfrac{1 - e}{2} (1 + \cos(\pi \min(k / T, 1)))\bigr)
 
@@ -186,7 +194,8 @@ class Cosine(StepSchedule):
 
 @dataclass(frozen=True)
 class WarmUp(StepSchedule):
-    r"""Linear growth to `start` in the first `steps` steps; then another schedule, which starts at `start` as well.
+    r"""Linear growth to `start` in the first `steps` steps; then another schedule, which starts at
+    `start` as well.
 
     .. math:: \alpha_k = \alpha_0 (k + 1) / T \;\; (k < T), \qquad \alpha_k = \alpha_0 c_{k - T} \;\; (k \ge T)
 
@@ -196,7 +205,8 @@ class WarmUp(StepSchedule):
     steps : float
         T
     then : StepSchedule or str
-        Schedule of the steps after these, such as `Cosine(steps=2000)` or "cosine(steps=2000)"; its own start is not used.
+        Schedule of the steps after these, such as `Cosine(steps=2000)` or "cosine(steps=2000)"; its
+        own start is not used.
 
     Examples
     --------
@@ -214,7 +224,8 @@ class WarmUp(StepSchedule):
         then = parsed(self.then) if isinstance(self.then, str) else self.then
         if not isinstance(then, StepSchedule):
             raise ValueError(
-                f"{self.name}: then is {self.then!r}, expected a schedule such as {', '.join(SCHEDULES)}"
+                f"{self.name}: then is {self.then!r}, expected a schedule such as "
+                f"{', '.join(SCHEDULES)}"
             )
         object.__setattr__(self, "then", then.starting_at(1.0))
         replace(Inverse(self.start), delay=self.steps)  # checks both numbers
@@ -232,7 +243,8 @@ SCHEDULES: dict[str, type[StepSchedule]] = {
 
 
 def parsed(text: str) -> StepSchedule:
-    """The schedule that `text` describes: "inverse", "cosine(0.1, steps=2000)", "warm_up(auto, 100, then=cosine(steps=2000))".
+    """The schedule that `text` describes: "inverse", "cosine(0.1, steps=2000)", "warm_up(auto, 100,
+    then=cosine(steps=2000))".
 
     Raises
     ------
@@ -251,12 +263,14 @@ def parsed(text: str) -> StepSchedule:
         unread = "it cannot be read as name(start, parameter=value)"
         reason = unread if isinstance(error, SyntaxError) else str(error).replace(".__init__()", "")
         raise ValueError(
-            f"{text!r} is not a schedule: {reason}; expected one of {', '.join(SCHEDULES)}, such as "
+            f"{text!r} is not a schedule: {reason}; expected one of {', '.join(SCHEDULES)}, such "
+            "as "
             "inverse(0.1) or cosine(0.1, steps=2000)"
         ) from None
     if not isinstance(schedule, StepSchedule):
         raise ValueError(
-            f"{text!r} is not a schedule, expected one of {', '.join(SCHEDULES)}, such as inverse(0.1)"
+            f"{text!r} is not a schedule, expected one of {', '.join(SCHEDULES)}, such as "
+            "inverse(0.1)"
         )
     return schedule
 

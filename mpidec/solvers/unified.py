@@ -20,13 +20,15 @@ Polynomial = tuple[float, ...]
 
 @dataclass(frozen=True)
 class SUDA(Solver):
-    r"""SUDA, the unified decentralized algorithm: a primal-dual method with matrices A, B and C that are polynomials in W.
+    r"""SUDA, the unified decentralized algorithm: a primal-dual method with matrices A, B and C
+    that are polynomials in W.
 
     .. math::
         X^{k+1} &= A (C X^k - \alpha \nabla F(X^k)) - B Y^k \\
         Y^{k+1} &= Y^k + B X^{k+1}
 
-    Only :math:`B^2` is needed.  The default is exact diffusion; other choices give other methods of the catalogue:
+    Only :math:`B^2` is needed.  The default is exact diffusion; other choices give other methods of
+    the catalogue:
 
     ====================================  ====================  ====================  ====================
     method                                :math:`A`             :math:`B^2`           :math:`C`
@@ -44,21 +46,23 @@ class SUDA(Solver):
     .. math::
         X^{k+1} = (I + A C - B^2) X^k - A C X^{k-1} - A (\alpha \nabla F(X^k) - \alpha \nabla F(X^{k-1})),
 
-    with :math:`X^{-1} = X^0` and 0 in place of :math:`\nabla F(X^{-1})`.  From equal rows of :math:`X^0`, they are those
-    of the named method (of gradient tracking in the order atc with :math:`Y^0 = W \nabla F(X^0)`).
+    with :math:`X^{-1} = X^0` and 0 in place of :math:`\nabla F(X^{-1})`.  From equal rows of
+    :math:`X^0`, they are those of the named method (of gradient tracking in the order atc with
+    :math:`Y^0 = W \nabla F(X^0)`).
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`
     A, B2, C : tuple of float
-        The polynomials A, :math:`B^2` and C: coefficients of :math:`I, W, W^2, \dots`.  Those of A and C sum to 1, those of
-        :math:`B^2` to 0.
+        The polynomials A, :math:`B^2` and C: coefficients of :math:`I, W, W^2, \dots`.  Those of A
+        and C sum to 1, those of :math:`B^2` to 0.
 
     Notes
     -----
-    Sent per step: one row for each power of `W` in the polynomials of the form above: one for exact diffusion, D2 and EXTRA, two
-    for gradient tracking.  `W`: symmetric, doubly stochastic, constant in time.
+    Sent per step: one row for each power of `W` in the polynomials of the form above: one for exact
+    diffusion, D2 and EXTRA, two for gradient tracking.  `W`: symmetric, doubly stochastic, constant
+    in time.
 
     Examples
     --------
@@ -70,9 +74,10 @@ class SUDA(Solver):
 
     References
     ----------
-    S. Alghunaim, K. Yuan, "A unified and refined convergence analysis for non-convex decentralized learning", IEEE TSP 70 (2022),
-    Section II.  With a term: S. Alghunaim, E. Ryu, K. Yuan, A. Sayed, "Decentralized proximal gradient algorithms with linear
-    convergence rates", IEEE TAC 66 (2021).
+    S. Alghunaim, K. Yuan, "A unified and refined convergence analysis for non-convex decentralized
+    learning", IEEE TSP 70 (2022), Section II.  With a term: S. Alghunaim, E. Ryu, K. Yuan, A.
+    Sayed, "Decentralized proximal gradient algorithms with linear convergence rates", IEEE TAC 66
+    (2021).
     """
 
     keeps_rows: ClassVar = True

@@ -1,4 +1,6 @@
-"""Local momentum and local Adam: updates that every agent computes of its own gradients, for any solver."""
+"""Local momentum and local Adam: updates that every agent computes of its own gradients, for any
+solver.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class _Update(Solver):
             )
         if solver.needs.functions != ("grad",) or isinstance(solver, Asynchronous):
             raise ValueError(
-                f"{name}: {name_of(solver)} takes no gradients in common steps: expected a solver that does, such as DGD"
+                f"{name}: {name_of(solver)} takes no gradients in common steps: expected a solver "
+                "that does, such as DGD"
             )
         if self.step_size is None:
             object.__setattr__(self, "step_size", solver.step_size)
@@ -91,14 +94,15 @@ def _state(inner: Hashable, fields: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True)
 class Momentum(_Update):
-    r"""Local momentum for any solver: each agent's gradients become a momentum of its own, which is never sent.
+    r"""Local momentum for any solver: each agent's gradients become a momentum of its own, which is
+    never sent.
 
     .. math::
         B^{k+1} &= \beta B^k + (1 - \delta) G^k, \qquad B^0 = 0 \\
         D^k &= B^{k+1}
 
-    and the solver takes its step with :math:`D^k` in place of the gradients :math:`G^k`.  With `nesterov`,
-    :math:`D^k = G^k + \beta B^{k+1}`.
+    and the solver takes its step with :math:`D^k` in place of the gradients :math:`G^k`.  With
+    `nesterov`, :math:`D^k = G^k + \beta B^{k+1}`.
 
     Parameters
     ----------
@@ -108,15 +112,17 @@ class Momentum(_Update):
         :math:`\beta`, in [0, 1).
     nesterov : bool
     dampening : float
-        :math:`\delta`, in [0, 1); with :math:`\delta = \beta` the momentum is an average of gradients.
+        :math:`\delta`, in [0, 1); with :math:`\delta = \beta` the momentum is an average of
+        gradients.
     step_size : optional
         That of `solver`; another one replaces it.
 
     Notes
     -----
-    Sent per step, and what `W` must satisfy: as `solver`.  Where the gradients have come to rest, so have the directions, at
-    :math:`G (1 - \delta) / (1 - \beta)` (with `nesterov` at :math:`G / (1 - \beta)` if :math:`\delta = 0`): a solver that is
-    exact without momentum is exact with it, and the bias of another one is that of the larger step size.
+    Sent per step, and what `W` must satisfy: as `solver`.  Where the gradients have come to rest,
+    so have the directions, at :math:`G (1 - \delta) / (1 - \beta)` (with `nesterov` at :math:`G /
+    (1 - \beta)` if :math:`\delta = 0`): a solver that is exact without momentum is exact with it,
+    and the bias of another one is that of the larger step size.
 
     Examples
     --------
@@ -128,8 +134,8 @@ class Momentum(_Update):
 
     References
     ----------
-    I. Sutskever, J. Martens, G. Dahl, G. Hinton, "On the importance of initialization and momentum in deep learning", ICML 2013;
-    in this form, without dampening, that of RelaySGD's experiments.
+    I. Sutskever, J. Martens, G. Dahl, G. Hinton, "On the importance of initialization and momentum
+    in deep learning", ICML 2013; in this form, without dampening, that of RelaySGD's experiments.
     """
 
     memory: ClassVar = ("buffer",)
@@ -150,7 +156,8 @@ class Momentum(_Update):
 
 @dataclass(frozen=True)
 class Adam(_Update):
-    r"""Local Adam for any solver: each agent scales the entries of its own gradients; nothing more is sent.
+    r"""Local Adam for any solver: each agent scales the entries of its own gradients; nothing more
+    is sent.
 
     .. math::
         M^{k+1} &= \beta_1 M^k + (1 - \beta_1) G^k, & V^{k+1} &= \beta_2 V^k + (1 - \beta_2) G^k \circ G^k \\
@@ -171,9 +178,10 @@ class Adam(_Update):
 
     Notes
     -----
-    Sent per step, and what `W` must satisfy: as `solver`.  Agents with different data scale differently, so that the directions do
-    not add up to zero where the gradients do: with a constant step size, no solver is exact, and the distance left need not shrink
-    with the step size.
+    Sent per step, and what `W` must satisfy: as `solver`.  Agents with different data scale
+    differently, so that the directions do not add up to zero where the gradients do: with a
+    constant step size, no solver is exact, and the distance left need not shrink with the step
+    size.
 
     Examples
     --------

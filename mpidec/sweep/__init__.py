@@ -1,6 +1,8 @@
-"""Sweeps: an experiment with every combination of varied settings and seeds, its table and its figure.
+"""Sweeps: an experiment with every combination of varied settings and seeds, its table and its
+figure.
 
-python -m mpidec.sweep --vary solver.name=extra,gradient_tracking --vary topology.name=ring,exponential --seeds 5
+python -m mpidec.sweep --vary solver.name=extra,gradient_tracking --vary
+topology.name=ring,exponential --seeds 5
 """
 
 from .study import sweep as sweep

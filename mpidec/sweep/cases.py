@@ -1,4 +1,5 @@
-"""Cases of a sweep: the product of varied settings and seeds, each an experiment with a file of its own.
+"""Cases of a sweep: the product of varied settings and seeds, each an experiment with a file of its
+own.
 
 Files of a sweep: which runs are finished, which can be resumed, which belong to another experiment.
 """
@@ -61,7 +62,9 @@ class Variation(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One run of a sweep: the varied settings by key, the seed, and the whole experiment, whose `run.out` is its file."""
+    """One run of a sweep: the varied settings by key, the seed, and the whole experiment, whose
+    `run.out` is its file.
+    """
 
     varied: Mapping[str, Any]
     seed: int
@@ -96,7 +99,8 @@ def parse_vary(argument: str) -> Variation:
     parts = parts[:-1] if parts and not parts[-1] and not text.endswith(",") else parts
     if not (equals and key and parts and all(parts)):
         raise ConfigError(
-            f"--vary {abbreviate(argument)}: expected table.key=value,value, such as solver.name=extra,dgd"
+            f"--vary {abbreviate(argument)}: expected table.key=value,value, such as "
+            "solver.name=extra,dgd"
         )
     check_table(key, f"--vary {key}")
     return Variation(key, tuple(parts), f"--vary {key}")
@@ -113,7 +117,8 @@ def check_table(key: str, origin: str) -> None:
 def cases(
     settings: Sequence[Setting], variations: Sequence[Variation], seeds: int | None, folder: str
 ) -> list[Case]:
-    """Return the cases of a sweep, the seeds of one combination side by side; one seed where nothing is random.
+    """Return the cases of a sweep, the seeds of one combination side by side; one seed where
+    nothing is random.
 
     The number of agents does not depend on the number of ranks.
 
@@ -170,7 +175,8 @@ def cases(
 
 
 def common_graph(settings: Sequence[Setting], variations: Sequence[Variation]) -> Sequence[Setting]:
-    """The graph of a sweep over solvers that names none: one that all of them can use, so that the table compares solvers.
+    """The graph of a sweep over solvers that names none: one that all of them can use, so that the
+    table compares solvers.
 
     None if they have the same default, or no graph for all.
     """
@@ -206,7 +212,8 @@ def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: 
     ]
     if twice:
         raise ConfigError(
-            f"--vary {twice[0]} is given twice: write all values into one, --vary {twice[0]}=value,value"
+            f"--vary {twice[0]} is given twice: write all values into one, --vary "
+            f"{twice[0]}=value,value"
         )
     for variation in variations:
         again = [value for value, count in Counter(map(str, variation.values)).items() if count > 1]
@@ -218,7 +225,8 @@ def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: 
     for key, _, origin, _ in variations:
         if key in OWN:
             raise ConfigError(
-                f"{origin}: cannot be varied: every run has its own file, and {OWN[key]} belongs to the sweep"
+                f"{origin}: cannot be varied: every run has its own file, and {OWN[key]} belongs "
+                "to the sweep"
             )
         if key == "run.seed" and seeds is not None:
             raise ConfigError(f"{origin}: the seeds come from --seeds: omit one of the two")
@@ -236,7 +244,9 @@ def _value(experiment: Experiment, key: str) -> object:
 
 
 def _file_name(varied: Mapping[str, Any]) -> str:
-    """Return ``extra-ring-l2=0.1-seed=0.h5``; letters that a shell or a file system treats specially become underscores."""
+    """Return ``extra-ring-l2=0.1-seed=0.h5``; letters that a shell or a file system treats
+    specially become underscores.
+    """
     parts = [
         short(str(value))
         if key.endswith(".name")
@@ -248,7 +258,9 @@ def _file_name(varied: Mapping[str, Any]) -> str:
 
 
 def config_text(wanted: Experiment, made: Experiment) -> str:
-    """Return the TOML text of `made`, headed by the settings that the run itself has chosen because `wanted` leaves them open."""
+    """Return the TOML text of `made`, headed by the settings that the run itself has chosen
+    because `wanted` leaves them open.
+    """
     asked, got = flat(wanted.to_toml()), flat(made.to_toml())
     return (
         f"{CHOSEN}{', '.join(key for key in got if asked.get(key) != got[key])}\n{made.to_toml()}"
@@ -272,12 +284,14 @@ def status(case: Case) -> Status:
     other = _difference(case.experiment, run.config)
     if other:
         raise ConfigError(
-            f"{case.file} holds another experiment ({other}): choose another --out, or remove the file"
+            f"{case.file} holds another experiment ({other}): choose another --out, or remove the "
+            "file"
         )
     changed = changed_file(run.attributes, file_hashes(case.experiment.sources()))
     if changed:
         raise ConfigError(
-            f"{case.file}: {changed} has changed since the run began: choose another --out, or remove the file"
+            f"{case.file}: {changed} has changed since the run began: choose another --out, or "
+            "remove the file"
         )
     if run.outcome in FINISHED:
         return Status.FINISHED
@@ -293,7 +307,8 @@ def status(case: Case) -> Status:
 
 
 def check_results(folder: str, names: Sequence[str], cases: Sequence[Case]) -> None:
-    """Refuse a folder whose tables and figure (`names`, runs.csv among them) show runs that are not among `cases`.
+    """Refuse a folder whose tables and figure (`names`, runs.csv among them) show runs that are not
+    among `cases`.
 
     Raises
     ------
@@ -318,13 +333,16 @@ def check_results(folder: str, names: Sequence[str], cases: Sequence[Case]) -> N
         else f"no {RUNS} names their runs"
     )
     raise ConfigError(
-        f"{', '.join(os.path.join(folder, name) for name in existing)} would be replaced, and may be of another "
+        f"{', '.join(os.path.join(folder, name) for name in existing)} would be replaced, and may "
+        "be of another "
         f"study ({whose}): choose another --out, or replace them with --force"
     )
 
 
 def _difference(wanted: Experiment, text: str) -> str:
-    """Return the first setting in which an experiment differs from that of a file, for a message; "" if they are equal."""
+    """Return the first setting in which an experiment differs from that of a file, for a
+    message; "" if they are equal.
+    """
     asked = flat(wanted.to_toml())
     try:
         found = config.former(flat(text))

@@ -54,7 +54,8 @@ FLAGS = [
         metavar="table.key=value,value",
         action="append",
         default=[],
-        help="take each of these values, such as solver.name=extra,dgd; may be repeated: all combinations are run, "
+        help="take each of these values, such as solver.name=extra,dgd; may be repeated: all "
+        "combinations are run, "
         "the first one gives the lines of the figure, the others its panels",
     ),
     Flag(
@@ -136,7 +137,9 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Plan, argparse.Namesp
 
 
 def execute(request: tuple[Plan, argparse.Namespace], comm: MPI.Intracomm) -> int:
-    """Run a sweep on all ranks of `comm`, write its table and its figure, and return the exit status."""
+    """Run a sweep on all ranks of `comm`, write its table and its figure, and return the exit
+    status.
+    """
     (wanted, args), on_line = request, None
     if comm.rank == 0 and not args.quiet:
         on_line = partial(print, flush=True)
@@ -169,7 +172,8 @@ def _write(wanted: Plan, args: argparse.Namespace, table: Table, failures: dict[
 def _check_figure(name: str) -> None:
     if os.path.basename(name) != name:
         raise ConfigError(
-            f"--figure {name}: expected a name without a folder: the figure is written into that of --out"
+            f"--figure {name}: expected a name without a folder: the figure is written into that "
+            "of --out"
         )
     with contextlib.suppress(ImportError):  # without matplotlib there is no figure
         check_name(name, "--figure", folder=False)
@@ -192,7 +196,8 @@ def _target(text: str | None) -> tuple[str, float | None]:
 
 SWEEP = Command(
     name="sweep",
-    description="Run an experiment with all combinations of varied settings and seeds; write a table and a figure.",
+    description="Run an experiment with all combinations of varied settings and seeds; write a "
+    "table and a figure.",
     epilog=EPILOG,
     flags=FLAGS,
     prepare=prepare,

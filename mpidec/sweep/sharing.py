@@ -14,10 +14,12 @@ PAUSE, LONGEST_PAUSE = 0.0005, 0.02
 
 
 class WorkQueue(Generic[R]):
-    """Division of a job into groups of `size` ranks, and the numbers 0, 1, ..., count - 1, each handed out once.
+    """Division of a job into groups of `size` ranks, and the numbers 0, 1, ..., count - 1, each
+    handed out once.
 
-    Rank 0 answers whenever it calls `poll`, which it does at every record of its own runs, and until all groups have finished.
-    Ranks that wait sleep, and leave their core to the others.  A context manager, collective.
+    Rank 0 answers whenever it calls `poll`, which it does at every record of its own runs, and
+    until all groups have finished. Ranks that wait sleep, and leave their core to the others.  A
+    context manager, collective.
 
     Parameters
     ----------
@@ -51,9 +53,11 @@ class WorkQueue(Generic[R]):
     def map(
         self, numbers: Sequence[int], act: Callable[[int], R], ended: Callable[[R], bool]
     ) -> None:
-        """Call `act(number)` on the ranks of one group for each of `numbers`; collective over the whole job.
+        """Call `act(number)` on the ranks of one group for each of `numbers`; collective over the
+        whole job.
 
-        A report for which `ended` is true, and Ctrl-C while a rank waits, end the sharing: no more numbers are handed out.
+        A report for which `ended` is true, and Ctrl-C while a rank waits, end the sharing: no more
+        numbers are handed out.
         """
         self._numbers = list(numbers)
         report: R | None = None

@@ -1,4 +1,6 @@
-"""A sweep: the runs are shared out over the ranks, finished ones are kept, and unfinished ones resumed."""
+"""A sweep: the runs are shared out over the ranks, finished ones are kept, and unfinished ones
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -75,14 +77,17 @@ def sweep(
     comm: MPI.Intracomm | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Table:
-    """Run an experiment with every combination of varied settings and seeds, and return the table of results.
+    """Run an experiment with every combination of varied settings and seeds, and return the table
+    of results.
 
     Parameters
     ----------
     experiment : path or mapping, optional
-        An experiment file, or settings such as ``{"problem.data": "wine", "run.steps": 500}``; by default the default experiment.
+        An experiment file, or settings such as ``{"problem.data": "wine", "run.steps": 500}``; by
+        default the default experiment.
     vary : mapping
-        The values of each varied setting: ``{"solver.name": ["extra", "dgd"], "topology.name": ["ring", "grid"]}``.
+        The values of each varied setting: ``{"solver.name": ["extra", "dgd"], "topology.name":
+        ["ring", "grid"]}``.
     seeds : int, optional
         Number of seeds for each combination, counted from the seed of the experiment.
     out : str
@@ -166,7 +171,8 @@ def plan(
     Raises
     ------
     ConfigError, OSError
-        A setting is invalid, a file in the folder holds another experiment, or the folder cannot be written.
+        A setting is invalid, a file in the folder holds another experiment, or the folder cannot be
+        written.
     """
     if not variations and seeds is None:
         raise ConfigError("nothing is varied: add --vary table.key=value,value or --seeds N")
@@ -175,11 +181,13 @@ def plan(
     agents = min(case.experiment.run.agents for case in every)
     if not 1 <= ranks_per_run <= ranks:
         raise ConfigError(
-            f"--ranks-per-run {ranks_per_run}: expected a number from 1 to {ranks}, the ranks of the job"
+            f"--ranks-per-run {ranks_per_run}: expected a number from 1 to {ranks}, the ranks of "
+            "the job"
         )
     if agents < ranks_per_run:
         raise ConfigError(
-            f"--ranks-per-run {ranks_per_run}: a run with {agents} agents has no work for more than {agents} ranks"
+            f"--ranks-per-run {ranks_per_run}: a run with {agents} agents has no work for more "
+            f"than {agents} ranks"
         )
     if ranks_per_run > 1 and any(case.experiment.run.simulate for case in every):
         raise ConfigError(
@@ -199,8 +207,10 @@ def plan(
     if seeds is not None and 1 in counts.values() and seeds > 1:
         what = "these experiments" if set(counts.values()) == {1} else "some of these experiments"
         notes += (
-            f"the seeds make no difference where nothing is random, as in {what}, which are run once "
-            "(problem.partition=iid, problem.batch_size, a random graph or random data would be random)",
+            f"the seeds make no difference where nothing is random, as in {what}, which are run "
+            "once "
+            "(problem.partition=iid, problem.batch_size, a random graph or random data would be "
+            "random)",
         )
     return Plan(every, [status(case) for case in every], target, ranks_per_run, notes)
 
@@ -208,7 +218,8 @@ def plan(
 def run_plan(
     wanted: Plan, comm: MPI.Intracomm, on_line: Callable[[str], None] | None = None
 ) -> tuple[Table, dict[str, str]]:
-    """Run what is open in a plan; return the table, and the messages of failed runs by file; collective.
+    """Run what is open in a plan; return the table, and the messages of failed runs by file;
+    collective.
 
     Raises
     ------
@@ -232,7 +243,8 @@ def run_plan(
         done += report.outcome != "interrupted"
         if on_line is not None:
             on_line(
-                f"[{done:{len(str(len(wanted.cases)))}}/{len(wanted.cases)}] {case}: {_ended(report, wanted.target[0])}"
+                f"[{done:{len(str(len(wanted.cases)))}}/{len(wanted.cases)}] {case}: "
+                f"{_ended(report, wanted.target[0])}"
             )
 
     with WorkQueue(comm, wanted.ranks_per_run, on_report) as queue:
@@ -252,7 +264,9 @@ def run_plan(
 
 
 def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], object]) -> Report:
-    """Make one run on the ranks of `comm`; errors of the run are reported, and `poll` is called at its records."""
+    """Make one run on the ranks of `comm`; errors of the run are reported, and `poll` is called
+    at its records.
+    """
     case, began = wanted.cases[number], time.perf_counter()
     try:
         with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):

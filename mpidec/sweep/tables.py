@@ -1,4 +1,6 @@
-"""Table of a sweep: steps, bytes and seconds to a target, with mean and standard deviation over seeds."""
+"""Table of a sweep: steps, bytes and seconds to a target, with mean and standard deviation over
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class Row:
     last : float
         Largest final value of the target's metric (NaN if some run has none).
     outcomes : mapping
-        Number of runs by outcome; "failed" for those that ended in an error, and "missing" for those that were not run.
+        Number of runs by outcome; "failed" for those that ended in an error, and "missing" for
+        those that were not run.
     files : sequence of str
         Files of the runs that have one.
 
@@ -80,7 +83,8 @@ class Table:
     notes : sequence of str
         What a reader of the table must know: errors of runs that failed, seeds without effect.
     clock : str
-        What the column of the time is called: "seconds", or "simulated time" if all runs are simulated.
+        What the column of the time is called: "seconds", or "simulated time" if all runs are
+        simulated.
     every : sequence of int
         The steps between two records, of all runs.
 
@@ -114,7 +118,9 @@ class Table:
         return "\n".join([f"{what}: mean ± standard deviation", *lines, *notes])
 
     def csv(self) -> str:
-        """Return the table as CSV, with plain numbers in steps, bytes and seconds (or units of simulated time)."""
+        """Return the table as CSV, with plain numbers in steps, bytes and seconds (or units of
+        simulated time).
+        """
         numbers = [
             f"{cost}_{part}"
             for cost in ("steps", "bytes", self.clock.replace(" ", "_"))
@@ -150,9 +156,11 @@ class Table:
         y: str | Sequence[str] | None = None,
         style: str = "screen",
     ) -> Figure:
-        """Return the figure: a line per value of the first varied setting, a panel per combination of the others.
+        """Return the figure: a line per value of the first varied setting, a panel per combination
+        of the others.
 
-        Lines are medians over the seeds, with bands from the smallest to the largest value; see `mpidec.plot.figure`.
+        Lines are medians over the seeds, with bands from the smallest to the largest value; see
+        `mpidec.plot.figure`.
         """
         from ..plot import figure
 
@@ -204,7 +212,9 @@ class Table:
 def table(
     cases: Sequence[Case], target: tuple[str, float | None], failures: Mapping[str, str]
 ) -> Table:
-    """Return the table of the cases according to their files; `failures` are the messages of runs that failed, by file."""
+    """Return the table of the cases according to their files; `failures` are the messages of
+    runs that failed, by file.
+    """
     runs = {case.file: read(case.file) if os.path.exists(case.file) else None for case in cases}
     metric, limit = target
     recorded = [run for run in runs.values() if run is not None]
@@ -214,7 +224,8 @@ def table(
     if recorded and not any(metric in run.metrics for run in recorded):
         known = sorted(name for name in recorded[0].metrics if name not in COSTS.values())
         notes.append(
-            f"no run has recorded the metric {metric!r}: choose another --target, one of {', '.join(known)}"
+            f"no run has recorded the metric {metric!r}: choose another --target, one of "
+            f"{', '.join(known)}"
         )
     clocks = {run.attributes.get("clock") == "simulated" for run in recorded}
     clock = "simulated time" if clocks == {True} else "seconds"
@@ -242,7 +253,9 @@ def table(
 
 
 def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:
-    """Return one line of CSV per run: settings, seed, outcome, and all metrics of its last record."""
+    """Return one line of CSV per run: settings, seed, outcome, and all metrics of its last
+    record.
+    """
     runs = [read(case.file) if os.path.exists(case.file) else None for case in cases]
     names = list(dict.fromkeys(name for run in runs if run for name in run.metrics))
     lines: list[Sequence[object]] = [
@@ -264,7 +277,8 @@ def _outcome(case: Case, run: Run | None, failures: Mapping[str, str]) -> str:
 
 
 def plain(spread: Spread | None, unit: str) -> str:
-    """Return mean and standard deviation as text, the latter with two significant digits; unit "last" is that of final values.
+    """Return mean and standard deviation as text, the latter with two significant digits; unit
+    "last" is that of final values.
 
     Examples
     --------
@@ -352,7 +366,9 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def _differing(cases: Sequence[Case]) -> list[str]:
-    """Return a note for each setting that differs although it is not varied, because its default follows from a varied one."""
+    """Return a note for each setting that differs although it is not varied, because its default
+    follows from a varied one.
+    """
     given = [flat(case.experiment.to_toml()) for case in cases]
     notes = []
     for key in dict.fromkeys(key for one in given for key in one):
@@ -366,7 +382,8 @@ def _differing(cases: Sequence[Case]) -> list[str]:
             )
         if len(found) > 1:
             notes.append(
-                f"{key} is not varied, but differs: {', '.join(f'{value} ({first})' for value, first in found.items())}"
+                f"{key} is not varied, but differs: "
+                f"{', '.join(f'{value} ({first})' for value, first in found.items())}"
             )
     return notes
 

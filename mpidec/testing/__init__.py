@@ -1,4 +1,6 @@
-"""Tests of components: the properties that every solver, graph, problem and codec must have, for those of users, too."""
+"""Tests of components: the properties that every solver, graph, problem and codec must have, for
+those of users, too.
+"""
 
 from ..exceptions import ContractError as ContractError
 from .codecs import CodecContract as CodecContract, check_codec as check_codec

@@ -13,7 +13,9 @@ from .case import alone, costs, directed, graph_of, problem, require, with_numbe
 
 
 def kinds(solver: Solver) -> None:
-    """A W of a kind that the class does not declare is refused, with a remedy; the solver's own graph is not."""
+    """A W of a kind that the class does not declare is refused, with a remedy; the solver's own
+    graph is not.
+    """
     graph = graph_of(solver)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -67,7 +69,8 @@ def few_agents(solver: Solver) -> None:
             away <= limit,
             solver,
             "few_agents",
-            f"{n} agent{'s' * (n > 1)} ({graph.name}) rest at {away:.2g} from the minimizer after 400 steps, expected at "
+            f"{n} agent{'s' * (n > 1)} ({graph.name}) rest at {away:.2g} from the minimizer after "
+            "400 steps, expected at "
             f"most {limit:g}",
             "does the solver divide by n - 1, or by the number of neighbours?",
         )

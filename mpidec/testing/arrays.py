@@ -18,7 +18,9 @@ STEPS = 9
 
 
 def dtype(solver: Solver) -> None:
-    """With float32 iterates, the state and the messages are float32, also with a step size of NumPy's float64."""
+    """With float32 iterates, the state and the messages are float32, also with a step size of
+    NumPy's float64.
+    """
     messages = _Messages()
     for k, s in enumerate(_states(solver, np.float32, messages)):
         for name, value in zip(s._fields, s):
@@ -27,15 +29,18 @@ def dtype(solver: Solver) -> None:
                     value.dtype == np.float32,
                     solver,
                     "dtype",
-                    f"with an X of float32, the state's {name} is {value.dtype} after {k} steps, expected float32",
-                    "write np.zeros_like(X), not np.zeros(X.shape), and float(a) for numbers of NumPy",
+                    f"with an X of float32, the state's {name} is {value.dtype} after {k} steps, "
+                    "expected float32",
+                    "write np.zeros_like(X), not np.zeros(X.shape), and float(a) for numbers of "
+                    "NumPy",
                 )
     wrong = {str(rows.dtype) for rows, _ in messages.sent} - {"float32"}
     require(
         not wrong,
         solver,
         "dtype",
-        f"with an X of float32, rows of {', '.join(sorted(wrong))} are handed to W, expected float32",
+        f"with an X of float32, rows of {', '.join(sorted(wrong))} are handed to W, expected "
+        "float32",
         "write np.zeros_like(X), not np.zeros(X.shape), and float(a) for numbers of NumPy",
     )
 
@@ -55,7 +60,9 @@ def rows(solver: Solver) -> None:
 
 
 def in_place(solver: Solver) -> None:
-    """Neither init nor step changes an array that it is handed: rows, an earlier state, gradients."""
+    """Neither init nor step changes an array that it is handed: rows, an earlier state,
+    gradients.
+    """
     graph = graph_of(solver)
     method, f = with_number(solver), costs(graph.n)
     X = np.random.default_rng(3).standard_normal((graph.n, 3))
@@ -79,7 +86,8 @@ def in_place(solver: Solver) -> None:
                 not changed,
                 solver,
                 "in_place",
-                f"step {k} changes {' and '.join(changed)} in place, which the search for a step size and checkpoints need as "
+                f"step {k} changes {' and '.join(changed)} in place, which the search for a step "
+                "size and checkpoints need as "
                 "they were",
                 "make a new array, as X = X - a * G does and X -= a * G does not",
             )
@@ -104,12 +112,15 @@ def tensors(solver: Solver) -> None:
                     f"with tensors of PyTorch, the state's {name} is "
                     + ("another one" if tensor else f"a {type(two).__name__}")
                     + f" after {k} steps, expected a tensor with the numbers of NumPy's array",
-                    "use operators, and mpidec.solvers.base.zeros(X, *shape) in place of NumPy's functions",
+                    "use operators, and mpidec.solvers.base.zeros(X, *shape) in place of NumPy's "
+                    "functions",
                 )
 
 
 def columns(solver: Solver) -> None:
-    """An array with one step size per column takes the steps of each of them, as the search for "auto" needs it."""
+    """An array with one step size per column takes the steps of each of them, as the search for
+    "auto" needs it.
+    """
     graph, sizes = graph_of(solver), (SMALL, SMALL / 2)
     f = costs(graph.n, 2)
     X = np.random.default_rng(3).standard_normal((graph.n, 2))
@@ -129,8 +140,10 @@ def columns(solver: Solver) -> None:
         away <= 1e-12,
         solver,
         "columns",
-        f"a step size per column gives iterates that differ by {away:.2g} from those of each step size alone, expected 0",
-        'use equations on whole rows, without float(step_size), norms or sorting; or give a number in place of "auto"',
+        f"a step size per column gives iterates that differ by {away:.2g} from those of each step "
+        "size alone, expected 0",
+        "use equations on whole rows, without float(step_size), norms or sorting; or give a number "
+        'in place of "auto"',
     )
 
 
@@ -160,8 +173,10 @@ def bits(solver: Solver) -> None:
         worst == 0,
         solver,
         "bits",
-        f"the iterates on {net.size} ranks differ by up to {worst:.2g} from those of one process, expected the same bits",
-        "do sums go over local rows only, or random numbers depend on the rank instead of the agent?",
+        f"the iterates on {net.size} ranks differ by up to {worst:.2g} from those of one process, "
+        "expected the same bits",
+        "do sums go over local rows only, or random numbers depend on the rank instead of the "
+        "agent?",
     )
 
 

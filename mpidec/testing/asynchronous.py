@@ -15,7 +15,9 @@ from .linear import Quadratics
 
 
 def minimizer(solver: Solver) -> None:
-    """An exact solver leads all agents to the minimizer of the sum, although messages are late and lost."""
+    """An exact solver leads all agents to the minimizer of the sum, although messages are late
+    and lost.
+    """
     graph = graph_of(solver)
     f = costs(graph.n)
     result = simulate(
@@ -33,14 +35,17 @@ def minimizer(solver: Solver) -> None:
         away <= 1e-10,
         solver,
         "minimizer",
-        f"agents are {away:.2g} away from the minimizer after 3000 events of each ({graph.name}, late and lost messages), "
+        f"agents are {away:.2g} away from the minimizer after 3000 events of each ({graph.name}, "
+        "late and lost messages), "
         "expected 0",
         "do the trackers sum to the gradients?  A method with a bias declares exact = False",
     )
 
 
 def bias(solver: Solver) -> None:
-    """A biased solver rests nearer to the minimizer with a smaller step size, and at it if the agents' minimizers are equal."""
+    """A biased solver rests nearer to the minimizer with a smaller step size, and at it if the
+    agents' minimizers are equal.
+    """
     graph = graph_of(solver)
     f = costs(graph.n)
     large, small = 2 * SMALL, SMALL / 2
@@ -49,7 +54,8 @@ def bias(solver: Solver) -> None:
         near <= 0.65 * far,
         solver,
         "bias",
-        f"agents rest at {far:.3g} from the minimizer with step size {large:g}, at {near:.3g} with a quarter of it "
+        f"agents rest at {far:.3g} from the minimizer with step size {large:g}, at {near:.3g} with "
+        "a quarter of it "
         f"({graph.name}), expected at most .65 times that",
         "does the step size multiply the whole gradient, once, and do all agents count alike?",
     )
@@ -73,7 +79,9 @@ def _rest(solver: Solver, size: float, f: Quadratics) -> float:
 
 
 def average(solver: Solver) -> None:
-    """Without a problem, all agents reach the average of their initial points, also with late messages: no mass is lost."""
+    """Without a problem, all agents reach the average of their initial points, also with late
+    messages: no mass is lost.
+    """
     graph = graph_of(solver)
     X = np.random.default_rng(4).standard_normal((graph.n, 2))
     late = (0, 2) if isinstance(solver, PushSolver) else None
@@ -83,14 +91,17 @@ def average(solver: Solver) -> None:
         away <= 1e-10,
         solver,
         "average",
-        f"without a problem, an agent is {away:.2g} away from the average of the initial points after 400 events of each "
+        f"without a problem, an agent is {away:.2g} away from the average of the initial points "
+        "after 400 events of each "
         f"({graph.name}), expected 0",
         "is mass lost or counted twice?",
     )
 
 
 def kinds(solver: Solver) -> None:
-    """A graph that varies, and one that is not connected, are refused with a remedy; the solver's own graph is not."""
+    """A graph that varies, and one that is not connected, are refused with a remedy; the
+    solver's own graph is not.
+    """
     solver.check(graph_of(solver))
     parts = from_weights(np.kron(np.eye(2), np.full((2, 2), 0.5)), connected=False)
     for graph in (one_peer_exponential(8), parts):
@@ -103,7 +114,8 @@ def kinds(solver: Solver) -> None:
             re.search(r"\buse\b|topology\.", words),
             solver,
             "kinds",
-            f"of the topology {graph.name}, which is no constant connected graph, check() says {words!r}",
+            f"of the topology {graph.name}, which is no constant connected graph, check() says "
+            f"{words!r}",
             "call super().check(topology), and name a topology that works",
         )
 
@@ -121,7 +133,8 @@ def few_agents(solver: Solver) -> None:
             away <= limit,
             solver,
             "few_agents",
-            f"{n} agent{'s' * (n > 1)} rest at {away:.2g} from the minimizer after 600 events of each, expected at most "
+            f"{n} agent{'s' * (n > 1)} rest at {away:.2g} from the minimizer after 600 events of "
+            "each, expected at most "
             f"{limit:g}",
             "does the solver divide by the number of neighbours?",
         )

@@ -1,4 +1,6 @@
-"""Cases on which solvers are checked: small graphs, and quadratics with different data on each agent."""
+"""Cases on which solvers are checked: small graphs, and quadratics with different data on each
+agent.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,15 @@ def made(solver: Solver | type[Solver]) -> Solver:
         return dataclasses.replace(one, local_steps=FEW) if many else one  # type: ignore[type-var]
     except TypeError as error:
         raise TypeError(
-            f"{solver.__name__} cannot be made without arguments ({error}): hand over a solver with numbers, "
+            f"{solver.__name__} cannot be made without arguments ({error}): hand over a solver "
+            "with numbers, "
             f"such as {solver.__name__}(...)"
         ) from None
 
 
 def graph_of(solver: Solver, n: int = 0) -> Topology | Schedule:
-    """The solver's own graph of `n` agents, or of a small number of them; of a random schedule some draws, repeated.
+    """The solver's own graph of `n` agents, or of a small number of them; of a random schedule some
+    draws, repeated.
 
     Examples
     --------
@@ -84,7 +88,9 @@ def graph_of(solver: Solver, n: int = 0) -> Topology | Schedule:
 
 @cache
 def directed(kind: str, n: int = 5) -> Topology:
-    """A directed, strongly connected graph with random weights: "row" or "column" stochastic, or a "pair" of both."""
+    """A directed, strongly connected graph with random weights: "row" or "column" stochastic, or
+    a "pair" of both.
+    """
     if kind == "pair":
         return push_pull(directed("row", n), directed("column", n))
     rng = np.random.default_rng(n)
@@ -119,7 +125,9 @@ def problem(
     term: Term | None = None,
     x_star: np.ndarray | None = None,
 ) -> LeastSquares:
-    """The quadratics of the agents `lo` to `hi` as a problem, each agent with a basis of its own."""
+    """The quadratics of the agents `lo` to `hi` as a problem, each agent with a basis of its
+    own.
+    """
     n, d = f.c.shape
     Q = np.linalg.qr(np.random.default_rng(n).standard_normal((n, d, d)))[0]
     A = np.sqrt(f.h)[:, :, None] * Q

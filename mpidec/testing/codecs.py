@@ -36,7 +36,9 @@ def _cases() -> Iterator[np.ndarray]:
 
 
 def shapes(codec: Codec) -> None:
-    """Encodings are bytes, as many as `nbytes` says; decoded rows have the shape and dtype of the rows; `add` adds them."""
+    """Encodings are bytes, as many as `nbytes` says; decoded rows have the shape and dtype of
+    the rows; `add` adds them.
+    """
     for X in _cases():
         d, kept = X.shape[1], X.copy()
         rows = codec.encode(X, 2, AGENTS)
@@ -45,7 +47,8 @@ def shapes(codec: Codec) -> None:
             rows.dtype == np.uint8 and rows.shape == expected,
             codec,
             "shapes",
-            f"encode() of {len(X)} rows of {d} {X.dtype} returns {rows.dtype} {rows.shape}, expected uint8 {expected}",
+            f"encode() of {len(X)} rows of {d} {X.dtype} returns {rows.dtype} {rows.shape}, "
+            f"expected uint8 {expected}",
             "nbytes(d, dtype) is the size of every encoded row",
         )
         require(
@@ -90,7 +93,8 @@ def draws(codec: Codec) -> None:
                 if not np.array_equal(first, again)
                 else "without the other agents"
             ),
-            "draw with np.random.default_rng([seed, agent, step]) for each row, and round each row by itself",
+            "draw with np.random.default_rng([seed, agent, step]) for each row, and round each row "
+            "by itself",
         )
 
 
@@ -114,7 +118,8 @@ def delta(codec: Codec) -> None:
             left.mean(axis=0)[worst] - noise[worst] <= 1 - said + 1e-12,
             codec,
             "delta",
-            f"decoded rows of {d} entries leave {left.mean(axis=0)[worst]:.3g} of the squared norm, in the mean over "
+            f"decoded rows of {d} entries leave {left.mean(axis=0)[worst]:.3g} of the squared "
+            "norm, in the mean over "
             f"{DRAWS} steps, expected at most 1 - delta = {1 - said:.3g}",
             "a delta that is too large makes gamma too large, and mixing diverge",
         )
@@ -130,7 +135,8 @@ def mean(codec: Codec) -> None:
             (away <= noise).all(),
             codec,
             "mean",
-            f"the mean of {DRAWS} decoded rows of {X.shape[1]} entries is {float((away / noise).max()):.2g} times as far from "
+            f"the mean of {DRAWS} decoded rows of {X.shape[1]} entries is "
+            f"{float((away / noise).max()):.2g} times as far from "
             "the row as chance explains",
             "is the rounding random, with the right probability?  Or unbiased = False",
         )
@@ -149,7 +155,9 @@ def lossless(codec: Codec) -> None:
 
 
 def small(codec: Codec) -> None:
-    """Zero rows are decoded as zero, and tiny and huge ones are finite and no larger than the bound allows."""
+    """Zero rows are decoded as zero, and tiny and huge ones are finite and no larger than the
+    bound allows.
+    """
     for d in LENGTHS:
         for size in (0.0, TINY, 1 / TINY):
             X = size * _rows(d)
@@ -159,13 +167,16 @@ def small(codec: Codec) -> None:
                 np.isfinite(Q).all() and float(np.linalg.norm(Q, axis=1).max()) <= most,
                 codec,
                 "small",
-                f"rows of size {size:g} are decoded as rows of size {float(np.linalg.norm(Q, axis=1).max()):.3g}",
+                f"rows of size {size:g} are decoded as rows of size "
+                f"{float(np.linalg.norm(Q, axis=1).max()):.3g}",
                 "divide by the largest entry only where it is not zero",
             )
 
 
 def nonfinite(codec: Codec) -> None:
-    """A row with an entry that is NaN or infinite has one when it is decoded, and the other rows have none."""
+    """A row with an entry that is NaN or infinite has one when it is decoded, and the other rows
+    have none.
+    """
     for X in _cases():
         for bad in (np.nan, np.inf, -np.inf):
             Z = X.copy()

@@ -144,7 +144,8 @@ class SolverContract:
 
 
 def variants(solver: type[Solver]) -> list[Solver]:
-    """A solver with its defaults, then with each other choice of a text or truth value, and with and without local steps.
+    """A solver with its defaults, then with each other choice of a text or truth value, and with
+    and without local steps.
 
     Examples
     --------

@@ -15,14 +15,17 @@ from .linear import LinearMap, Quadratics, cycle_length, run
 
 
 def minimizer(solver: Solver) -> None:
-    """An exact solver leads all agents to the minimizer of the sum, with the step size that `solve` finds."""
+    """An exact solver leads all agents to the minimizer of the sum, with the step size that
+    `solve` finds.
+    """
     result, f = solved(solver)
     away = float(abs(result.X - f.minimizer).max() / np.linalg.norm(f.minimizer))
     require(
         away <= 1e-10,
         solver,
         "minimizer",
-        f"agents rest at a relative distance of {away:.2g} from the minimizer after {result.steps} steps with step size "
+        f"agents rest at a relative distance of {away:.2g} from the minimizer after {result.steps} "
+        "steps with step size "
         f"{result.step_size:.3g} on {graph_of(solver).name}, expected at most 1e-10",
         "is a correction missing, or a sign wrong?  A method with a bias declares exact = False",
     )
@@ -37,9 +40,11 @@ def minimizer(solver: Solver) -> None:
             away <= 1e-10,
             solver,
             "minimizer",
-            f"agents are {away:.2g} away from the minimizer after 1500 steps with step size {SMALL:g} on a directed graph "
+            f"agents are {away:.2g} away from the minimizer after 1500 steps with step size "
+            f"{SMALL:g} on a directed graph "
             f"with a {graph.kind} stochastic W, expected 0",
-            "kinds declares such a W: are the weights of push-sum, or both matrices, in the right places?",
+            "kinds declares such a W: are the weights of push-sum, or both matrices, in the right "
+            "places?",
         )
 
 
@@ -58,14 +63,17 @@ def term(solver: Solver) -> None:
         away <= 1e-9,
         solver,
         "term",
-        f"with the term l1({strength:g}), agents are {away:.2g} away from the minimizer after 800 steps with step size "
+        f"with the term l1({strength:g}), agents are {away:.2g} away from the minimizer after 800 "
+        "steps with step size "
         f"{result.step_size:.3g} on {graph.name}, expected 0",
         "is F.prox taken with the step size, and of what the fixed point needs?",
     )
 
 
 def rate(solver: Solver) -> None:
-    """The error of a run falls at the rate that the spectral radius of the step's own linear map predicts."""
+    """The error of a run falls at the rate that the spectral radius of the step's own linear map
+    predicts.
+    """
     result, f = solved(solver)
     graph = graph_of(solver)
     with alone(graph.n) as net:
@@ -82,14 +90,18 @@ def rate(solver: Solver) -> None:
         abs(math.log(observed) / math.log(radius) - 1) <= 0.1,
         solver,
         "rate",
-        f"the error of a run falls by a factor of {observed:.4f} per step, the linear map of step() has the spectral "
-        f"radius {radius:.4f} (step size {result.step_size:.3g}, {graph.name}), expected logarithms within 10 %",
+        f"the error of a run falls by a factor of {observed:.4f} per step, the linear map of "
+        "step() has the spectral "
+        f"radius {radius:.4f} (step size {result.step_size:.3g}, {graph.name}), expected "
+        "logarithms within 10 %",
         "does step() use the W of another step, or gradients from elsewhere than point(s)?",
     )
 
 
 def bias(solver: Solver) -> None:
-    """The distance at which a biased solver rests is proportional to the step size, and 0 if the agents' minimizers are equal."""
+    """The distance at which a biased solver rests is proportional to the step size, and 0 if the
+    agents' minimizers are equal.
+    """
     graph = graph_of(solver)
     f = costs(graph.n)
     large, small = SMALL / 4, SMALL / 8
@@ -98,7 +110,8 @@ def bias(solver: Solver) -> None:
         0.44 <= near / far <= 0.56 if far > 1e-9 else near <= 1e-9,
         solver,
         "bias",
-        f"agents rest at {far:.3g} from the minimizer with step size {large:g}, at {near:.3g} with half of it "
+        f"agents rest at {far:.3g} from the minimizer with step size {large:g}, at {near:.3g} with "
+        "half of it "
         f"({graph.name}), expected half of the distance",
         "does the step size multiply the whole gradient, once?",
     )
@@ -115,7 +128,9 @@ def bias(solver: Solver) -> None:
 def rest(
     solver: Solver, size: float, f: Quadratics, graph: Topology | Schedule | None = None
 ) -> float:
-    """Distance from the minimizer at which the agents rest (root mean square), on the solver's graph by default."""
+    """Distance from the minimizer at which the agents rest (root mean square), on the solver's
+    graph by default.
+    """
     graph, method = graph or graph_of(solver), with_number(solver, size)
     X = 0 * f.c + np.random.default_rng(1).standard_normal(f.c.shape[1])
     with alone(graph.n) as net:
@@ -129,10 +144,11 @@ def rest(
 
 
 def noise(solver: Solver) -> None:
-    """Under noisy gradients, the mean of n agents rests n times nearer (mean square) than one agent: the linear speed-up.
+    """Under noisy gradients, the mean of n agents rests n times nearer (mean square) than one
+    agent: the linear speed-up.
 
-    Where n agents take other steps than one, with a penalty on their disagreement or with late messages: n times nearer than
-    that of n agents whose gradients have the same noise.
+    Where n agents take other steps than one, with a penalty on their disagreement or with late
+    messages: n times nearer than that of n agents whose gradients have the same noise.
     """
     n = graph_of(solver).n
     slowed = solver.needs.argmin or hasattr(solver, "penalty")
@@ -142,14 +158,17 @@ def noise(solver: Solver) -> None:
         0.8 * n <= one / many <= 1.25 * n,
         solver,
         "noise",
-        f"under gradient noise, the mean square distance of a single agent (or of {n} with the same noise) is {one:.3g}, that of "
+        f"under gradient noise, the mean square distance of a single agent (or of {n} with the "
+        f"same noise) is {one:.3g}, that of "
         f"the mean of {n} agents {many:.3g}: a ratio of {one / many:.3g}, expected {n}",
-        "does the mean of the iterates follow the mean of the gradients, and does each gradient enter once?",
+        "does the mean of the iterates follow the mean of the gradients, and does each gradient "
+        "enter once?",
     )
 
 
 def _floor(solver: Solver, n: int, draws: int = 0) -> float:
-    """Mean square distance of the mean from the minimizer, over problems side by side (one per column) and late steps.
+    """Mean square distance of the mean from the minimizer, over problems side by side (one per
+    column) and late steps.
 
     Each agent draws its own noise, or `draws` = 1 is that of all.
     """

@@ -1,4 +1,6 @@
-"""The contract of graphs: properties of a topology, or a schedule, for several numbers of agents."""
+"""The contract of graphs: properties of a topology, or a schedule, for several numbers of
+agents.
+"""
 
 from __future__ import annotations
 
@@ -69,20 +71,24 @@ def sums(make: Make) -> None:
             kinds[graph.kind] <= 1e-14 and np.isfinite(W).all(),
             graph,
             "sums",
-            f"rows sum to 1 up to {away[0]:.2g}, columns up to {away[1]:.2g}, but its kind is {graph.kind!r}",
+            f"rows sum to 1 up to {away[0]:.2g}, columns up to {away[1]:.2g}, but its kind is "
+            f"{graph.kind!r}",
             "divide each row (or column) by its sum, or change its kind",
         )
         require(
             W.shape == (graph.n, graph.n) and W.dtype == np.float64,
             graph,
             "sums",
-            f"W has the shape {W.shape} and the dtype {W.dtype}, expected {(graph.n, graph.n)} and float64",
+            f"W has the shape {W.shape} and the dtype {W.dtype}, expected {(graph.n, graph.n)} and "
+            "float64",
             "rows are receivers, columns senders",
         )
 
 
 def words(make: Make) -> None:
-    """`directed`, `symmetric`, `connected` and `is_tree` are those of W; over its steps, every agent reaches every other."""
+    """`directed`, `symmetric`, `connected` and `is_tree` are those of W; over its steps, every
+    agent reaches every other.
+    """
     for graph in _phases(make):
         W = graph.W.toarray()
         A = (W != 0) & ~np.eye(graph.n, dtype=bool)
@@ -138,7 +144,9 @@ def blocks(make: Make) -> None:
 
 
 def gap(make: Make) -> None:
-    """The spectral gap is that of the dense product over a period; 1 means that this product is the average."""
+    """The spectral gap is that of the dense product over a period; 1 means that this product is
+    the average.
+    """
     for graph in _made(make):
         if graph.period is None or graph.n == 1 or graph.kind == "pair":
             continue
@@ -148,7 +156,8 @@ def gap(make: Make) -> None:
                 graph.spectral_gap() == least,
                 graph,
                 "gap",
-                f"spectral_gap() is {graph.spectral_gap():.12g}, the least of its graphs is {least:.12g}",
+                f"spectral_gap() is {graph.spectral_gap():.12g}, the least of its graphs is "
+                f"{least:.12g}",
                 "the columns of the slowest graph decide",
             )
             continue
@@ -164,7 +173,8 @@ def gap(make: Make) -> None:
             abs(graph.spectral_gap() - expected) <= 1e-10,
             graph,
             "gap",
-            f"spectral_gap() is {graph.spectral_gap():.12g}, of the dense matrices it is {expected:.12g}",
+            f"spectral_gap() is {graph.spectral_gap():.12g}, of the dense matrices it is "
+            f"{expected:.12g}",
             "is the product taken over a period, its root and its order?",
         )
         if graph.spectral_gap() == 1 and graph.kind == "doubly":
@@ -173,13 +183,16 @@ def gap(make: Make) -> None:
                 away <= 1e-13,
                 graph,
                 "gap",
-                f"spectral_gap() is 1, but the product over a period differs by {away:.2g} from the average",
+                f"spectral_gap() is 1, but the product over a period differs by {away:.2g} from "
+                "the average",
                 "are all phases in the period, in their order?",
             )
 
 
 def repeats(make: Make) -> None:
-    """A graph that is made again, sent to another process, or asked for a step of a later period is the same."""
+    """A graph that is made again, sent to another process, or asked for a step of a later period
+    is the same.
+    """
     for graph in _made(make):
         again, sent = as_topology(make(graph.n), graph.n), pickle.loads(pickle.dumps(graph))
         same = again == graph == sent and again.fingerprint() == graph.fingerprint()
@@ -188,7 +201,8 @@ def repeats(make: Make) -> None:
             graph,
             "repeats",
             "a second one of the same n differs, or one that was pickled",
-            "take random numbers from a seed, np.random.default_rng([seed, n]), so that all ranks have the same graph",
+            "take random numbers from a seed, np.random.default_rng([seed, n]), so that all ranks "
+            "have the same graph",
         )
         for k in (0, 3):
             later = k + (graph.period or 0)
@@ -218,7 +232,8 @@ def check_topology(make: Make) -> None:
     Raises
     ------
     ContractError
-        With a line for each property that the graph lacks; or if it refuses all numbers of agents but one.
+        With a line for each property that the graph lacks; or if it refuses all numbers of agents
+        but one.
 
     Examples
     --------

@@ -13,7 +13,8 @@ from .linear import Gradients, run
 
 
 def mean(solver: Solver) -> None:
-    """On a doubly stochastic W, the mean of the agents takes the steps of a single agent with the mean of the gradients.
+    """On a doubly stochastic W, the mean of the agents takes the steps of a single agent with the
+    mean of the gradients.
 
     So gradients, trackers and the mass of push-sum are counted once each, and counters agree.
     """
@@ -37,15 +38,20 @@ def mean(solver: Solver) -> None:
                     away <= 1e-12,
                     solver,
                     "mean",
-                    f"after {k + 1} steps the mean of {name} over {n} agents ({graph.name}) differs by {away:.2g} from "
-                    "that of a single agent with the mean of the gradients, expected rounding errors",
-                    "is mass lost in a mixing, or do trackers not sum to the gradients?  A method whose mean goes "
+                    f"after {k + 1} steps the mean of {name} over {n} agents ({graph.name}) "
+                    f"differs by {away:.2g} from "
+                    "that of a single agent with the mean of the gradients, expected rounding "
+                    "errors",
+                    "is mass lost in a mixing, or do trackers not sum to the gradients?  A method "
+                    "whose mean goes "
                     "another way declares keeps_mean = False",
                 )
 
 
 def average(solver: Solver) -> None:
-    """Without gradients, all agents reach the average of their initial points, with each kind of W that the solver declares."""
+    """Without gradients, all agents reach the average of their initial points, with each kind of
+    W that the solver declares.
+    """
     method = with_number(solver, 0.3)
     for graph in bearable(solver, ("column",)):
         X = np.random.default_rng(4).standard_normal((graph.n, 2))
@@ -61,7 +67,9 @@ def average(solver: Solver) -> None:
             away <= 1e-10,
             solver,
             "average",
-            f"with gradients of zero, an agent is {away:.2g} away from the average of the initial points after {k} steps "
+            f"with gradients of zero, an agent is {away:.2g} away from the average of the initial "
+            f"points after {k} steps "
             f"on {graph.name} ({graph.kind} stochastic), expected 0",
-            "is mass lost or counted twice, or is the weight of push-sum mixed otherwise than the rows?",
+            "is mass lost or counted twice, or is the weight of push-sum mixed otherwise than the "
+            "rows?",
         )

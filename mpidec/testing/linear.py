@@ -1,4 +1,6 @@
-"""A solver's steps on quadratics as one matrix: its limit and its rate, without running to the end."""
+"""A solver's steps on quadratics as one matrix: its limit and its rate, without running to the
+end.
+"""
 
 from __future__ import annotations
 
@@ -84,9 +86,11 @@ def cycle_length(solver: Solver, W: Mixer) -> int | None:
 
 
 class LinearMap:
-    """The steps of a cycle as the matrix `J` on the state: the arrays of the state, one below the other.
+    """The steps of a cycle as the matrix `J` on the state: the arrays of the state, one below the
+    other.
 
-    Numbers, weights and counts in the state, which gradients do not change, have the values that they reach.
+    Numbers, weights and counts in the state, which gradients do not change, have the values that
+    they reach.
 
     Parameters
     ----------
@@ -160,7 +164,9 @@ class LinearMap:
         return np.arange(at, at + self.W.n)
 
     def limit(self, c: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """The iterates that the steps lead to from `X`, shape `(n, d)`, for quadratics with the minimizers `c`."""
+        """The iterates that the steps lead to from `X`, shape `(n, d)`, for quadratics with the
+        minimizers `c`.
+        """
         d = X.shape[1]
         Z = self._pack(self._start(X, c), d)
         J, g = self.J, self._cycle(np.zeros_like(Z), c)
@@ -170,7 +176,9 @@ class LinearMap:
         return end
 
     def radius(self) -> float:
-        """Spectral radius of a step, of the part of the state that the iterates depend on and that the initial points reach."""
+        """Spectral radius of a step, of the part of the state that the iterates depend on and
+        that the initial points reach.
+        """
         n = self.W.n
         eye, zero = np.eye(n), np.zeros((n, n))
         V = []

@@ -1,4 +1,6 @@
-"""The contract of problems and oracles: what each one must do with the rows of the local agents, and tests of it."""
+"""The contract of problems and oracles: what each one must do with the rows of the local agents,
+and tests of it.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ def differences(problem: Problem) -> None:
                 False,
                 problem,
                 "differences",
-                f"along a direction, the value of agent {found.row} changes at the rate {found.value:.6g}, its gradient says "
+                f"along a direction, the value of agent {found.row} changes at the rate "
+                f"{found.value:.6g}, its gradient says "
                 f"{found.grad:.6g}",
                 "is a factor, a sign or a part missing?",
             )
@@ -95,7 +98,9 @@ def rows(problem: Problem) -> None:
 
 
 def subsets(problem: Problem) -> None:
-    """`grad(X, agents)`, where there is one, returns the same bits for some of the agents, in any order."""
+    """`grad(X, agents)`, where there is one, returns the same bits for some of the agents, in
+    any order.
+    """
     if "agents" not in signature(problem.grad).parameters:
         return
     X, whole = _points(problem)[0], problem.grad(_points(problem)[0])
@@ -111,7 +116,9 @@ def subsets(problem: Problem) -> None:
 
 
 def in_place(problem: Problem) -> None:
-    """`value` and `grad` leave X as it is, and return arrays of their own, which later calls do not change."""
+    """`value` and `grad` leave X as it is, and return arrays of their own, which later calls do
+    not change.
+    """
     X, Y, _ = _points(problem)
     for name, function in (("value", problem.value), ("grad", problem.grad)):
         kept = X.copy()
@@ -144,7 +151,9 @@ def in_place(problem: Problem) -> None:
 
 
 def smoothness(problem: Problem) -> None:
-    """Where there is a `smoothness`, gradients change by no more than it says, times the distance."""
+    """Where there is a `smoothness`, gradients change by no more than it says, times the
+    distance.
+    """
     try:
         L = np.asarray(getattr(problem, "smoothness"), float)  # noqa: B009  (optional)
     except (AttributeError, ValueError):
@@ -168,16 +177,20 @@ def smoothness(problem: Problem) -> None:
                 (ratio <= L * (1 + 1e-4) + 1e-6).all(),
                 problem,
                 "smoothness",
-                f"a gradient changes by {float(ratio.max()):.6g} times the distance, agent {int(np.argmax(ratio - L))}, but its "
+                f"a gradient changes by {float(ratio.max()):.6g} times the distance, agent "
+                f"{int(np.argmax(ratio - L))}, but its "
                 f"smoothness is {float(L[np.argmax(ratio - L)]):.6g}",
-                'step_size="safe" relies on it: is it the largest eigenvalue of the Hessian, of the whole f_i?',
+                'step_size="safe" relies on it: is it the largest eigenvalue of the Hessian, of '
+                "the whole f_i?",
             )
             size = np.linalg.norm(change, axis=1, keepdims=True)
             D = np.where(size > 0, change / np.maximum(size, 1e-300), D)
 
 
 def minimizer(problem: Problem) -> None:
-    """`x_star` and `solution()`, where there are such, minimize the mean of the functions, with their term."""
+    """`x_star` and `solution()`, where there are such, minimize the mean of the functions, with
+    their term.
+    """
     found = {"x_star": problem.x_star}
     if callable(solve := getattr(problem, "solution", None)):
         found["solution()"] = solve()
@@ -203,13 +216,16 @@ def minimizer(problem: Problem) -> None:
             float(abs(g).max()) <= NEAR * scale,
             problem,
             "minimizer",
-            f"at {name}, the mean of the agents' gradients is {float(abs(g).max()):.3g}, theirs are up to {scale:.3g}; expected 0",
+            f"at {name}, the mean of the agents' gradients is {float(abs(g).max()):.3g}, theirs "
+            f"are up to {scale:.3g}; expected 0",
             "errors of a run are measured from it; None if it is not known",
         )
 
 
 def prox(problem: Problem) -> None:
-    r"""`prox(V, t)`, where there is one, minimizes :math:`f_i(x) + \|x - v_i\|^2 / (2 t)`, with a number t or one per agent."""
+    r"""`prox(V, t)`, where there is one, minimizes :math:`f_i(x) + \|x - v_i\|^2 / (2 t)`, with
+    a number t or one per agent.
+    """
     if not callable(point := getattr(problem, "prox", None)):
         return
     V, term = _points(problem)[0], getattr(problem, "term", None)
@@ -225,14 +241,17 @@ def prox(problem: Problem) -> None:
             _close(X, expected, 1e-5),
             problem,
             "prox",
-            f"X = prox(V, t) is {float(abs(X - expected).max()):.3g} away from V - t grad(X) (with a term, from the "
+            f"X = prox(V, t) is {float(abs(X - expected).max()):.3g} away from V - t grad(X) (with "
+            "a term, from the "
             "proximal point of that), expected 0",
             "t multiplies f: the factor of the square is 1 / (2 t)",
         )
 
 
 def draws(oracle: Oracle) -> None:
-    """Random gradients are the same for the same seed, agent and step, with the exact gradient as their mean."""
+    """Random gradients are the same for the same seed, agent and step, with the exact gradient
+    as their mean.
+    """
     problem: Problem = oracle.problem
     X = _points(problem)[0]
     agents = range(5, 5 + problem.m)
@@ -264,9 +283,11 @@ def draws(oracle: Oracle) -> None:
         (away <= 1).all(),
         oracle,
         "draws",
-        f"the mean of {DRAWS} gradients of agent {int(np.argmax(away.max(axis=1)))} is {float(away.max()):.3g} times as far from "
+        f"the mean of {DRAWS} gradients of agent {int(np.argmax(away.max(axis=1)))} is "
+        f"{float(away.max()):.3g} times as far from "
         "the exact gradient as chance explains",
-        "is a sample's gradient multiplied by (samples of the agent) / (batch size), and drawn uniformly?",
+        "is a sample's gradient multiplied by (samples of the agent) / (batch size), and drawn "
+        "uniformly?",
     )
 
 
@@ -283,7 +304,8 @@ PROPERTIES: dict[str, Callable[[Problem], None]] = {
 
 
 def properties(problem: Problem | Oracle) -> dict[str, Callable[[], None]]:
-    """The checks of the properties that a problem, or an oracle and the problem in it, must have, by name.
+    """The checks of the properties that a problem, or an oracle and the problem in it, must have,
+    by name.
 
     Examples
     --------

@@ -1,12 +1,14 @@
-"""Topologies: immutable graphs with mixing matrices, and schedules of them for time-varying networks.
+"""Topologies: immutable graphs with mixing matrices, and schedules of them for time-varying
+networks.
 
-Each function in `CATALOGUE` builds a `Topology` or a `Schedule` from the number of agents n; `from_weights`,
-`from_networkx` and `cycle` build one from a matrix, a networkx graph and a list of topologies.  Edge weights are
-described in `mpidec.topology.weights`.
+Each function in `CATALOGUE` builds a `Topology` or a `Schedule` from the number of agents n;
+`from_weights`, `from_networkx` and `cycle` build one from a matrix, a networkx graph and a list of
+topologies.  Edge weights are described in `mpidec.topology.weights`.
 
-To add a graph, put its rule into `rules` and its function into `static` (a circulant graph into `circulant`, a random
-graph into `random_graphs`).  To add a schedule, write a module like `one_peer` that lists the phases.  A function that
-is imported here, takes n as its first parameter and returns a `Topology` or a `Schedule` is in the catalogue.
+To add a graph, put its rule into `rules` and its function into `static` (a circulant graph into
+`circulant`, a random graph into `random_graphs`).  To add a schedule, write a module like
+`one_peer` that lists the phases.  A function that is imported here, takes n as its first parameter
+and returns a `Topology` or a `Schedule` is in the catalogue.
 """
 
 from collections.abc import Callable
@@ -58,7 +60,8 @@ from .topology import Topology as Topology
 
 RETURNED = ("Topology", "Schedule", "Periodic", "Striped", "Topology | Schedule")
 
-# Catalogue: every function imported above whose first parameter is n, and which returns one topology or schedule; and functions
+# Catalogue: every function imported above whose first parameter is n, and which returns one
+# topology or schedule; and functions
 # of a topology, which the catalogue takes by its name, `graph`.
 CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
     name: make

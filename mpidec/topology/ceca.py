@@ -23,7 +23,8 @@ class CecaRound(Topology):
     name, source
         As of `Topology`.
     digit : int
-        Binary digit of n - 1 that belongs to the round, most significant first: 1 if x is sent, 0 if y is.
+        Binary digit of n - 1 that belongs to the round, most significant first: 1 if x is sent, 0
+        if y is.
     count : int
         Number of other agents' values that an agent's x contains before the round.
     next_digit : int
@@ -39,8 +40,9 @@ class CecaRound(Topology):
 def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
     r"""CECA: exact averaging over any number of agents in ceil(log2 n) rounds.
 
-    With :math:`\delta_0 \delta_1 \dots \delta_{\tau-1}` the binary digits of n - 1, :math:`n_0 = 0` and
-    :math:`n_{r+1} = 2 n_r + \delta_r`, in round :math:`r = k \bmod \tau` agent i receives from s(i),
+    With :math:`\delta_0 \delta_1 \dots \delta_{\tau-1}` the binary digits of n - 1, :math:`n_0 = 0`
+    and :math:`n_{r+1} = 2 n_r + \delta_r`, in round :math:`r = k \bmod \tau` agent i receives from
+    s(i),
 
     .. math:: W^{(k)} = \tfrac12 (I + P), \quad P_{i,s(i)} = 1, \qquad s(i) = i - n_r - \delta_r \pmod n
 
@@ -51,16 +53,19 @@ def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
     n : int
         Number of agents, at least 1; even (or 1) with one port.
     ports : int
-        2: an agent sends to one agent and receives from another.  1: it sends to and receives from the same agent.
+        2: an agent sends to one agent and receives from another.  1: it sends to and receives from
+        the same agent.
     parity : str
-        With one port, the agents i that pair with agent :math:`i + 2 n_r + 1`: those with even i ("paper") or with odd
-        i ("repository").  The two choices differ only by a relabelling of the agents.
+        With one port, the agents i that pair with agent :math:`i + 2 n_r + 1`: those with even i
+        ("paper") or with odd i ("repository").  The two choices differ only by a relabelling of the
+        agents.
 
     Returns
     -------
     Schedule
-        Doubly stochastic, with period ceil(log2 n) (1 for n = 1).  Each round is a `CecaRound`: a `Topology` with
-        `digit`, `count` (n_r) and `next_digit`, from which the solver computes its weights.
+        Doubly stochastic, with period ceil(log2 n) (1 for n = 1).  Each round is a `CecaRound`: a
+        `Topology` with `digit`, `count` (n_r) and `next_digit`, from which the solver computes its
+        weights.
 
     Raises
     ------
@@ -69,9 +74,9 @@ def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
 
     Notes
     -----
-    The average is exact with CECA's two vectors x and y per agent.  If n is a power of two, x alone suffices: the
-    product of the matrices W over a period is then the exact average.  Each agent sends one vector and receives one in
-    each round.
+    The average is exact with CECA's two vectors x and y per agent.  If n is a power of two, x alone
+    suffices: the product of the matrices W over a period is then the exact average.  Each agent
+    sends one vector and receives one in each round.
 
     Examples
     --------
@@ -81,8 +86,8 @@ def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
 
     References
     ----------
-    Ding, Jin, Ying, Yuan, Yin: DSGD-CECA: decentralized SGD with communication-optimal exact consensus algorithm,
-    ICML 2023.
+    Ding, Jin, Ying, Yuan, Yin: DSGD-CECA: decentralized SGD with communication-optimal exact
+    consensus algorithm, ICML 2023.
     """
     n = check.integer(n, "ceca: n")
     ports = check.choice(ports, "ceca: ports", (1, 2))

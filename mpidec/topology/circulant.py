@@ -1,4 +1,6 @@
-"""Circulant graphs: all agents have the same hops to their neighbours; a row of W needs O(degree) memory."""
+"""Circulant graphs: all agents have the same hops to their neighbours; a row of W needs
+O(degree) memory.
+"""
 
 from __future__ import annotations
 
@@ -101,8 +103,8 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
     Returns
     -------
     Topology
-        Directed for n > 3, doubly stochastic, in-degree and out-degree tau; the spectral gap is 2 / (1 + tau) for
-        even n and base 2, and larger for odd n.
+        Directed for n > 3, doubly stochastic, in-degree and out-degree tau; the spectral gap is 2 /
+        (1 + tau) for even n and base 2, and larger for odd n.
 
     Raises
     ------
@@ -116,8 +118,8 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
 
     References
     ----------
-    Ying, Yuan, Chen, Hu, Pan, Yin: Exponential graph is provably efficient for decentralized deep training,
-    NeurIPS 2021.
+    Ying, Yuan, Chen, Hu, Pan, Yin: Exponential graph is provably efficient for decentralized deep
+    training, NeurIPS 2021.
     """
     n, base = check.integer(n, "exponential: n"), check.integer(base, "exponential: base", least=2)
     return circulant("exponential", n, _powers(base, n - 1), weights)
@@ -127,7 +129,8 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
 def symmetric_exponential(
     n: int, base: int = 4, *, weights: WeightsLike = "metropolis"
 ) -> Topology:
-    """Symmetric exponential graph: agents at distance 1, base, base^2, ... on the ring are neighbours.
+    """Symmetric exponential graph: agents at distance 1, base, base^2, ... on the ring are
+    neighbours.
 
     Parameters
     ----------
@@ -155,8 +158,8 @@ def symmetric_exponential(
 
     References
     ----------
-    Ying, Yuan, Hu, Chen, Yin: BlueFog: make decentralized algorithms practical for optimization and deep learning,
-    arXiv:2111.04287, 2021.
+    Ying, Yuan, Hu, Chen, Yin: BlueFog: make decentralized algorithms practical for optimization and
+    deep learning, arXiv:2111.04287, 2021.
     """
     where = "symmetric_exponential"
     n, base = check.integer(n, f"{where}: n"), check.integer(base, f"{where}: base", least=2)
@@ -174,7 +177,9 @@ def _powers(base: int, most: int) -> list[int]:
 def circulant(
     name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weights: WeightsLike
 ) -> Topology:
-    """Return the topology in which agent i sends to i + h (mod n) for each hop h; zero hops and duplicates are dropped."""
+    """Return the topology in which agent i sends to i + h (mod n) for each hop h; zero hops and
+    duplicates are dropped.
+    """
     return with_weights(weights, lambda weights: _circulant(name, n, hops, weights))
 
 
@@ -195,9 +200,11 @@ def _circulant(
 
 
 class Circulant(Source):
-    """Circulant mixing matrix: W[i, (i - h) mod n] is the weight of hop h; hop 0 is the agent itself.
+    """Circulant mixing matrix: W[i, (i - h) mod n] is the weight of hop h; hop 0 is the agent
+    itself.
 
-    Doubly stochastic for any hops, and normal: its eigenvalues are the Fourier transform of the weights.
+    Doubly stochastic for any hops, and normal: its eigenvalues are the Fourier transform of the
+    weights.
 
     Parameters
     ----------
@@ -248,8 +255,9 @@ def _runs(
 ) -> Iterator[Run]:
     """Yield the runs of the rows lo, ..., hi - 1.
 
-    Between two consecutive hops, h_k <= i < h_{k+1}, the sorted columns of row i are i plus a fixed pattern:
-    i - h_k < ... < i - h_0 = i, followed by those that wrap around, i + n - h_D < ... < i + n - h_{k+1}.
+    Between two consecutive hops, h_k <= i < h_{k+1}, the sorted columns of row i are i plus a fixed
+    pattern: i - h_k < ... < i - h_0 = i, followed by those that wrap around, i + n - h_D < ... < i
+    + n - h_{k+1}.
     """
     k = int(np.searchsorted(hops, lo, "right")) - 1
     start = lo

@@ -28,7 +28,8 @@ LATTICES = ("grid", "torus", "hypercube")
 def draw(
     name: str, phases: Sequence[Any], kind: str, gap: float | None, more: str, style: str
 ) -> Figure:
-    """Return the picture of a topology (one phase) or of the phases of a schedule, and of how they mix.
+    """Return the picture of a topology (one phase) or of the phases of a schedule, and of how they
+    mix.
 
     Parameters
     ----------
@@ -75,7 +76,9 @@ def draw(
 
 
 def positions(topology: Any) -> NDArray[np.float64]:
-    """Return a place in the square [-1, 1]^2 for each agent, shape (n, 2), according to the kind of graph."""
+    """Return a place in the square [-1, 1]^2 for each agent, shape (n, 2), according to the kind
+    of graph.
+    """
     n = topology.n
     if n > 2 and topology.name in LATTICES:
         at = _lattice(topology)
@@ -102,7 +105,9 @@ def circle(n: int) -> NDArray[np.float64]:
 
 
 def _lattice(topology: Any) -> NDArray[np.float64]:
-    """Return the points of a lattice: the third dimension aslant, and further ones by copies side by side."""
+    """Return the points of a lattice: the third dimension aslant, and further ones by copies
+    side by side.
+    """
     strides = [int(j) for j in topology.neighbors(0)]
     shape = topology.source.group
     if shape is None:  # a grid: the neighbours of agent 0 tell its strides
@@ -123,7 +128,9 @@ def _lattice(topology: Any) -> NDArray[np.float64]:
 
 
 def _tree(topology: Any) -> NDArray[np.float64]:
-    """Return the places of a tree: its centre in the middle if all others are its neighbours, else layers below agent 0."""
+    """Return the places of a tree: its centre in the middle if all others are its neighbours,
+    else layers below agent 0.
+    """
     import networkx
 
     G = topology.to_networkx()
@@ -189,7 +196,9 @@ def _graph(axes: Axes, topology: Any, at: NDArray[np.float64]) -> None:
 
 
 def _spectrum(axes: Axes, phases: Sequence[Any]) -> None:
-    """Draw the eigenvalues of W, by size if they are real because W is symmetric, else in the complex plane."""
+    """Draw the eigenvalues of W, by size if they are real because W is symmetric, else in the
+    complex plane.
+    """
     W = phases[0].W.toarray()
     n = len(W)
     size = float(np.clip(60 / math.sqrt(n), 3, 14))

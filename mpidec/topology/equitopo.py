@@ -1,4 +1,6 @@
-"""EquiTopo: random circulant graphs whose consensus rate does not depend on the number of agents."""
+"""EquiTopo: random circulant graphs whose consensus rate does not depend on the number of
+agents.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def equitopo(
     .. math:: \text{OD: } W^{(k)} = (1 - \eta) I + \eta A^{(u)} \qquad
               \text{OU: } W^{(k)} = (1 - \eta) I + \eta \bigl(\tfrac1n I + \tfrac{n - 1}n Q\bigr)
 
-    where Q swaps pairs of agents that lie u apart: from a random agent s on, i and i + u are matched if both are free.
+    where Q swaps pairs of agents that lie u apart: from a random agent s on, i and i + u are
+    matched if both are free.
 
     Parameters
     ----------
@@ -48,7 +51,8 @@ def equitopo(
     kind : str
         "OD" (one peer, directed: EquiDyn), "OU" (one peer, undirected), "D-static" or "U-static".
     M : int, optional
-        Number of hops drawn.  By default log2(n) of them for a static graph; for one peer all n - 1, none twice.
+        Number of hops drawn.  By default log2(n) of them for a static graph; for one peer all n -
+        1, none twice.
     eta : float
         Weight of the exchange, in (0, 1]; for one peer.
     seed : int
@@ -57,8 +61,8 @@ def equitopo(
     Returns
     -------
     Topology or Schedule
-        Doubly stochastic.  A static graph, or a schedule without a period, whose matrix of step k depends on `seed` and k
-        only.
+        Doubly stochastic.  A static graph, or a schedule without a period, whose matrix of step k
+        depends on `seed` and k only.
 
     Raises
     ------
@@ -67,8 +71,9 @@ def equitopo(
 
     Notes
     -----
-    One peer: each agent sends one vector and receives one in each step.  :math:`M \ge 8 \ln(2n / p) / (3 \epsilon^2)` gives
-    :math:`\|W - \tfrac1n 1 1^T\|_2 < \epsilon` with probability 1 - p for a static graph.
+    One peer: each agent sends one vector and receives one in each step.  :math:`M \ge 8 \ln(2n / p)
+    / (3 \epsilon^2)` gives :math:`\|W - \tfrac1n 1 1^T\|_2 < \epsilon` with probability 1 - p for a
+    static graph.
 
     Examples
     --------
@@ -82,8 +87,8 @@ def equitopo(
 
     References
     ----------
-    Song, Li, Jin, Shi, Yan, Yin, Yuan: Communication-efficient topologies for decentralized learning with O(1) consensus
-    rate, NeurIPS 2022.
+    Song, Li, Jin, Shi, Yan, Yin, Yuan: Communication-efficient topologies for decentralized
+    learning with O(1) consensus rate, NeurIPS 2022.
     """
     where = "equitopo"
     n, seed = check.integer(n, f"{where}: n"), check.integer(seed, f"{where}: seed", least=0)
@@ -178,7 +183,8 @@ class EquiDyn(Schedule):
         return np.array(partner)
 
     def spectral_gap(self) -> float:
-        r"""Return the fraction by which a step reduces the largest disagreement in the mean square, over the draws.
+        r"""Return the fraction by which a step reduces the largest disagreement in the mean square,
+        over the draws.
 
         .. math:: 1 - \sqrt{\rho\bigl(E[W^T W] - \tfrac1n 1 1^T\bigr)}
         """
@@ -200,7 +206,9 @@ class EquiDyn(Schedule):
         return float(1 - math.sqrt(max((factors @ (counts / counts.sum())).max(), 0.0)))
 
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every
+        process.
+        """
         return fingerprint(
             self.name, self.n, self._hops.tolist(), self._eta, self._seed, self._undirected
         )

@@ -30,7 +30,8 @@ def from_weights(
     Parameters
     ----------
     W : (n, n) array_like or scipy.sparse matrix
-        Real and finite; each row, or each column, sums to 1 within 1e-10.  Copied to float64 without normalization.
+        Real and finite; each row, or each column, sums to 1 within 1e-10.  Copied to float64
+        without normalization.
     signed : bool
         Whether negative weights are accepted.
     connected : bool
@@ -59,8 +60,10 @@ def from_weights(
     topology = _topology("from_weights", Stored(matrix), connected)
     if (turns := _period(matrix)) > 1:
         warnings.warn(
-            f"from_weights: W is periodic (period {turns}: no agent has a weight of its own, and all cycles have lengths "
-            f"divisible by {turns}): its powers do not converge, and agents never agree; use (I + W) / 2",
+            f"from_weights: W is periodic (period {turns}: no agent has a weight of its own, and "
+            "all cycles have lengths "
+            f"divisible by {turns}): its powers do not converge, and agents never agree; use (I + "
+            "W) / 2",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -76,11 +79,12 @@ def from_networkx(
     Parameters
     ----------
     G : networkx.Graph or networkx.DiGraph
-        The nodes are the agents; if they are not 0, ..., n - 1, they are numbered in sorted order.  Self-loops are
-        dropped, and parallel edges of a multigraph count as one edge.
+        The nodes are the agents; if they are not 0, ..., n - 1, they are numbered in sorted order.
+        Self-loops are dropped, and parallel edges of a multigraph count as one edge.
     weights : str or float
-        Edge weights, see `mpidec.topology.weights`; or "weight": W[v, u] is the attribute "weight" of the edge u -> v
-        (the sum over parallel edges) and W[v, v] is the remainder to 1.  Otherwise the attribute is ignored.
+        Edge weights, see `mpidec.topology.weights`; or "weight": W[v, u] is the attribute "weight"
+        of the edge u -> v (the sum over parallel edges) and W[v, v] is the remainder to 1.
+        Otherwise the attribute is ignored.
     connected : bool
         Whether a graph that is not connected (strongly, if it is directed) is refused.
 
@@ -107,7 +111,8 @@ def from_networkx(
     where = "from_networkx"
     if not isinstance(G, networkx.Graph):
         raise TypeError(
-            f"{where}: expected a networkx graph, got {type(G).__name__} (from_weights takes a matrix)"
+            f"{where}: expected a networkx graph, got {type(G).__name__} (from_weights takes a "
+            "matrix)"
         )
     nodes = _sorted_nodes(G)
     by_attribute = isinstance(weights, str) and weights == "weight"
@@ -188,7 +193,9 @@ def _check_sums(matrix: csr_array) -> None:
 
 
 def _period(matrix: csr_array) -> int:
-    """The greatest common divisor of the lengths of all cycles, for a strongly connected graph; 1 if it is not connected."""
+    """The greatest common divisor of the lengths of all cycles, for a strongly connected graph;
+    1 if it is not connected.
+    """
     from scipy.sparse.csgraph import breadth_first_order
 
     n = matrix.shape[0]
@@ -211,7 +218,8 @@ def _topology(name: str, source: Stored | Pair, connected: bool) -> Topology:
         other = int(np.argmax(label != label[0]))
         how = "strongly connected" if source.directed else "connected"
         raise ValueError(
-            f"{name}: the graph is not {how}: it has {parts} components, agents 0 and {other} are in "
+            f"{name}: the graph is not {how}: it has {parts} components, agents 0 and {other} are "
+            "in "
             "different ones (connected=False allows it)"
         )
     source.explicit = True
@@ -225,6 +233,7 @@ def _sorted_nodes(G: networkx.Graph) -> list[Hashable]:
         return sorted(G.nodes)
     except TypeError:
         raise TypeError(
-            "from_networkx: the nodes cannot be sorted, expected 0, ..., n - 1 or nodes with an order "
+            "from_networkx: the nodes cannot be sorted, expected 0, ..., n - 1 or nodes with an "
+            "order "
             "(networkx.convert_node_labels_to_integers(G) numbers them)"
         ) from None

@@ -24,26 +24,29 @@ Floats = NDArray[np.float64]
 
 @with_known_options
 def failing_links(topology: Topology | Schedule, p: float = 0.1, seed: int = 0) -> Schedule:
-    r"""Links that fail: in each step, each link of a graph is down with probability p, and agents keep the weight of lost rows.
+    r"""Links that fail: in each step, each link of a graph is down with probability p, and agents
+    keep the weight of lost rows.
 
     With :math:`F^{(k)}` the links (j, i) that are down in step k,
 
     .. math:: \tilde W_{ij} = \begin{cases} 0 & (j, i) \in F^{(k)} \\ W_{ij} & \text{otherwise} \end{cases}, \qquad
               \tilde W_{ii} = W_{ii} + \sum_{j : (j, i) \in F^{(k)}} W_{ij}
 
-    for symmetric and row-stochastic W.  If W is symmetric, both directions of an edge fail together, and :math:`\tilde W` is
-    symmetric and doubly stochastic.  Other W that are doubly or column stochastic give a column-stochastic one, by
-    :math:`\tilde W_{jj} = W_{jj} + \sum_{i : (j, i) \in F^{(k)}} W_{ij}`: the sender keeps what does not arrive.
+    for symmetric and row-stochastic W.  If W is symmetric, both directions of an edge fail
+    together, and :math:`\tilde W` is symmetric and doubly stochastic.  Other W that are doubly or
+    column stochastic give a column-stochastic one, by :math:`\tilde W_{jj} = W_{jj} + \sum_{i : (j,
+    i) \in F^{(k)}} W_{ij}`: the sender keeps what does not arrive.
 
     Parameters
     ----------
     topology : Topology or Schedule
-        Also a schedule without a period, and a pair of matrices: the receiver keeps the weight of R, the sender that of C.
+        Also a schedule without a period, and a pair of matrices: the receiver keeps the weight of
+        R, the sender that of C.
     p : float
         Probability of each link, independent of others and of other steps, in [0, 1).
     seed : int
-        Of the draws, at least 0; whether a link is down depends on `seed`, the step and its two agents only,
-        and on the seeds of such schedules in `topology`.
+        Of the draws, at least 0; whether a link is down depends on `seed`, the step and its two
+        agents only, and on the seeds of such schedules in `topology`.
 
     Returns
     -------
@@ -57,7 +60,8 @@ def failing_links(topology: Topology | Schedule, p: float = 0.1, seed: int = 0) 
 
     Notes
     -----
-    Every agent must know which of its links are down in a step; for messages that are lost unnoticed, see `Mixer.lossy`.
+    Every agent must know which of its links are down in a step; for messages that are lost
+    unnoticed, see `Mixer.lossy`.
 
     Examples
     --------
@@ -73,9 +77,9 @@ def failing_links(topology: Topology | Schedule, p: float = 0.1, seed: int = 0) 
 def sleeping_agents(topology: Topology | Schedule, p: float = 0.1, seed: int = 0) -> Schedule:
     r"""Agents that sleep: in each step, each agent is without all of its links with probability p.
 
-    The weights are repaired as those of `failing_links`, with all links of an agent that sleeps in :math:`F^{(k)}`.  Its solver
-    goes on with its own row and gradient; agents that take fewer steps than others are what
-    `mpidec.solvers.Asynchronous` is for.
+    The weights are repaired as those of `failing_links`, with all links of an agent that sleeps in
+    :math:`F^{(k)}`.  Its solver goes on with its own row and gradient; agents that take fewer steps
+    than others are what `mpidec.solvers.Asynchronous` is for.
 
     Parameters
     ----------
@@ -84,7 +88,8 @@ def sleeping_agents(topology: Topology | Schedule, p: float = 0.1, seed: int = 0
     p : float
         Probability of each agent, in [0, 1).
     seed : int
-        Of the draws, at least 0; whether an agent sleeps depends on `seed`, the step and the agent only.
+        Of the draws, at least 0; whether an agent sleeps depends on `seed`, the step and the agent
+        only.
 
     Returns
     -------
@@ -107,14 +112,17 @@ def sleeping_agents(topology: Topology | Schedule, p: float = 0.1, seed: int = 0
 
 
 class Failing(Schedule):
-    """Schedule of a graph without the links that are down in a step; see `failing_links` and `sleeping_agents`."""
+    """Schedule of a graph without the links that are down in a step; see `failing_links` and
+    `sleeping_agents`.
+    """
 
     period = None
 
     def __init__(self, name: str, topology: Topology | Schedule, p: float, seed: int) -> None:
         if not isinstance(topology, (Topology, Schedule)):
             raise TypeError(
-                f"{name}: expected a topology or a schedule, got {topology!r} ({type(topology).__name__})"
+                f"{name}: expected a topology or a schedule, got {topology!r} "
+                f"({type(topology).__name__})"
             )
         refuse_striped(name, topology)
         self.name, self.n, self.topology = name, topology.n, topology
@@ -136,10 +144,11 @@ class Failing(Schedule):
         return _at(self, k)
 
     def spectral_gap(self) -> float:
-        r"""Return the fraction by which a step reduces the largest disagreement in the mean square, estimated from 200 steps.
+        r"""Return the fraction by which a step reduces the largest disagreement in the mean square,
+        estimated from 200 steps.
 
-        That is :math:`1 - \sqrt{\rho(E[W^T W] - \tfrac1n 1 1^T)}`, of a W that is not doubly stochastic with averages of
-        columns or rows removed.
+        That is :math:`1 - \sqrt{\rho(E[W^T W] - \tfrac1n 1 1^T)}`, of a W that is not doubly
+        stochastic with averages of columns or rows removed.
         """
         mean: Floats = np.zeros((self.n, self.n))
         average = np.full((self.n, self.n), 1 / self.n)
@@ -150,7 +159,9 @@ class Failing(Schedule):
         return 1 - float(np.sqrt(np.linalg.norm(mean, 2)))
 
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every
+        process.
+        """
         return fingerprint(self.name, self.topology.fingerprint(), self.p, self.seed)
 
 

@@ -1,4 +1,6 @@
-"""Schedules of symmetric matrices whose product over a period is the exact average, for any number of agents."""
+"""Schedules of symmetric matrices whose product over a period is the exact average, for any
+number of agents.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,12 @@ from .weights import EdgeWeights, Weighted
 
 @with_known_options
 def hypercuboid(n: int, factors: Sequence[int] | None = None) -> Schedule:
-    r"""Hyper-cuboid: exact averaging of n agents, in each step within groups of p agents, where p is a factor of n.
+    r"""Hyper-cuboid: exact averaging of n agents, in each step within groups of p agents, where p
+    is a factor of n.
 
-    With :math:`n = p_0 p_1 \cdots p_{\tau-1}` and the digits :math:`i = i_0 + p_0 (i_1 + p_1 (i_2 + \dots))`, the agents that
-    differ only in digit r average in the steps :math:`k \equiv r \pmod \tau`:
+    With :math:`n = p_0 p_1 \cdots p_{\tau-1}` and the digits :math:`i = i_0 + p_0 (i_1 + p_1 (i_2 +
+    \dots))`, the agents that differ only in digit r average in the steps :math:`k \equiv r \pmod
+    \tau`:
 
     .. math:: W^{(k)}_{ij} = \frac1{p_r} \text{ if } i_s = j_s \text{ for all } s \ne r, \text{ otherwise } 0
 
@@ -34,13 +38,14 @@ def hypercuboid(n: int, factors: Sequence[int] | None = None) -> Schedule:
     n : int
         Number of agents, at least 1.
     factors : sequence of int, optional
-        The factors in the order of the steps, with product n; by default the prime factors in ascending order.
+        The factors in the order of the steps, with product n; by default the prime factors in
+        ascending order.
 
     Returns
     -------
     Schedule
-        Doubly stochastic and symmetric, with one phase per factor; degree p - 1.  The product over any phases in sequence
-        whose number is the period is the exact average.
+        Doubly stochastic and symmetric, with one phase per factor; degree p - 1.  The product over
+        any phases in sequence whose number is the period is the exact average.
 
     Raises
     ------
@@ -49,8 +54,9 @@ def hypercuboid(n: int, factors: Sequence[int] | None = None) -> Schedule:
 
     Notes
     -----
-    With factors 2 it is the one-peer hypercube.  With :math:`p_0` agents on each machine, the first step of a period stays
-    within the machines.  If n is prime it is the complete graph: `base_k` has a smaller degree.
+    With factors 2 it is the one-peer hypercube.  With :math:`p_0` agents on each machine, the first
+    step of a period stays within the machines.  If n is prime it is the complete graph: `base_k`
+    has a smaller degree.
 
     Examples
     --------
@@ -62,8 +68,8 @@ def hypercuboid(n: int, factors: Sequence[int] | None = None) -> Schedule:
 
     References
     ----------
-    Nguyen, Jiang, Ying, Uribe: On graphs with finite-time consensus and their use in gradient tracking, arXiv:2311.01317,
-    2023.
+    Nguyen, Jiang, Ying, Uribe: On graphs with finite-time consensus and their use in gradient
+    tracking, arXiv:2311.01317, 2023.
     """
     name = "hypercuboid"
     n = check.integer(n, f"{name}: n")
@@ -72,27 +78,30 @@ def hypercuboid(n: int, factors: Sequence[int] | None = None) -> Schedule:
     else:
         if isinstance(factors, (str, bytes)) or not isinstance(factors, (Sequence, np.ndarray)):
             raise TypeError(
-                f"{name}: factors is {factors!r}, expected a sequence of integers with product n = {n}, e.g. {primes(n)}"
+                f"{name}: factors is {factors!r}, expected a sequence of integers with product n = "
+                f"{n}, e.g. {primes(n)}"
             )
         sizes = [check.integer(p, f"{name}: factors") for p in factors]
         if int(np.prod(sizes, dtype=object)) != n:
             raise ValueError(
-                f"{name}: factors {sizes} have product {np.prod(sizes, dtype=object)}, expected n = {n}, e.g. {primes(n)}"
+                f"{name}: factors {sizes} have product {np.prod(sizes, dtype=object)}, expected n "
+                f"= {n}, e.g. {primes(n)}"
             )
     return _cuboid(name, [p for p in sizes if p > 1])
 
 
 @with_known_options
 def one_peer_hypercube(n: int) -> Schedule:
-    r"""One-peer hypercube: in each step an agent exchanges with a single peer; exact averaging of any number of agents.
+    r"""One-peer hypercube: in each step an agent exchanges with a single peer; exact averaging of
+    any number of agents.
 
     If n is a power of two, agents whose numbers differ in binary digit r average in the steps
     :math:`k \equiv r \pmod{\log_2 n}`:
 
     .. math:: W^{(k)}_{i,i} = W^{(k)}_{i,i \oplus 2^r} = \tfrac12
 
-    For other n it is `base_k(n, 1)`, whose phases are pairs of agents, too; some have weights other than 1/2, and some agents
-    rest in some steps.
+    For other n it is `base_k(n, 1)`, whose phases are pairs of agents, too; some have weights other
+    than 1/2, and some agents rest in some steps.
 
     Parameters
     ----------
@@ -102,8 +111,9 @@ def one_peer_hypercube(n: int) -> Schedule:
     Returns
     -------
     Schedule
-        Doubly stochastic and symmetric, degree at most 1; the product over a period is the exact average.  The period is log2
-        n for a power of two, otherwise at most :math:`2 \lfloor \log_2 n \rfloor + 1`.
+        Doubly stochastic and symmetric, degree at most 1; the product over a period is the exact
+        average.  The period is log2 n for a power of two, otherwise at most :math:`2 \lfloor \log_2
+        n \rfloor + 1`.
 
     Raises
     ------
@@ -112,8 +122,8 @@ def one_peer_hypercube(n: int) -> Schedule:
 
     Notes
     -----
-    Each agent sends at most one vector and receives one in each step.  Unlike `ceca`, which averages any n in ceil(log2 n)
-    steps with two vectors per agent, it needs no solver of its own.
+    Each agent sends at most one vector and receives one in each step.  Unlike `ceca`, which
+    averages any n in ceil(log2 n) steps with two vectors per agent, it needs no solver of its own.
 
     Examples
     --------
@@ -124,9 +134,9 @@ def one_peer_hypercube(n: int) -> Schedule:
 
     References
     ----------
-    Shi, Li, Johansson, Johansson: Finite-time convergent gossiping, IEEE/ACM Transactions on Networking 24, 2016.
-    Nguyen, Jiang, Ying, Uribe: On graphs with finite-time consensus and their use in gradient tracking, arXiv:2311.01317,
-    2023.
+    Shi, Li, Johansson, Johansson: Finite-time convergent gossiping, IEEE/ACM Transactions on
+    Networking 24, 2016. Nguyen, Jiang, Ying, Uribe: On graphs with finite-time consensus and their
+    use in gradient tracking, arXiv:2311.01317, 2023.
     """
     name = "one_peer_hypercube"
     n = check.integer(n, f"{name}: n")
@@ -135,22 +145,26 @@ def one_peer_hypercube(n: int) -> Schedule:
 
 @with_known_options
 def base_k(n: int, k: int = 1) -> Periodic:
-    r"""Base-(k+1) graph: exact averaging of any number of agents, each with at most k neighbours per step.
+    r"""Base-(k+1) graph: exact averaging of any number of agents, each with at most k neighbours
+    per step.
 
     The Simple Base-(k+1) graph writes n in base k + 1,
 
     .. math:: n = \sum_{l=1}^L a_l (k+1)^{p_l}, \quad p_1 > p_2 > \dots, \quad 1 \le a_l \le k,
 
-    and divides the agents into sets :math:`V_l` of :math:`a_l (k+1)^{p_l}` agents, and these into :math:`a_l` blocks.  First,
-    each set averages by a `hypercuboid`.  In step l after that, each agent of :math:`V_{l+1}, \dots, V_L` has one neighbour in
-    each block of :math:`V_l`, with edges of the weight
+    and divides the agents into sets :math:`V_l` of :math:`a_l (k+1)^{p_l}` agents, and these into
+    :math:`a_l` blocks.  First, each set averages by a `hypercuboid`.  In step l after that, each
+    agent of :math:`V_{l+1}, \dots, V_L` has one neighbour in each block of :math:`V_l`, with edges
+    of the weight
 
     .. math:: \frac{(k+1)^{p_l}}{|V_l| + |V_{l+1}| + \dots + |V_L|},
 
-    after which all blocks of :math:`V_l` have the same average as all agents; they take it by a `hypercuboid`.
+    after which all blocks of :math:`V_l` have the same average as all agents; they take it by a
+    `hypercuboid`.
 
-    The Base-(k+1) graph writes n = p q, where p has all prime factors up to k + 1: the simple graph within p sets of q agents is
-    followed by a `hypercuboid` across them.  The shorter of the two is returned.
+    The Base-(k+1) graph writes n = p q, where p has all prime factors up to k + 1: the simple graph
+    within p sets of q agents is followed by a `hypercuboid` across them.  The shorter of the two is
+    returned.
 
     Parameters
     ----------
@@ -162,8 +176,8 @@ def base_k(n: int, k: int = 1) -> Periodic:
     Returns
     -------
     Periodic
-        Doubly stochastic and symmetric, degree at most k; the product over a period, from its first phase on, is the exact
-        average.  The period is at most :math:`2 \log_{k+1} n + 2`.
+        Doubly stochastic and symmetric, degree at most k; the product over a period, from its first
+        phase on, is the exact average.  The period is at most :math:`2 \log_{k+1} n + 2`.
 
     Raises
     ------
@@ -172,7 +186,8 @@ def base_k(n: int, k: int = 1) -> Periodic:
 
     Notes
     -----
-    Products over the period that begin with another phase are not exact; those of 2 period - 1 phases always are.
+    Products over the period that begin with another phase are not exact; those of 2 period - 1
+    phases always are.
 
     Examples
     --------
@@ -184,8 +199,8 @@ def base_k(n: int, k: int = 1) -> Periodic:
 
     References
     ----------
-    Takezawa, Sato, Bao, Niwa, Yamada: Beyond exponential graph: communication-efficient topologies for decentralized learning
-    via finite-time convergence, NeurIPS 2023.
+    Takezawa, Sato, Bao, Niwa, Yamada: Beyond exponential graph: communication-efficient topologies
+    for decentralized learning via finite-time convergence, NeurIPS 2023.
     """
     name = "base_k"
     n, k = check.integer(n, f"{name}: n"), check.integer(k, f"{name}: k")
@@ -303,7 +318,8 @@ def _across(name: str, factors: Sequence[int], q: int) -> list[Topology]:
 
 
 def powers(n: int, base: int) -> list[tuple[int, int]]:
-    """Return the nonzero digits of n with the powers of the base that they multiply, the largest first.
+    """Return the nonzero digits of n with the powers of the base that they multiply, the largest
+    first.
 
     >>> powers(25, 3)
     [(2, 9), (2, 3), (1, 1)]
@@ -334,7 +350,8 @@ def primes(n: int) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def fewest_factors(n: int, most: int) -> tuple[int, ...]:
-    """Return as few factors as possible, each from 2 to `most`, with product n, which has no larger prime factors.
+    """Return as few factors as possible, each from 2 to `most`, with product n, which has no larger
+    prime factors.
 
     >>> fewest_factors(24, 5), fewest_factors(36, 6), fewest_factors(1, 2)
     ((4, 3, 2), (6, 6), ())

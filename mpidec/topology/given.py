@@ -50,7 +50,8 @@ TopologyLike = Built | str | Callable[[int], Built]
 
 
 def fits(thing: object) -> str | None:
-    """What is wrong with `thing` as a topology, or None: a function of n, or a graph, a matrix or a topology itself.
+    """What is wrong with `thing` as a topology, or None: a function of n, or a graph, a matrix or a
+    topology itself.
 
     Examples
     --------
@@ -67,11 +68,17 @@ def fits(thing: object) -> str | None:
         solver = hasattr(thing, "init") and hasattr(thing, "step")
         what = "a class" if inspect.isclass(thing) else f"an object of type {type(thing).__name__}"
         what = "a solver" if solver else what
-        return f"{what}, expected a function of the number of agents n that returns a topology, a graph or a matrix"
+        return (
+            f"{what}, expected a function of the number of agents n that returns a topology, a "
+            "graph or a matrix"
+        )
     first = next(iter(inspect.signature(thing).parameters), None)
     if first == "n":
         return None
-    return f"a function of {first or 'nothing'}, expected its first parameter to be n, the number of agents"
+    return (
+        f"a function of {first or 'nothing'}, expected its first parameter to be n, the number of "
+        "agents"
+    )
 
 
 TOPOLOGIES = Table("topology", "mpidec.topologies", CATALOGUE, fits)
@@ -85,8 +92,8 @@ def as_graph(
     Parameters
     ----------
     topology : Topology, Schedule, str, networkx graph, matrix or function
-        A name (one of the package, an entry point, or ``FILE.py:NAME``), a graph, a stochastic matrix, or a function of n that
-        returns any of these.
+        A name (one of the package, an entry point, or ``FILE.py:NAME``), a graph, a stochastic
+        matrix, or a function of n that returns any of these.
     n : int
         Number of agents.
     weights : str or float, optional
@@ -120,7 +127,8 @@ def built(topology: object, n: int) -> object:
         return make(n)
     except TypeError as error:
         raise TypeError(
-            f"topology {name} cannot be called with n = {n}: {error}; expected a function of n that returns a "
+            f"topology {name} cannot be called with n = {n}: {error}; expected a function of n "
+            "that returns a "
             "topology, a graph or a matrix"
         ) from error
 
@@ -141,13 +149,16 @@ def required_parameters(make: Callable[..., object]) -> list[str]:
 
 
 def converted(made: object, weights: WeightsLike | None = None) -> Topology | Schedule:
-    """A topology itself, or that of a networkx graph, with `weights`, or of a matrix, which has weights of its own."""
+    """A topology itself, or that of a networkx graph, with `weights`, or of a matrix, which has
+    weights of its own.
+    """
     if is_networkx(made):
         return from_networkx(made, "metropolis" if weights is None else weights)
     if weights is not None:
         what = "a topology" if isinstance(made, (Topology, Schedule)) else "a matrix"
         raise ValueError(
-            f"weights={weights!r} is for networkx graphs, but {what} has weights of its own: omit it"
+            f"weights={weights!r} is for networkx graphs, but {what} has weights of its own: omit "
+            "it"
         )
     if isinstance(made, (Topology, Schedule)):
         return made
@@ -160,7 +171,8 @@ def converted(made: object, weights: WeightsLike | None = None) -> Topology | Sc
 
 
 def named(graph: Topology | Schedule, topology: object) -> Topology | Schedule:
-    """A graph with the name of the function, or `FILE.py:NAME`, that has made it, unless it has one of its own.
+    """A graph with the name of the function, or `FILE.py:NAME`, that has made it, unless it has one
+    of its own.
 
     Examples
     --------

@@ -1,4 +1,6 @@
-"""One-peer schedules over machines: one agent of each machine exchanges with another machine, the others within."""
+"""One-peer schedules over machines: one agent of each machine exchanges with another machine,
+the others within.
+"""
 
 from __future__ import annotations
 
@@ -20,44 +22,47 @@ KINDS = ("exponential", "ring")
 
 @with_known_options
 def inner_outer(n: int, machine_size: int | None = None, kind: str = "exponential") -> Schedule:
-    r"""Inner-outer graph: in each step one agent of each machine sends to another machine, the others send within.
+    r"""Inner-outer graph: in each step one agent of each machine sends to another machine, the
+    others send within.
 
-    With M machines of L consecutive agents each, in step k the agent of place :math:`o = k \bmod L` on a machine sends to the
-    agent of the same place h machines further on, and the other L - 1 agents form a ring, in which each sends to the agent g
-    places further on:
+    With M machines of L consecutive agents each, in step k the agent of place :math:`o = k \bmod L`
+    on a machine sends to the agent of the same place h machines further on, and the other L - 1
+    agents form a ring, in which each sends to the agent g places further on:
 
     .. math:: W^{(k)} = \tfrac12 (I + P), \qquad
               h = 2^{\lfloor k / L \rfloor \bmod E(M)}, \quad g = 2^{k \bmod E(L - 1)}, \quad
               E(x) = \max(1, \lceil \log_2 x \rceil)
 
-    for "exponential", and h = g = 1 for "ring".  P is a permutation; an agent without a partner keeps its row.
+    for "exponential", and h = g = 1 for "ring".  P is a permutation; an agent without a partner
+    keeps its row.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     machine_size : int, optional
-        Number L of agents per machine, a divisor of n except 2, with which the agents of a machine would never meet; by
-        default the smallest that is at least sqrt(n).
+        Number L of agents per machine, a divisor of n except 2, with which the agents of a machine
+        would never meet; by default the smallest that is at least sqrt(n).
     kind : str
         "exponential" or "ring".
 
     Returns
     -------
     Schedule
-        Doubly stochastic and directed, with one peer per step; its period is L for "ring", and the least common multiple of
-        L E(M) and E(L - 1) for "exponential".
+        Doubly stochastic and directed, with one peer per step; its period is L for "ring", and the
+        least common multiple of L E(M) and E(L - 1) for "exponential".
 
     Raises
     ------
     TypeError, ValueError
-        An argument has the wrong type or is out of range, or `machine_size` is 2 or no divisor of n.
+        An argument has the wrong type or is out of range, or `machine_size` is 2 or no divisor of
+        n.
 
     Notes
     -----
-    Each agent sends one vector and receives one in each step, and a machine sends one and receives one over the network.  In
-    BlueFog h is :math:`2^{k \bmod E(M)}`, so that if L and E(M) have a common factor, an agent meets some machines only; here
-    each agent uses all distances.
+    Each agent sends one vector and receives one in each step, and a machine sends one and receives
+    one over the network.  In BlueFog h is :math:`2^{k \bmod E(M)}`, so that if L and E(M) have a
+    common factor, an agent meets some machines only; here each agent uses all distances.
 
     Examples
     --------
@@ -67,8 +72,8 @@ def inner_outer(n: int, machine_size: int | None = None, kind: str = "exponentia
 
     References
     ----------
-    Ying, Yuan, Hu, Chen, Yin: BlueFog: make decentralized algorithms practical for optimization and deep learning,
-    arXiv:2111.04287, 2021.
+    Ying, Yuan, Hu, Chen, Yin: BlueFog: make decentralized algorithms practical for optimization and
+    deep learning, arXiv:2111.04287, 2021.
     """
     name = "inner_outer"
     n = check.integer(n, f"{name}: n")
@@ -84,8 +89,10 @@ def inner_outer(n: int, machine_size: int | None = None, kind: str = "exponentia
             )
         if L == 2:
             raise ValueError(
-                f"{name}: machine_size is 2, expected 1 or at least 3: while one agent of a machine sends to another "
-                f"machine, the other one is alone (hypercuboid({n}, factors=[2, {n // 2}]) suits pairs)"
+                f"{name}: machine_size is 2, expected 1 or at least 3: while one agent of a "
+                "machine sends to another "
+                f"machine, the other one is alone (hypercuboid({n}, factors=[2, {n // 2}]) suits "
+                "pairs)"
             )
     M = n // L
     outer, inner = (_hops(M), _hops(L - 1)) if kind == "exponential" else ([1], [1])

@@ -22,7 +22,8 @@ from .topology import Topology, fingerprint
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-DRAWS = 1000  # from which the expectation of random matchings is estimated; fewer for more than 1000 agents
+# from which the expectation of random matchings is estimated; fewer for more than 1000 agents
+DRAWS = 1000
 EDGES = 3000  # most edges of a graph for which probabilities are optimized
 ACCURACY, DIGITS = (
     1e-8,
@@ -35,10 +36,12 @@ Floats = NDArray[np.float64]
 
 @with_known_options
 def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
-    r"""Random matchings: in each step, pairs of neighbours average, and each agent belongs to at most one pair.
+    r"""Random matchings: in each step, pairs of neighbours average, and each agent belongs to at
+    most one pair.
 
-    The edges are taken in a random order, and one whose ends are both free becomes a pair, so that no edge is left between
-    two free agents.  With the partner :math:`\pi(i)` of agent i in the step, or i itself,
+    The edges are taken in a random order, and one whose ends are both free becomes a pair, so that
+    no edge is left between two free agents.  With the partner :math:`\pi(i)` of agent i in the
+    step, or i itself,
 
     .. math:: W^{(k)} = \tfrac12 (I + P), \quad P_{i,\pi(i)} = 1, \qquad
               E[W] = I - \tfrac12 \sum_{(i,j)} p_{ij} (e_i - e_j)(e_i - e_j)^T, \quad p_{ij} \ge \frac{1}{d_i + d_j - 1}
@@ -64,9 +67,9 @@ def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
 
     Notes
     -----
-    Every rank computes the matchings of all agents from the list of edges, without communication.  `spectral_gap()` is
-    :math:`1 - \sqrt{\rho(E[W] - \tfrac1n 1 1^T)}`, since :math:`W^T W = W`, with E[W] estimated from 1000 draws (fewer for more
-    than 1000 agents).
+    Every rank computes the matchings of all agents from the list of edges, without communication.
+    `spectral_gap()` is :math:`1 - \sqrt{\rho(E[W] - \tfrac1n 1 1^T)}`, since :math:`W^T W = W`,
+    with E[W] estimated from 1000 draws (fewer for more than 1000 agents).
 
     Examples
     --------
@@ -77,7 +80,8 @@ def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
 
     References
     ----------
-    Boyd, Ghosh, Prabhakar, Shah: Randomized gossip algorithms, IEEE Transactions on Information Theory 52, 2006.
+    Boyd, Ghosh, Prabhakar, Shah: Randomized gossip algorithms, IEEE Transactions on Information
+    Theory 52, 2006.
     """
     where = "random_matchings"
     edges = undirected_edges(where, topology)
@@ -86,7 +90,8 @@ def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
 
 @with_known_options
 def matcha(topology: Topology, budget: float = 0.5, seed: int = 0) -> Matcha:
-    r"""MATCHA: the edges of a graph, divided into matchings that are active at random, the important ones more often.
+    r"""MATCHA: the edges of a graph, divided into matchings that are active at random, the
+    important ones more often.
 
     With the Laplacians :math:`L_1, \dots, L_M` of matchings that make up the graph, and independent
     :math:`B_j^{(k)} \in \{0, 1\}` with the probabilities :math:`p_j`,
@@ -110,19 +115,22 @@ def matcha(topology: Topology, budget: float = 0.5, seed: int = 0) -> Matcha:
     Returns
     -------
     Matcha
-        Schedule of symmetric matrices whose rows sum to 1, without a period; with the attributes `matchings`, `probabilities`
-        and `alpha`.  If many matchings of an agent are active, its own weight may be negative.
+        Schedule of symmetric matrices whose rows sum to 1, without a period; with the attributes
+        `matchings`, `probabilities` and `alpha`.  If many matchings of an agent are active, its own
+        weight may be negative.
 
     Raises
     ------
     TypeError, ValueError
-        An argument has the wrong type or is out of range, or the graph is directed or not connected.
+        An argument has the wrong type or is out of range, or the graph is directed or not
+        connected.
 
     Notes
     -----
-    With budget 1 it is the graph with `best_constant` weights.  The matchings are an edge colouring of Misra and Gries, at most
-    one more than the largest degree.  p comes from an interior point method; for more than 600 agents or 3000 edges all p are
-    equal.  `spectral_gap()` is :math:`1 - \sqrt{\rho}` at the best alpha.
+    With budget 1 it is the graph with `best_constant` weights.  The matchings are an edge colouring
+    of Misra and Gries, at most one more than the largest degree.  p comes from an interior point
+    method; for more than 600 agents or 3000 edges all p are equal.  `spectral_gap()` is :math:`1 -
+    \sqrt{\rho}` at the best alpha.
 
     Examples
     --------
@@ -133,7 +141,8 @@ def matcha(topology: Topology, budget: float = 0.5, seed: int = 0) -> Matcha:
 
     References
     ----------
-    Wang, Sahu, Yang, Joshi, Kar: MATCHA: speeding up decentralized SGD via matching decomposition sampling, ICC 2019.
+    Wang, Sahu, Yang, Joshi, Kar: MATCHA: speeding up decentralized SGD via matching decomposition
+    sampling, ICC 2019.
     """
     where = "matcha"
     i, j = undirected_edges(where, topology)
@@ -182,7 +191,9 @@ class Matchings(Computed):
 
 
 class RandomMatchings(Schedule):
-    """One maximal matching of a graph in each step, drawn from the seed and the number of the step."""
+    """One maximal matching of a graph in each step, drawn from the seed and the number of the
+    step.
+    """
 
     name, kind, period, directed = "random_matchings", "doubly", None, False
 
@@ -211,7 +222,9 @@ class RandomMatchings(Schedule):
         return partner
 
     def spectral_gap(self) -> float:
-        r"""Return the fraction by which a step reduces the largest disagreement in the mean square, estimated from draws."""
+        r"""Return the fraction by which a step reduces the largest disagreement in the mean
+        square, estimated from draws.
+        """
         if self.n == 1:
             return 1.0
         draws = max(20, min(DRAWS, 10**6 // self.n))
@@ -220,7 +233,9 @@ class RandomMatchings(Schedule):
         return 1 - math.sqrt(largest_eigenvalue(lambda x: x - L @ x, self.n))
 
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every
+        process.
+        """
         i, j = self._edges
         return fingerprint(self.name, self.n, i.tobytes(), j.tobytes(), self._seed)
 
@@ -271,7 +286,9 @@ class Matcha(Schedule):
         return 1 - math.sqrt(self._rho)
 
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every
+        process.
+        """
         return fingerprint(
             self.name,
             self.n,
@@ -283,7 +300,9 @@ class Matcha(Schedule):
 
 
 def generator(seed: int, k: int) -> np.random.Generator:
-    """Return the random numbers of step k: the highest word of Philox's counter is k, draws increment the lowest."""
+    """Return the random numbers of step k: the highest word of Philox's counter is k, draws
+    increment the lowest.
+    """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, k]))
 
 
@@ -301,7 +320,8 @@ def undirected_edges(where: str, topology: Topology) -> tuple[Ints, Ints]:
         )
     if topology.directed:
         raise ValueError(
-            f"{where}: {topology.name} is directed, expected an undirected graph, such as ring or symmetric_exponential"
+            f"{where}: {topology.name} is directed, expected an undirected graph, such as ring or "
+            "symmetric_exponential"
         )
     W = topology.W.tocoo()
     upper = W.row < W.col
@@ -309,9 +329,11 @@ def undirected_edges(where: str, topology: Topology) -> tuple[Ints, Ints]:
 
 
 def matching_decomposition(n: int, i: Ints, j: Ints) -> Ints:
-    """Return matchings, at most one more than the largest degree, in which each edge (i, j) lies once, shape (M, n).
+    """Return matchings, at most one more than the largest degree, in which each edge (i, j) lies
+    once, shape (M, n).
 
-    Misra and Gries: A constructive proof of Vizing's theorem, Information Processing Letters 41, 1992.
+    Misra and Gries: A constructive proof of Vizing's theorem, Information Processing Letters 41,
+    1992.
     """
     near: list[dict[int, int]] = [{} for _ in range(n)]  # colour of an edge by neighbour
     across: list[dict[int, int]] = [{} for _ in range(n)]  # neighbour by colour
@@ -373,11 +395,12 @@ def laplacian(partners: Ints, weights: Floats) -> csr_array:
 
 
 def activation_probabilities(partners: Ints, budget: float) -> Floats:
-    r"""Return the p with mean at most `budget` that maximize the second smallest eigenvalue of sum_j p_j L_j.
+    r"""Return the p with mean at most `budget` that maximize the second smallest eigenvalue of
+    sum_j p_j L_j.
 
-    The largest t with :math:`S = \sum_j p_j L_j - t (I - J) + J \succ 0`, :math:`J = \tfrac1n 1 1^T`, by an interior point method:
-    Newton steps for the maximum of :math:`t / \mu + \log \det S + \sum_j (\log p_j + \log (1 - p_j)) + \log (C M - \sum_j p_j)`
-    with :math:`\mu \to 0`.
+    The largest t with :math:`S = \sum_j p_j L_j - t (I - J) + J \succ 0`, :math:`J = \tfrac1n 1
+    1^T`, by an interior point method: Newton steps for the maximum of :math:`t / \mu + \log \det S
+    + \sum_j (\log p_j + \log (1 - p_j)) + \log (C M - \sum_j p_j)` with :math:`\mu \to 0`.
     """
     M, n = partners.shape
     matching, i = np.nonzero(partners > np.arange(n))
@@ -432,7 +455,9 @@ def activation_probabilities(partners: Ints, budget: float) -> Floats:
 
 
 def best_weight(partners: Ints, p: Floats) -> tuple[float, float]:
-    """Return the weight alpha of active edges with the least rho(E[W^T W] - 11^T / n), and this rho."""
+    """Return the weight alpha of active edges with the least rho(E[W^T W] - 11^T / n), and this
+    rho.
+    """
     if partners.shape[1] == 1:
         return 0.5, 0.0
     from scipy.optimize import minimize_scalar
@@ -455,7 +480,9 @@ def best_weight(partners: Ints, p: Floats) -> tuple[float, float]:
 
 
 def largest_eigenvalue(apply: Callable[[Floats], Floats], n: int) -> float:
-    """Return the largest eigenvalue, at least 0, of a symmetric matrix on the vectors orthogonal to 1."""
+    """Return the largest eigenvalue, at least 0, of a symmetric matrix on the vectors orthogonal
+    to 1.
+    """
 
     def centred(x: Floats) -> Floats:
         y: Floats = apply(x - x.mean(axis=0))

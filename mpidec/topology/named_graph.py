@@ -1,4 +1,6 @@
-"""Functions of a graph as functions of the number of agents, for the catalogue: the graph is given by its name."""
+"""Functions of a graph as functions of the number of agents, for the catalogue: the graph is
+given by its name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ DEFAULT = "symmetric_exponential"
 
 
 def of_named_graph(make: Made, catalogue: Mapping[str, Made]) -> Made:
-    """Return `make`, a function of a topology, as a function of n and of `graph`, the text of a topology of n agents.
+    """Return `make`, a function of a topology, as a function of n and of `graph`, the text of a
+    topology of n agents.
 
     Examples
     --------
@@ -39,7 +42,9 @@ def of_named_graph(make: Made, catalogue: Mapping[str, Made]) -> Made:
 
 
 def named(where: str, text: str, n: int, catalogue: Mapping[str, Made]) -> Topology | Schedule:
-    """Return the topology of n agents that a text such as "ring" or "erdos_renyi(p=0.3, seed=1)" describes."""
+    """Return the topology of n agents that a text such as "ring" or "erdos_renyi(p=0.3, seed=1)"
+    describes.
+    """
     if not isinstance(text, str):
         raise TypeError(
             f"{where}: graph is {text!r}, expected a name such as ring or erdos_renyi(p=0.3)"
@@ -52,7 +57,8 @@ def named(where: str, text: str, n: int, catalogue: Mapping[str, Made]) -> Topol
         options = {str(pair.arg): ast.literal_eval(pair.value) for pair in call.keywords}
     except (SyntaxError, ValueError):
         raise ValueError(
-            f"{where}: graph is {text!r}, expected a name, perhaps with settings: ring or erdos_renyi(p=0.3, seed=1)"
+            f"{where}: graph is {text!r}, expected a name, perhaps with settings: ring or "
+            "erdos_renyi(p=0.3, seed=1)"
         ) from None
     make = catalogue[check.component(call.func.id, catalogue, f"topology in {where}: graph =")]
     known = [name for name in signature(make).parameters if name != "n"]

@@ -23,8 +23,8 @@ def one_peer_exponential(n: int) -> Schedule:
     Returns
     -------
     Schedule
-        Doubly stochastic, with period tau (1 for n <= 2); its product over a period is the exact average if and only if
-        n is a power of two.
+        Doubly stochastic, with period tau (1 for n <= 2); its product over a period is the exact
+        average if and only if n is a power of two.
 
     Raises
     ------

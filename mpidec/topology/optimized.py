@@ -1,4 +1,6 @@
-"""Weights made for a given graph: the fastest mixing, doubly stochastic ones of a directed graph, and a choice of weights."""
+"""Weights made for a given graph: the fastest mixing, doubly stochastic ones of a directed
+graph, and a choice of weights.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ CHOICES = ("metropolis", "lazy(0.9)", "lazy(0.8)", "lazy(0.65)", "lazy(0.5)", "b
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Adaptive(Topology):
-    """Graph with `weights="auto"`: Metropolis weights, until the search for a step size chooses among `choices`.
+    """Graph with `weights="auto"`: Metropolis weights, until the search for a step size chooses
+    among `choices`.
 
     Parameters
     ----------
@@ -34,7 +37,9 @@ class Adaptive(Topology):
 
 
 def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology]) -> Topology:
-    """Return `build(weights)`, or for weights that need the whole graph, as "fdla" and "auto" do, what is made of such graphs."""
+    """Return `build(weights)`, or for weights that need the whole graph, as "fdla" and "auto"
+    do, what is made of such graphs.
+    """
     if weights == "sinkhorn":
         return sinkhorn(build("uniform"))
     if weights in ("fdla", "fmmc"):
@@ -49,12 +54,13 @@ def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology])
 
 @with_known_options
 def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology:
-    r"""The graph of a topology with the symmetric weights of fastest averaging (FDLA), or the fastest reversible chain (FMMC).
+    r"""The graph of a topology with the symmetric weights of fastest averaging (FDLA), or the
+    fastest reversible chain (FMMC).
 
     .. math:: \min_w \; \| W - \tfrac1n 1 1^T \|_2, \qquad W = I - \sum_{e = \{i, j\}} w_e (e_i - e_j)(e_i - e_j)^T
 
-    with :math:`W \ge 0` for FMMC.  The convex norm is smoothed, :math:`\tfrac1t \log \sum_k (e^{t \lambda_k} + e^{-t \lambda_k})`,
-    with t up to :math:`10^4`, and minimized by L-BFGS.
+    with :math:`W \ge 0` for FMMC.  The convex norm is smoothed, :math:`\tfrac1t \log \sum_k (e^{t
+    \lambda_k} + e^{-t \lambda_k})`, with t up to :math:`10^4`, and minimized by L-BFGS.
 
     Parameters
     ----------
@@ -82,8 +88,9 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
 
     References
     ----------
-    L. Xiao, S. Boyd, "Fast linear iterations for distributed averaging", Systems & Control Letters 53 (2004);
-    S. Boyd, P. Diaconis, L. Xiao, "Fastest mixing Markov chain on a graph", SIAM Review 46 (2004).
+    L. Xiao, S. Boyd, "Fast linear iterations for distributed averaging", Systems & Control Letters
+    53 (2004); S. Boyd, P. Diaconis, L. Xiao, "Fastest mixing Markov chain on a graph", SIAM Review
+    46 (2004).
     """
     from scipy.optimize import minimize
 
@@ -91,7 +98,8 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
     n = topology.n
     if topology.directed or not topology.connected:
         raise ValueError(
-            f"fastest_mixing: {topology.name} is directed or not connected, expected a connected undirected graph: "
+            f"fastest_mixing: {topology.name} is directed or not connected, expected a connected "
+            "undirected graph: "
             "topology.sinkhorn balances directed ones"
         )
     i, j = np.nonzero(np.triu(W0 != 0, 1))
@@ -143,15 +151,18 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
 
 @with_known_options
 def sinkhorn(topology: Topology) -> Topology:
-    r"""The doubly stochastic weights :math:`D_1 A D_2` of a graph, with A its weights and D diagonal: for directed graphs.
+    r"""The doubly stochastic weights :math:`D_1 A D_2` of a graph, with A its weights and D
+    diagonal: for directed graphs.
 
-    Rows and columns are divided by their sums in turn.  The limit exists where every edge lies on a cycle, that is, on every
-    strongly connected graph, since all own weights are positive.  Computing it takes all of W: no agent can do so alone.
+    Rows and columns are divided by their sums in turn.  The limit exists where every edge lies on a
+    cycle, that is, on every strongly connected graph, since all own weights are positive.
+    Computing it takes all of W: no agent can do so alone.
 
     Parameters
     ----------
     topology : Topology
-        Strongly connected, of at most 1024 agents.  Agents without an own weight get one, the mean of their other ones.
+        Strongly connected, of at most 1024 agents.  Agents without an own weight get one, the mean
+        of their other ones.
 
     Returns
     -------
@@ -161,7 +172,8 @@ def sinkhorn(topology: Topology) -> Topology:
     Raises
     ------
     TypeError, ValueError
-        If it is no strongly connected topology, too large, has negative weights, or the sums do not converge.
+        If it is no strongly connected topology, too large, has negative weights, or the sums do not
+        converge.
 
     Examples
     --------
@@ -172,12 +184,14 @@ def sinkhorn(topology: Topology) -> Topology:
 
     References
     ----------
-    R. Sinkhorn, P. Knopp, "Concerning nonnegative matrices and doubly stochastic matrices", Pacific J. Math. 21 (1967).
+    R. Sinkhorn, P. Knopp, "Concerning nonnegative matrices and doubly stochastic matrices", Pacific
+    J. Math. 21 (1967).
     """
     A = _dense("sinkhorn", topology)
     if not topology.connected or A.min() < 0:
         raise ValueError(
-            f"sinkhorn: {topology.name} is not strongly connected or has negative weights, expected neither"
+            f"sinkhorn: {topology.name} is not strongly connected or has negative weights, "
+            "expected neither"
         )
     own = np.diag(A) == 0
     A[own, own] = 1.0
@@ -189,7 +203,8 @@ def sinkhorn(topology: Topology) -> Topology:
         if np.abs(rows - 1).max() < 1e-14:
             return _stored(topology.name, A)
     raise ValueError(
-        f"sinkhorn: the sums of {topology.name} are still {np.abs(rows - 1).max():.1g} away from 1 after 100000 iterations, "
+        f"sinkhorn: the sums of {topology.name} are still {np.abs(rows - 1).max():.1g} away from 1 "
+        "after 100000 iterations, "
         "expected 1e-14: its weights differ too much, use weights='uniform'"
     )
 

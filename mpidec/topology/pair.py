@@ -1,4 +1,6 @@
-"""Pairs of weightings of a graph: a row-stochastic R, by which rows are pulled, and a column-stochastic C, which pushes them."""
+"""Pairs of weightings of a graph: a row-stochastic R, by which rows are pulled, and a
+column-stochastic C, which pushes them.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,20 @@ class ColumnSchedule(Schedule):
         return self.schedule.spectral_gap()
 
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every
+        process.
+        """
         return fingerprint("C", self.schedule.fingerprint())
 
 
 @with_known_options
 def push_pull(R: Topology, C: Topology) -> Topology:
-    r"""Pair of a row-stochastic and a column-stochastic matrix, for solvers that pull iterates and push gradients.
+    r"""Pair of a row-stochastic and a column-stochastic matrix, for solvers that pull iterates and
+    push gradients.
 
-    A solver has both in one step, :math:`W.R(X)` and :math:`W.C(Y)`.  `weights="push-pull"` gives a graph both of its own: of an
-    in-degree, every agent computes its row of R, and of its out-degree its column of C.
+    A solver has both in one step, :math:`W.R(X)` and :math:`W.C(Y)`.  `weights="push-pull"` gives a
+    graph both of its own: of an in-degree, every agent computes its row of R, and of its out-degree
+    its column of C.
 
     Parameters
     ----------
@@ -64,17 +70,20 @@ def push_pull(R: Topology, C: Topology) -> Topology:
 
     References
     ----------
-    S. Pu, W. Shi, J. Xu, A. Nedic, "Push-pull gradient methods for distributed optimization in networks", IEEE TAC 66 (2021).
+    S. Pu, W. Shi, J. Xu, A. Nedic, "Push-pull gradient methods for distributed optimization in
+    networks", IEEE TAC 66 (2021).
     """
     for name, given, kind in (("R", R, "row"), ("C", C, "column")):
         if not isinstance(given, Topology):
             raise TypeError(
-                f"push_pull: {name} is a {type(given).__name__}, expected a topology: from_weights takes a matrix, and "
+                f"push_pull: {name} is a {type(given).__name__}, expected a topology: from_weights "
+                "takes a matrix, and "
                 "cycle a list of pairs"
             )
         if given.kind not in ("doubly", kind):
             raise ValueError(
-                f"push_pull: {name}, the {given.name} topology, is {given.kind} stochastic, expected {kind} stochastic: "
+                f"push_pull: {name}, the {given.name} topology, is {given.kind} stochastic, "
+                f"expected {kind} stochastic: "
                 f'use weights="{"uniform" if kind == "row" else "push"}" on the same graph'
             )
     if R.n != C.n:

@@ -1,4 +1,6 @@
-"""Averaging in pairs: rates of the edges, and the constants of the graph on which its speed depends."""
+"""Averaging in pairs: rates of the edges, and the constants of the graph on which its speed
+depends.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,11 @@ def edge_rates(topology: Topology, rate: Rate = 1.0) -> csr_array:
     topology : Topology
         Undirected graph; its weights are not used.
     rate : float, dict or (n, n) matrix
-        A number: each agent rings `rate` / 2 times in a unit of time, and averages with a neighbour chosen uniformly, so that
-        :math:`\lambda_{ij} = \tfrac{1}{2} \text{rate} (1 / d_i + 1 / d_j)` with the degrees d; on a regular graph, each agent
-        averages `rate` times in a unit of time.  A dict ``{(i, j): rate}`` or a symmetric matrix: the rates themselves, of edges
-        of the graph; edges that are not named have the rate 0.
+        A number: each agent rings `rate` / 2 times in a unit of time, and averages with a neighbour
+        chosen uniformly, so that :math:`\lambda_{ij} = \tfrac{1}{2} \text{rate} (1 / d_i + 1 /
+        d_j)` with the degrees d; on a regular graph, each agent averages `rate` times in a unit of
+        time.  A dict ``{(i, j): rate}`` or a symmetric matrix: the rates themselves, of edges of
+        the graph; edges that are not named have the rate 0.
 
     Raises
     ------
@@ -52,12 +55,14 @@ def edge_rates(topology: Topology, rate: Rate = 1.0) -> csr_array:
 
     if not isinstance(topology, Topology):
         raise TypeError(
-            f"edge_rates: expected a constant topology such as topology.ring(16), got {topology!r:.60}"
+            "edge_rates: expected a constant topology such as topology.ring(16), got "
+            f"{topology!r:.60}"
         )
     n = topology.n
     if topology.directed:
         raise ValueError(
-            f"edge_rates: {topology.name} is directed, expected an undirected graph, such as ring or "
+            f"edge_rates: {topology.name} is directed, expected an undirected graph, such as ring "
+            "or "
             "symmetric_exponential: two neighbours exchange"
         )
     W = topology.W.tocoo()
@@ -91,12 +96,14 @@ def _given(topology: Topology, rate: Any) -> csr_array:
         R = csr_array(rate, dtype=float)
         if R.shape != (n, n) or abs(R - R.T).max() > 0:
             raise ValueError(
-                f"edge_rates: rate has shape {R.shape}, expected a symmetric matrix of shape {(n, n)}"
+                f"edge_rates: rate has shape {R.shape}, expected a symmetric matrix of shape "
+                f"{(n, n)}"
             )
     R.eliminate_zeros()
     if not np.isfinite(R.data).all() or (R.data < 0).any():
         raise ValueError(
-            "edge_rates: some rates of edges are negative or not finite, expected finite numbers >= 0"
+            "edge_rates: some rates of edges are negative or not finite, expected finite numbers "
+            ">= 0"
         )
     C = R.tocoo()
     edges = topology.W
@@ -132,8 +139,8 @@ def mixing_constants(topology: Topology, rate: Rate = 1.0) -> tuple[float, float
 
     Notes
     -----
-    Computed in closed form for circulants, tori and hypercubes, from a dense matrix for up to 600 agents, and by a sparse
-    factorization beyond.
+    Computed in closed form for circulants, tori and hypercubes, from a dense matrix for up to 600
+    agents, and by a sparse factorization beyond.
 
     Examples
     --------
@@ -144,8 +151,8 @@ def mixing_constants(topology: Topology, rate: Rate = 1.0) -> tuple[float, float
 
     References
     ----------
-    A. Nabli, E. Belilovsky, E. Oyallon, "A2CiD2: accelerating asynchronous communication in decentralized deep learning",
-    NeurIPS 2023.
+    A. Nabli, E. Belilovsky, E. Oyallon, "A2CiD2: accelerating asynchronous communication in
+    decentralized deep learning", NeurIPS 2023.
     """
     uniform = not isinstance(rate, Mapping) and np.ndim(rate) == 0
     group = (
@@ -168,14 +175,17 @@ def mixing_constants(topology: Topology, rate: Rate = 1.0) -> tuple[float, float
 
     if connected_components(R, directed=False)[0] > 1:
         raise ValueError(
-            f"mixing_constants: {topology.name} is not connected by edges of positive rate, so that the agents never "
+            f"mixing_constants: {topology.name} is not connected by edges of positive rate, so "
+            "that the agents never "
             "agree: add edges"
         )
     return _dense(R) if topology.n <= DENSE else _sparse(R)
 
 
 def _of_group(group: tuple[int, ...], hops: NDArray[Any], rate: float) -> tuple[float, float]:
-    """Return the constants of a graph with the edges i, i + hop on a product of cyclic groups, all of one rate."""
+    """Return the constants of a graph with the edges i, i + hop on a product of cyclic groups,
+    all of one rate.
+    """
     n = math.prod(group)
     if len(hops) == n - 1:
         return 1 / (rate * n), 1 / (rate * n)

@@ -1,4 +1,6 @@
-"""Periodic global averaging: a topology that is replaced by the complete graph in every H-th step."""
+"""Periodic global averaging: a topology that is replaced by the complete graph in every H-th
+step.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from .topology import Topology
 
 @with_known_options
 def periodic_average(topology: Topology | Schedule, H: int = 8) -> Schedule:
-    r"""Schedule of Gossip-PGA: the given topology, and in every H-th step the exact average over all agents.
+    r"""Schedule of Gossip-PGA: the given topology, and in every H-th step the exact average over
+    all agents.
 
     .. math:: \bar W^{(k)} = \tfrac1n 1 1^T \text{ if } (k + 1) \bmod H = 0, \text{ otherwise } W^{(k)}
 
@@ -22,7 +25,8 @@ def periodic_average(topology: Topology | Schedule, H: int = 8) -> Schedule:
     topology : Topology or Schedule
         A periodic schedule keeps its phase: step k uses its topology of step k.
     H : int
-        Steps from one global average to the next, at least 1; 1 for the complete graph in every step.
+        Steps from one global average to the next, at least 1; 1 for the complete graph in every
+        step.
 
     Returns
     -------
@@ -45,12 +49,14 @@ def periodic_average(topology: Topology | Schedule, H: int = 8) -> Schedule:
 
     References
     ----------
-    Chen, Yuan, Zhang, Pan, Xu, Yin: Accelerating gossip SGD with periodic global averaging, ICML 2021.
+    Chen, Yuan, Zhang, Pan, Xu, Yin: Accelerating gossip SGD with periodic global averaging, ICML
+    2021.
     """
     name = "periodic_average"
     if not isinstance(topology, (Topology, Schedule)):
         raise TypeError(
-            f"{name}: expected a topology or a schedule, got {topology!r} ({type(topology).__name__})"
+            f"{name}: expected a topology or a schedule, got {topology!r} "
+            f"({type(topology).__name__})"
         )
     refuse_striped(name, topology)
     H = check.integer(H, f"{name}: H")

@@ -31,8 +31,8 @@ def erdos_renyi(
     n : int
         Number of agents, at least 1.
     p : float, optional
-        Probability of an edge, in (0, 1]; by default :math:`2 \ln n / n`, twice the threshold of connectivity, or 1
-        if that is smaller.
+        Probability of an edge, in (0, 1]; by default :math:`2 \ln n / n`, twice the threshold of
+        connectivity, or 1 if that is smaller.
     seed : int
         Non-negative; at most 100 graphs are drawn from it until one is connected.
     weights : str or float
@@ -46,7 +46,8 @@ def erdos_renyi(
     Raises
     ------
     TypeError, ValueError
-        An argument has the wrong type or is out of range, or none of the graphs drawn was connected.
+        An argument has the wrong type or is out of range, or none of the graphs drawn was
+        connected.
 
     Examples
     --------
@@ -90,7 +91,8 @@ def erdos_renyi(
 def geometric(
     n: int, radius: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis"
 ) -> Topology:
-    r"""Connected random geometric graph: agents at random points of the unit square, joined within a radius.
+    r"""Connected random geometric graph: agents at random points of the unit square, joined within
+    a radius.
 
     Parameters
     ----------
@@ -111,7 +113,8 @@ def geometric(
     Raises
     ------
     TypeError, ValueError
-        An argument has the wrong type or is out of range, or none of the graphs drawn was connected.
+        An argument has the wrong type or is out of range, or none of the graphs drawn was
+        connected.
 
     Examples
     --------
@@ -151,16 +154,19 @@ def geometric(
 def small_world(
     n: int, k: int = 4, p: float = 0.1, seed: int = 0, *, weights: WeightsLike = "metropolis"
 ) -> Topology:
-    """Connected Watts-Strogatz graph: a ring with k nearest neighbours per agent, some edges rewired at random.
+    """Connected Watts-Strogatz graph: a ring with k nearest neighbours per agent, some edges
+    rewired at random.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     k : int
-        Even number of nearest neighbours on the ring, at least 2; all other agents if there are fewer than k.
+        Even number of nearest neighbours on the ring, at least 2; all other agents if there are
+        fewer than k.
     p : float
-        Probability that an edge (u, u + j) is rewired to (u, w), with w drawn from the agents not joined to u.
+        Probability that an edge (u, u + j) is rewired to (u, w), with w drawn from the agents not
+        joined to u.
     seed : int
         Non-negative; at most 100 graphs are drawn from it until one is connected.
     weights : str or float
@@ -174,7 +180,8 @@ def small_world(
     Raises
     ------
     TypeError, ValueError
-        An argument has the wrong type or is out of range, or none of the graphs drawn was connected.
+        An argument has the wrong type or is out of range, or none of the graphs drawn was
+        connected.
 
     Examples
     --------
@@ -189,7 +196,8 @@ def small_world(
     n, k = check.integer(n, f"{where}: n"), check.integer(k, f"{where}: k", least=2)
     if k % 2:
         raise ValueError(
-            f"{where}: k is {k}, expected an even number (k / 2 neighbours on each side), such as {k - 1}"
+            f"{where}: k is {k}, expected an even number (k / 2 neighbours on each side), such as "
+            f"{k - 1}"
         )
     p = check.number(p, f"{where}: p", least=0, most=1)
 
@@ -242,7 +250,8 @@ def _draw(
 
     seed = check.integer(seed, f"{where}: seed", least=0)
     for attempt in range(ATTEMPTS):
-        # Philox counter: the attempt is the highest word; draws increment the lowest, so streams never overlap.
+        # Philox counter: the attempt is the highest word; draws increment the lowest, so streams
+        # never overlap.
         rng = np.random.Generator(
             np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, attempt])
         )
@@ -253,6 +262,7 @@ def _draw(
             break
     else:
         raise ValueError(
-            f"{where}: none of {ATTEMPTS} graphs with n = {n}, {what} from seed {seed} was connected ({remedy})"
+            f"{where}: none of {ATTEMPTS} graphs with n = {n}, {what} from seed {seed} was "
+            f"connected ({remedy})"
         )
     return with_weights(weights, lambda weights: Topology(where, stored(where, adjacency, weights)))

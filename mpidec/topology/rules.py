@@ -1,4 +1,6 @@
-"""Undirected graphs defined by a rule: neighbours are computed on request in O(degree); nothing is stored."""
+"""Undirected graphs defined by a rule: neighbours are computed on request in O(degree); nothing
+is stored.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,14 @@ class Rule(ABC):
 
     @abstractmethod
     def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
-        """Return a table of possible neighbours, one row per agent, and the mask of the actual ones, ascending in each row."""
+        """Return a table of possible neighbours, one row per agent, and the mask of the actual
+        ones, ascending in each row.
+        """
 
     def neighbors(self, lo: int, hi: int) -> tuple[Indices, Indices]:
-        """Return (indptr, indices): the sorted neighbours of the agents lo, ..., hi - 1, in CSR form."""
+        """Return (indptr, indices): the sorted neighbours of the agents lo, ..., hi - 1, in CSR
+        form.
+        """
         found, valid = self.candidates(np.arange(lo, hi, dtype=index_type(self.n, 4 * self.n)))
         return np.r_[0, np.cumsum(valid.sum(axis=1))], found[valid]
 
@@ -56,7 +62,9 @@ class Rule(ABC):
 
 @dataclass(frozen=True)
 class Lattice(Rule):
-    """Agents in a row-major array of the given shape, joined along every axis; `wrap` closes each axis into a ring."""
+    """Agents in a row-major array of the given shape, joined along every axis; `wrap` closes
+    each axis into a ring.
+    """
 
     shape: tuple[int, ...]
     wrap: bool = False
@@ -110,7 +118,9 @@ class Lattice(Rule):
 
 @dataclass(frozen=True)
 class BinaryTree(Rule):
-    """Heap with root 1 and agent 0 as the root's parent: w >= 1 has the parent w // 2 and the children 2 w and 2 w + 1."""
+    """Heap with root 1 and agent 0 as the root's parent: w >= 1 has the parent w // 2 and the
+    children 2 w and 2 w + 1.
+    """
 
     n: int
 
@@ -172,7 +182,9 @@ class Star(Rule):
 
 @dataclass(frozen=True)
 class RegularTree(Rule):
-    """Tree filled level by level, in which agent 0 is the root and every inner agent but the last has `degree` neighbours."""
+    """Tree filled level by level, in which agent 0 is the root and every inner agent but the
+    last has `degree` neighbours.
+    """
 
     n: int
     degree_inside: int
@@ -195,7 +207,9 @@ class RegularTree(Rule):
 
 @dataclass(frozen=True)
 class Cliques(Rule):
-    """Agents in a row-major array of the given shape; those that differ in the index of one axis only are joined."""
+    """Agents in a row-major array of the given shape; those that differ in the index of one axis
+    only are joined.
+    """
 
     shape: tuple[int, ...]
     axis: int
@@ -226,7 +240,9 @@ class Cliques(Rule):
 
 
 def clique(agents: Indices, size: int, stride: int) -> Indices:
-    """Return the agents whose numbers differ in one digit: that of weight `stride`, below `size`; a row for each given agent."""
+    """Return the agents whose numbers differ in one digit: that of weight `stride`, below
+    `size`; a row for each given agent.
+    """
     first = agents - agents // stride % size * stride
     found: np.ndarray = first[:, None] + np.arange(size, dtype=agents.dtype) * stride
     return found
@@ -234,7 +250,9 @@ def clique(agents: Indices, size: int, stride: int) -> Indices:
 
 @dataclass(frozen=True)
 class Pairs(Rule):
-    """Perfect matching of an even number of agents: agent i of the given parity pairs with i + hop (mod n), hop odd."""
+    """Perfect matching of an even number of agents: agent i of the given parity pairs with i +
+    hop (mod n), hop odd.
+    """
 
     n: int
     hop: int

@@ -1,4 +1,6 @@
-"""Partial participation: in each step, the average over some agents that are drawn at random, sent to all."""
+"""Partial participation: in each step, the average over some agents that are drawn at random,
+sent to all.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ from .topology import Topology, fingerprint
 
 @with_known_options
 def sampled_average(n: int, fraction: float = 0.5, seed: int = 0) -> Schedule:
-    r"""Partial participation of federated learning: all agents receive the average over a random sample of them.
+    r"""Partial participation of federated learning: all agents receive the average over a random
+    sample of them.
 
     .. math:: W^{(k)}_{ij} = \frac{1}{|S^k|} \text{ if } j \in S^k, \text{ otherwise } 0, \qquad |S^k| = \max(1, [C n])
 
-    The server of a federated method is the agents' common row here: `LocalDGD` with H local steps over this schedule is FedAvg.
+    The server of a federated method is the agents' common row here: `LocalDGD` with H local steps
+    over this schedule is FedAvg.
 
     Parameters
     ----------
@@ -33,8 +37,8 @@ def sampled_average(n: int, fraction: float = 0.5, seed: int = 0) -> Schedule:
     Returns
     -------
     Schedule
-        Row stochastic, and doubly stochastic on average over the draws, without a period; for the solvers that bear it
-        (`Solver.samples`).
+        Row stochastic, and doubly stochastic on average over the draws, without a period; for the
+        solvers that bear it (`Solver.samples`).
 
     Raises
     ------
@@ -49,8 +53,8 @@ def sampled_average(n: int, fraction: float = 0.5, seed: int = 0) -> Schedule:
 
     References
     ----------
-    McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep networks from decentralized data,
-    AISTATS 2017.
+    McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep
+    networks from decentralized data, AISTATS 2017.
     """
     where = "sampled_average"
     n = check.integer(n, f"{where}: n")
@@ -125,5 +129,7 @@ class SampledAverage(Schedule):
         return 1.0
 
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every
+        process.
+        """
         return fingerprint(self.name, self.n, self._size, self._seed)

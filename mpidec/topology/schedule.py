@@ -22,9 +22,9 @@ STEPS_DRAWN = 12  # of a schedule without a period
 class Schedule(ABC):
     """Sequence of topologies, one for each step k = 0, 1, 2, ...
 
-    A periodic schedule is a `Periodic`, usually built by one function that lists the phases (see `one_peer` and
-    `ceca`).  A schedule without a period (such as random draws) derives from this class, with `period` None and an
-    `at` that depends only on its seed and k.
+    A periodic schedule is a `Periodic`, usually built by one function that lists the phases (see
+    `one_peer` and `ceca`).  A schedule without a period (such as random draws) derives from this
+    class, with `period` None and an `at` that depends only on its seed and k.
     """
 
     name: str
@@ -44,11 +44,15 @@ class Schedule(ABC):
 
     @abstractmethod
     def spectral_gap(self) -> float:
-        """Return the spectral gap: the fraction by which a step reduces the largest disagreement, in the geometric mean."""
+        """Return the spectral gap: the fraction by which a step reduces the largest
+        disagreement, in the geometric mean.
+        """
 
     @abstractmethod
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every
+        process.
+        """
 
     def plot(self, style: str = "screen") -> Figure:
         """Plot the graphs of one period, and the disagreement that is left after each step.
@@ -118,8 +122,8 @@ class Periodic(Schedule):
     name : str
         Name of the function that built it, e.g. "one_peer_exponential".
     phases : tuple of Topology
-        The topologies of the steps 0, ..., period - 1, all with the same n and kind (doubly stochastic ones combine
-        with either of the other kinds).
+        The topologies of the steps 0, ..., period - 1, all with the same n and kind (doubly
+        stochastic ones combine with either of the other kinds).
 
     Examples
     --------
@@ -146,8 +150,10 @@ class Periodic(Schedule):
             k, j = kinds.index(found[0]), kinds.index(found[1])
             other = "a pair" if found[1] == "pair" else f"{found[1]} stochastic"
             raise ValueError(
-                f"{self.name}: topology {k} ({self.phases[k].name}) is {found[0]} stochastic and topology {j} "
-                f"({self.phases[j].name}) {other}, expected one kind (doubly stochastic ones combine with any)"
+                f"{self.name}: topology {k} ({self.phases[k].name}) is {found[0]} stochastic and "
+                f"topology {j} "
+                f"({self.phases[j].name}) {other}, expected one kind (doubly stochastic ones "
+                "combine with any)"
             )
 
     @property
@@ -176,12 +182,13 @@ class Periodic(Schedule):
         return self.phases[step % len(self.phases)]
 
     def spectral_gap(self) -> float:
-        r"""Return the spectral gap: the fraction by which a step reduces the largest disagreement, averaged over a period.
+        r"""Return the spectral gap: the fraction by which a step reduces the largest disagreement,
+        averaged over a period.
 
         .. math:: 1 - \sigma_2(W^{(T-1)} \cdots W^{(1)} W^{(0)})^{1/T}
 
-        with :math:`|\lambda_2|` in place of :math:`\sigma_2` if a phase is not doubly stochastic.  The average is
-        geometric; 1 means that one period averages exactly.
+        with :math:`|\lambda_2|` in place of :math:`\sigma_2` if a phase is not doubly stochastic.
+        The average is geometric; 1 means that one period averages exactly.
 
         Examples
         --------
@@ -192,7 +199,9 @@ class Periodic(Schedule):
         return gap([phase.source for phase in self.phases], self.kind)
 
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the name and the phases, the same on every rank and in every process."""
+        """Return a 63-bit hash of the name and the phases, the same on every rank and in every
+        process.
+        """
         return fingerprint(self.name, self.n, [phase.fingerprint() for phase in self.phases])
 
 
@@ -205,7 +214,8 @@ def refuse_striped(where: str, topology: Topology | Schedule) -> None:
     """
     if getattr(topology, "divides_columns", False):
         raise ValueError(
-            f"{where}: {topology.name} is several graphs at once, which divide the columns of the rows, expected one graph in "
+            f"{where}: {topology.name} is several graphs at once, which divide the columns of the "
+            "rows, expected one graph in "
             f"each step: take one of them, {topology.name}(...)[0]"
         )
 
@@ -222,16 +232,16 @@ def cycle(topologies: Iterable[Topology | Schedule]) -> Schedule:
     Returns
     -------
     Schedule
-        Doubly stochastic if all topologies are; row or column stochastic, or of pairs, if some are and the others are
-        doubly stochastic.
+        Doubly stochastic if all topologies are; row or column stochastic, or of pairs, if some are
+        and the others are doubly stochastic.
 
     Raises
     ------
     TypeError
         The argument is not a list of topologies and schedules.
     ValueError
-        The list is empty, the numbers of agents differ, a schedule has no period or is several graphs at once, or
-        row stochastic topologies, column stochastic ones and pairs are mixed.
+        The list is empty, the numbers of agents differ, a schedule has no period or is several
+        graphs at once, or row stochastic topologies, column stochastic ones and pairs are mixed.
 
     Examples
     --------
@@ -241,7 +251,8 @@ def cycle(topologies: Iterable[Topology | Schedule]) -> Schedule:
     """
     if isinstance(topologies, (Topology, Schedule)) or not isinstance(topologies, Iterable):
         raise TypeError(
-            f"cycle: expected a list of topologies, got {topologies!r} ({type(topologies).__name__})"
+            f"cycle: expected a list of topologies, got {topologies!r} "
+            f"({type(topologies).__name__})"
         )
     phases: list[Topology] = []
     for k, item in enumerate(topologies):

@@ -20,7 +20,9 @@ TOLERANCE = 1e-10  # on the row and column sums of a user's matrix
 
 
 class Block(NamedTuple):
-    """Block of rows in CSR form, with sorted and distinct columns; plain arrays, because SciPy is slow to import."""
+    """Block of rows in CSR form, with sorted and distinct columns; plain arrays, because SciPy
+    is slow to import.
+    """
 
     data: NDArray[np.float64]
     indices: NDArray[Any]
@@ -46,9 +48,10 @@ class Block(NamedTuple):
 class Source(ABC):
     """Mixing matrix W that can be read by blocks of rows and of columns.
 
-    The attributes `kind`, `directed`, `symmetric` and `connected` describe the numerical entries of W.  `group` is the
-    row-major shape of the n agents as a product of cyclic groups over which W is a convolution, or None if there is no
-    such shape; with it, a Fourier transform gives the spectrum of W (see `spectra`).
+    The attributes `kind`, `directed`, `symmetric` and `connected` describe the numerical entries of
+    W.  `group` is the row-major shape of the n agents as a product of cyclic groups over which W is
+    a convolution, or None if there is no such shape; with it, a Fourier transform gives the
+    spectrum of W (see `spectra`).
     """
 
     n: int
@@ -73,10 +76,11 @@ class Source(ABC):
         """Return W[:, lo:hi].T, shape (hi - lo, n)."""
 
     def runs(self) -> Iterator[Run] | None:
-        """Return an iterator over runs of rows with the same pattern, or None if W has no such structure.
+        """Return an iterator over runs of rows with the same pattern, or None if W has no such
+        structure.
 
-        A run `(start, stop, shifts, weights)` means W[i, i + shifts[t]] = weights[t] for start <= i < stop; the shifts
-        ascend.
+        A run `(start, stop, shifts, weights)` means W[i, i + shifts[t]] = weights[t] for start <= i
+        < stop; the shifts ascend.
         """
         return None
 
@@ -90,10 +94,11 @@ class Source(ABC):
 
 
 class Computed(Source):
-    """Mixing matrix whose rows and columns are computed from the agents' numbers, in O(degree) memory each.
+    """Mixing matrix whose rows and columns are computed from the agents' numbers, in O(degree)
+    memory each.
 
-    A table has a line per agent, with columns of W and the weights there; those of weight 0 do not count, and the agent itself
-    is one of the columns.
+    A table has a line per agent, with columns of W and the weights there; those of weight 0 do not
+    count, and the agent itself is one of the columns.
     """
 
     kind = "doubly"
@@ -103,7 +108,9 @@ class Computed(Source):
         """Return the table of the rows of W: whom each agent receives from, and the weights."""
 
     def receivers(self, agents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Return the table of the columns of W: whom each agent sends to; of a symmetric W by default."""
+        """Return the table of the columns of W: whom each agent sends to; of a symmetric W by
+        default.
+        """
         return self.senders(agents)
 
     def rows(self, lo: int, hi: int) -> Block:
@@ -127,7 +134,9 @@ class Computed(Source):
 
 
 class Stored(Source):
-    """Mixing matrix stored entry by entry, checked by the caller or computed from a stored graph."""
+    """Mixing matrix stored entry by entry, checked by the caller or computed from a stored
+    graph.
+    """
 
     def __init__(self, W: csr_array) -> None:
         self.W = canonical(W)
@@ -211,7 +220,9 @@ def _cut(W: csr_array, lo: int, hi: int) -> Block:
 
 
 def canonical(W: csr_array) -> csr_array:
-    """Return W with sorted columns, duplicates summed, no stored zeros, the smallest index type, and read-only."""
+    """Return W with sorted columns, duplicates summed, no stored zeros, the smallest index type,
+    and read-only.
+    """
     from scipy.sparse import csr_array
 
     W = csr_array(W, dtype=np.float64, copy=True)

@@ -16,7 +16,8 @@ from .weights import WeightsLike, stored
 def spanning_tree(
     topology: Topology, root: int = 0, *, ties: str = "path", weights: WeightsLike = "metropolis"
 ) -> Topology:
-    r"""Breadth-first spanning tree: every agent keeps the edge to a neighbour that is closer to the root.
+    r"""Breadth-first spanning tree: every agent keeps the edge to a neighbour that is closer to the
+    root.
 
     Parameters
     ----------
@@ -25,9 +26,10 @@ def spanning_tree(
     root : int
         The distances in the tree to this agent are those in the graph.
     ties : {"path", "number"}
-        Which of several neighbours closer to the root.  "path": as a breadth-first search finds them that visits neighbours
-        in ascending order, so that the path from the root to each agent is, of all shortest ones, the first in lexical order
-        (the trees of RelaySGD's experiments).  "number": the one with the smallest number, which an agent finds by itself.
+        Which of several neighbours closer to the root.  "path": as a breadth-first search finds
+        them that visits neighbours in ascending order, so that the path from the root to each agent
+        is, of all shortest ones, the first in lexical order (the trees of RelaySGD's experiments).
+        "number": the one with the smallest number, which an agent finds by itself.
     weights : str or float
         Edge weights, see `mpidec.topology.weights`.
 
@@ -39,11 +41,13 @@ def spanning_tree(
     Raises
     ------
     TypeError, ValueError
-        An argument has the wrong type or is out of range, or the graph is directed or not connected.
+        An argument has the wrong type or is out of range, or the graph is directed or not
+        connected.
 
     Notes
     -----
-    `Network.spanning_tree` finds the tree with `ties="number"` and root 0 by messages between neighbours.
+    `Network.spanning_tree` finds the tree with `ties="number"` and root 0 by messages between
+    neighbours.
 
     Examples
     --------

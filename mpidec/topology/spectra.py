@@ -1,4 +1,6 @@
-"""Spectra of W and of graph Laplacians: Fourier transforms of convolutions, dense for small n, else Lanczos or Arnoldi."""
+"""Spectra of W and of graph Laplacians: Fourier transforms of convolutions, dense for small n,
+else Lanczos or Arnoldi.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ EXACT = 1e-13  # contraction factor below which averaging counts as exact
 
 
 def gap(factors: Sequence[Source], kind: str) -> float:
-    """Return 1 - rho^(1/T) with the contraction factor rho of a product of T mixing matrices, applied in the given order.
+    """Return 1 - rho^(1/T) with the contraction factor rho of a product of T mixing matrices,
+    applied in the given order.
 
-    rho is the second largest singular value if `kind` is "doubly", else the second largest modulus of an eigenvalue, and for
-    pairs the larger one of R and C.
+    rho is the second largest singular value if `kind` is "doubly", else the second largest modulus
+    of an eigenvalue, and for pairs the larger one of R and C.
     """
     if kind == "pair":
         parts = [(W.R, W.C) if isinstance(W, Pair) else (W, W) for W in factors]
@@ -46,7 +49,9 @@ def gap(factors: Sequence[Source], kind: str) -> float:
 
 
 def laplacian(adjacency: csr_array) -> tuple[float, float]:
-    """Return the largest and the second smallest eigenvalue of an undirected graph's Laplacian, for n >= 2."""
+    """Return the largest and the second smallest eigenvalue of an undirected graph's Laplacian,
+    for n >= 2.
+    """
     from scipy.sparse import csr_array
 
     n = adjacency.shape[0]

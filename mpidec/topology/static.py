@@ -1,4 +1,6 @@
-"""Lattices and trees: graphs defined by a rule; rows of W are computed on request, in O(degree) memory each."""
+"""Lattices and trees: graphs defined by a rule; rows of W are computed on request, in O(degree)
+memory each.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def chain(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     Returns
     -------
     Topology
-        Undirected tree, doubly stochastic with metropolis weights, degree at most 2, spectral gap O(1/n^2).
+        Undirected tree, doubly stochastic with metropolis weights, degree at most 2, spectral gap
+        O(1/n^2).
 
     Raises
     ------
@@ -94,8 +97,8 @@ def grid(
     n : int
         Number of agents, at least 1.
     shape : sequence of int, optional
-        Lengths of the axes, with product n; usually (rows, columns).  By default, the number of rows is the largest
-        divisor of n that is at most sqrt(n) (one row if n is prime).
+        Lengths of the axes, with product n; usually (rows, columns).  By default, the number of
+        rows is the largest divisor of n that is at most sqrt(n) (one row if n is prime).
     weights : str or float
         Edge weights, see `mpidec.topology.weights`.
 
@@ -128,7 +131,8 @@ def torus(
     n : int
         Number of agents, at least 1.
     shape : sequence of int, optional
-        Lengths of the axes, with product n, as for `grid`.  An axis of length 2 has one edge, not two.
+        Lengths of the axes, with product n, as for `grid`.  An axis of length 2 has one edge, not
+        two.
     weights : str or float
         Edge weights, see `mpidec.topology.weights`.
 
@@ -219,8 +223,8 @@ def binary_tree(n: int, *, reverse: bool = False, weights: WeightsLike = "metrop
 
     References
     ----------
-    Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi: RelaySum for decentralized deep learning on heterogeneous
-    data, NeurIPS 2021.
+    Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi: RelaySum for decentralized deep learning
+    on heterogeneous data, NeurIPS 2021.
     """
     if not isinstance(reverse, (bool, np.bool_)):
         raise TypeError(f"binary_tree: reverse is {reverse!r}, expected True or False")
@@ -232,7 +236,8 @@ def binary_tree(n: int, *, reverse: bool = False, weights: WeightsLike = "metrop
 def regular_tree(n: int, degree: int = 3, *, weights: WeightsLike = "metropolis") -> Topology:
     """Regular tree: every inner agent has the same number of neighbours; agent 0 is the root.
 
-    The tree is filled level by level: the root has `degree` children, every other agent degree - 1, until there are n agents.
+    The tree is filled level by level: the root has `degree` children, every other agent degree - 1,
+    until there are n agents.
 
     Parameters
     ----------
@@ -246,7 +251,8 @@ def regular_tree(n: int, degree: int = 3, *, weights: WeightsLike = "metropolis"
     Returns
     -------
     Topology
-        Undirected tree of the smallest diameter for this degree, doubly stochastic with metropolis weights.
+        Undirected tree of the smallest diameter for this degree, doubly stochastic with metropolis
+        weights.
 
     Raises
     ------
@@ -267,8 +273,9 @@ def regular_tree(n: int, degree: int = 3, *, weights: WeightsLike = "metropolis"
 def double_binary_trees(n: int, *, weights: WeightsLike = "metropolis") -> Striped:
     """Two binary trees at once, of which each agent is a leaf, or nearly so, in at least one.
 
-    The even columns of a row travel over one tree and the odd ones over the other, so that all agents send about the same amount:
-    the degrees in the two trees add up to at most 4, while an inner agent of a single tree has 3 neighbours and a leaf one.
+    The even columns of a row travel over one tree and the odd ones over the other, so that all
+    agents send about the same amount: the degrees in the two trees add up to at most 4, while an
+    inner agent of a single tree has 3 neighbours and a leaf one.
 
     Parameters
     ----------
@@ -295,8 +302,8 @@ def double_binary_trees(n: int, *, weights: WeightsLike = "metropolis") -> Strip
 
     References
     ----------
-    Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi: RelaySum for decentralized deep learning on heterogeneous
-    data, NeurIPS 2021.
+    Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi: RelaySum for decentralized deep learning
+    on heterogeneous data, NeurIPS 2021.
     """
     trees = (binary_tree(n, weights=weights), binary_tree(n, reverse=True, weights=weights))
     return Striped("double_binary_trees", trees)
@@ -326,7 +333,8 @@ def _shape(where: str, n: int, shape: Sequence[int] | None) -> tuple[int, ...]:
         return rows, n // rows
     if isinstance(shape, (str, bytes)) or not isinstance(shape, (Sequence, np.ndarray)):
         raise TypeError(
-            f"{where}: shape is {shape!r}, expected a sequence of integers with product n = {n}, e.g. "
+            f"{where}: shape is {shape!r}, expected a sequence of integers with product n = {n}, "
+            "e.g. "
             f"{_shape(where, n, None)}, got {shape!r} ({type(shape).__name__})"
         )
     sizes = tuple(check.integer(size, f"{where}: shape") for size in shape)

@@ -15,8 +15,8 @@ from .topology import Topology
 class Striped(Periodic):
     """Several graphs that act in the same step: column c of a row travels over graph c mod K.
 
-    With trees that have different leaves, all agents send about the same amount, and no more than over one graph.  Iterating
-    over it gives the graphs.
+    With trees that have different leaves, all agents send about the same amount, and no more than
+    over one graph.  Iterating over it gives the graphs.
 
     Parameters
     ----------
@@ -95,7 +95,8 @@ def striped(topologies: Iterable[Topology]) -> Striped:
     for stripe, graph in enumerate(graphs):
         if not isinstance(graph, Topology):
             raise TypeError(
-                f"striped: element {stripe} is {graph!r} ({type(graph).__name__}), expected a constant topology such as "
+                f"striped: element {stripe} is {graph!r} ({type(graph).__name__}), expected a "
+                "constant topology such as "
                 "topology.ring(16)"
             )
     if not graphs:

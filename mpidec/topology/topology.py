@@ -27,8 +27,9 @@ class Topology:
 
     .. math:: x_i^+ = \sum_j W_{ij} x_j, \qquad Y = W X
 
-    :math:`W_{ij}` multiplies what agent i receives from agent j; rows are receivers.  Topologies are immutable, equal
-    if their fingerprints are equal, and built by the functions of `mpidec.topology`.
+    :math:`W_{ij}` multiplies what agent i receives from agent j; rows are receivers.  Topologies
+    are immutable, equal if their fingerprints are equal, and built by the functions of
+    `mpidec.topology`.
 
     Parameters
     ----------
@@ -58,12 +59,16 @@ class Topology:
 
     @property
     def kind(self) -> str:
-        """Stochasticity of W, by the sums that are 1: "doubly" (rows and columns), "row" or "column"; "pair" of R and C."""
+        """Stochasticity of W, by the sums that are 1: "doubly" (rows and columns), "row" or
+        "column"; "pair" of R and C.
+        """
         return self.source.kind
 
     @property
     def R(self) -> Topology:
-        """The row-stochastic part of a pair (see `push_pull`), which is its W; any other topology itself."""
+        """The row-stochastic part of a pair (see `push_pull`), which is its W; any other
+        topology itself.
+        """
         return Topology(self.name, self.source.R) if isinstance(self.source, Pair) else self
 
     @property
@@ -97,7 +102,9 @@ class Topology:
         return self.source.matrix()
 
     def rows(self, lo: int, hi: int) -> csr_array:
-        """Return the rows lo, ..., hi - 1 of W, shape (hi - lo, n); graphs defined by a rule compute only these."""
+        """Return the rows lo, ..., hi - 1 of W, shape (hi - lo, n); graphs defined by a rule
+        compute only these.
+        """
         return self.source.rows(*self._block("rows", lo, hi)).csr
 
     def columns(self, lo: int, hi: int) -> csr_array:
@@ -129,18 +136,21 @@ class Topology:
         return self
 
     def spectral_gap(self) -> float:
-        r"""Return the spectral gap: the fraction by which one mixing reduces the largest disagreement.
+        r"""Return the spectral gap: the fraction by which one mixing reduces the largest
+        disagreement.
 
         .. math:: 1 - \sigma_2(W)
 
-        with the second largest singular value of a doubly stochastic W.  For a row or column stochastic W it is
-        :math:`1 - |\lambda_2(W)|` with the second largest modulus of an eigenvalue, and for a pair the smaller one of R and
-        C.  1 means an exact average in one step, 0 that a step need not reduce the disagreement.
+        with the second largest singular value of a doubly stochastic W.  For a row or column
+        stochastic W it is :math:`1 - |\lambda_2(W)|` with the second largest modulus of an
+        eigenvalue, and for a pair the smaller one of R and C.  1 means an exact average in one
+        step, 0 that a step need not reduce the disagreement.
 
         Notes
         -----
-        Computed by a Fourier transform of the weights for circulants, tori and hypercubes of any size, from a dense
-        matrix for up to 600 agents, and by ARPACK beyond, which is slow if the gap is tiny (a chain of thousands).
+        Computed by a Fourier transform of the weights for circulants, tori and hypercubes of any
+        size, from a dense matrix for up to 600 agents, and by ARPACK beyond, which is slow if the
+        gap is tiny (a chain of thousands).
 
         Examples
         --------
@@ -151,10 +161,12 @@ class Topology:
         return gap([self.source], self.kind)
 
     def to_networkx(self) -> networkx.Graph:
-        """Return a networkx Graph, or a DiGraph with an edge j -> i for each weight W[i, j] if the graph is directed.
+        """Return a networkx Graph, or a DiGraph with an edge j -> i for each weight W[i, j] if the
+        graph is directed.
 
-        Every agent is a node with its own weight as the attribute "self_weight".  W[i, j] is the attribute "weight" of
-        the edge if W is symmetric or the graph is directed.  Self-loops are omitted.
+        Every agent is a node with its own weight as the attribute "self_weight".  W[i, j] is the
+        attribute "weight" of the edge if W is symmetric or the graph is directed.  Self-loops are
+        omitted.
         """
         import networkx
 
@@ -180,9 +192,9 @@ class Topology:
         Returns
         -------
         matplotlib.figure.Figure
-            A figure without a window: ``figure.savefig("ring.png")`` writes it, and a notebook displays it.  Eigenvalues are
-            drawn by size if W is symmetric, else in the complex plane; the shaded band or disc has the second largest
-            modulus.
+            A figure without a window: ``figure.savefig("ring.png")`` writes it, and a notebook
+            displays it.  Eigenvalues are drawn by size if W is symmetric, else in the complex
+            plane; the shaded band or disc has the second largest modulus.
 
         Raises
         ------
@@ -222,7 +234,10 @@ class Topology:
         }  # without cached values
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed})"
+        return (
+            f"{type(self).__name__}({self.name!r}, n={self.n}, kind={self.kind!r}, "
+            f"directed={self.directed})"
+        )
 
 
 def fingerprint(*parts: Any) -> int:

@@ -1,4 +1,6 @@
-"""Transposed topologies: every edge is reversed and keeps its weight, so that W becomes its transpose."""
+"""Transposed topologies: every edge is reversed and keeps its weight, so that W becomes its
+transpose.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class TransposedSchedule(Schedule):
         return self.schedule.spectral_gap()
 
     def fingerprint(self) -> int:
-        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every
+        process.
+        """
         return fingerprint(self.name, self.schedule.fingerprint())
 
 

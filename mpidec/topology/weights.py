@@ -1,6 +1,7 @@
 r"""Edge weights of a graph, and the mixing matrices that they define.
 
-Let d_i be the degree of agent i (in a directed graph, its in-degree or out-degree).  The available weights are
+Let d_i be the degree of agent i (in a directed graph, its in-degree or out-degree).  The available
+weights are
 
 =================  ==============================================  ============================================
 name               W[i, j], j a neighbour of i                     W is
@@ -17,9 +18,9 @@ name               W[i, j], j a neighbour of i                     W is
 a number w         w                                               row stochastic; doubly on balanced graphs
 =================  ==============================================  ============================================
 
-and W[i, i] is the remainder to 1 of the row sum, or for "push" of the column sum.  On a regular graph (all in-degrees
-and out-degrees equal d) the first four coincide: 1 / (1 + d) everywhere, and "metropolis" is then allowed for directed
-graphs too.
+and W[i, i] is the remainder to 1 of the row sum, or for "push" of the column sum.  On a regular
+graph (all in-degrees and out-degrees equal d) the first four coincide: 1 / (1 + d) everywhere, and
+"metropolis" is then allowed for directed graphs too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ NAMES = ("metropolis", "lazy", "uniform", "push", "push-pull", "best_constant")
 OPTIMIZED = ("fdla", "fmmc", "sinkhorn", "auto")  # made of the whole graph
 PARTS = ("uniform", "push")  # of "push-pull"
 FOR_DIGRAPHS = (
-    "weights='sinkhorn' makes W doubly stochastic, 'push-pull' a pair for push_pull, 'push' column stochastic for push "
+    "weights='sinkhorn' makes W doubly stochastic, 'push-pull' a pair for push_pull, 'push' column "
+    "stochastic for push "
     "methods, 'uniform' row stochastic for frost"
 )
 WeightsLike = str | float
@@ -54,7 +56,9 @@ Indices = NDArray[Any]
 
 @dataclass(frozen=True)
 class EdgeWeights:
-    """Rule of the table above, or "constant" (every edge has `value`), or "regular" (W[i, i] equals `value` too)."""
+    """Rule of the table above, or "constant" (every edge has `value`), or "regular" (W[i, i]
+    equals `value` too).
+    """
 
     rule: str
     value: float = 0.0
@@ -72,7 +76,9 @@ class EdgeWeights:
     def own(
         self, incoming: Indices, outgoing: Indices, off_diagonal: Callable[[], Floats]
     ) -> Floats:
-        """Return W[i, i] for agents given by their degrees; `off_diagonal()` is the sum of each row's other entries."""
+        """Return W[i, i] for agents given by their degrees; `off_diagonal()` is the sum of each
+        row's other entries.
+        """
         if self.rule in ("metropolis", "lazy"):
             return 1.0 - off_diagonal()
         if self.rule in ("uniform", "push"):
@@ -110,7 +116,8 @@ def resolve(
     Raises
     ------
     TypeError, ValueError
-        The argument is neither a known name nor a number, or its weights are not defined on this graph.
+        The argument is neither a known name nor a number, or its weights are not defined on this
+        graph.
     """
     if isinstance(weights, str):
         gamma = _laziness(weights, where)
@@ -131,7 +138,8 @@ def resolve(
             return EdgeWeights("regular", 1 / (1 + degree)) if regular else EdgeWeights(name)
         if directed:
             raise ValueError(
-                f"{where}: best_constant weights need an undirected graph, but this one is directed ({FOR_DIGRAPHS})"
+                f"{where}: best_constant weights need an undirected graph, but this one is "
+                f"directed ({FOR_DIGRAPHS})"
             )
         if degree == 0:
             return EdgeWeights("regular", 1.0)
@@ -140,14 +148,18 @@ def resolve(
     value = check.number(weights, f"{where}: weights (an edge's weight)", above=0)
     if value * degree > 1 + 1e-12:
         raise ValueError(
-            f"{where}: the edge weight {value:g} leaves {1 - value * degree:.3g} for the own weight of an "
-            f"agent with {degree} in-neighbours, expected >= 0 (at most {1 / degree:.6g} on this graph)"
+            f"{where}: the edge weight {value:g} leaves {1 - value * degree:.3g} for the own "
+            "weight of an "
+            f"agent with {degree} in-neighbours, expected >= 0 (at most {1 / degree:.6g} on this "
+            "graph)"
         )
     return EdgeWeights("constant", value)
 
 
 def weighted(graph: Rule, rule: EdgeWeights) -> Source:
-    """Return the mixing matrix of an undirected graph defined by a rule, or the pair of matrices of "push-pull"."""
+    """Return the mixing matrix of an undirected graph defined by a rule, or the pair of matrices
+    of "push-pull".
+    """
     if rule.rule == "push-pull":
         return Pair(*(Weighted(graph, EdgeWeights(part)) for part in PARTS))
     return Weighted(graph, rule)
@@ -163,13 +175,16 @@ def _laziness(weights: str, where: str) -> float | None:
         gamma = 0.0
     if not 0 < gamma <= 1:
         raise ValueError(
-            f"{where}: weights is {weights!r}, expected lazy or lazy(gamma) with 0 < gamma <= 1, such as lazy(0.8)"
+            f"{where}: weights is {weights!r}, expected lazy or lazy(gamma) with 0 < gamma <= 1, "
+            "such as lazy(0.8)"
         )
     return gamma
 
 
 class Weighted(Source):
-    """Mixing matrix of an undirected graph defined by a rule; blocks of W are computed on request."""
+    """Mixing matrix of an undirected graph defined by a rule; blocks of W are computed on
+    request.
+    """
 
     directed = False
 
@@ -226,7 +241,9 @@ class Weighted(Source):
 
 
 def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored | Pair:
-    """Return the mixing matrix of a stored graph; row i of `adjacency` holds the in-neighbours of agent i."""
+    """Return the mixing matrix of a stored graph; row i of `adjacency` holds the in-neighbours
+    of agent i.
+    """
     indptr, indices = adjacency.indptr, adjacency.indices
     incoming, outgoing = np.diff(indptr), np.bincount(indices, minlength=adjacency.shape[0])
     degree = int(incoming.max())
@@ -257,7 +274,9 @@ def sums(data: Floats, indptr: Indices) -> Floats:
 def with_diagonal(
     lo: int, n: int, indptr: Indices, indices: Indices, data: Floats, own: Floats
 ) -> Block:
-    """Return the rows lo, lo + 1, ... of a matrix from its off-diagonal entries (columns sorted) and its diagonal."""
+    """Return the rows lo, lo + 1, ... of a matrix from its off-diagonal entries (columns sorted)
+    and its diagonal.
+    """
     m = len(own)
     kind = index_type(n, len(data) + m)
     row = np.repeat(np.arange(m, dtype=kind), np.diff(indptr))

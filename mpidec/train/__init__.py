@@ -1,4 +1,5 @@
-"""Decentralized training of a network on images: ``mpirun -n 4 python -m mpidec.train``, or `fit` in a program.
+"""Decentralized training of a network on images: ``mpirun -n 4 python -m mpidec.train``, or `fit`
+in a program.
 
 >>> import mpidec.train
 >>> trained = mpidec.train.fit(workers=4, epochs=2, batch=32)

@@ -148,7 +148,8 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
     for flag in flags:
         if flag.key not in ("train.epochs", "train.trace"):
             raise ConfigError(
-                f"{flag.origin}: {flag.key} is {known.get(flag.key, 'not set')} in {path}, not {flag.value}: a resumed "
+                f"{flag.origin}: {flag.key} is {known.get(flag.key, 'not set')} in {path}, not "
+                f"{flag.value}: a resumed "
                 "training keeps its settings, and only --epochs and --trace can be changed"
             )
     settings = Settings.load([*own, *flags])
@@ -215,18 +216,24 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
 def line(metrics: Mapping[str, Any]) -> str:
     """Return the metrics of an evaluation as one line."""
     return (
-        f"epoch {metrics['epoch']:g}  worst {metrics['accuracy_worst']:.4f}  mean {metrics['accuracy_mean']:.4f}  "
+        f"epoch {metrics['epoch']:g}  worst {metrics['accuracy_worst']:.4f}  mean "
+        f"{metrics['accuracy_mean']:.4f}  "
         f"loss {metrics['loss_mean']:.4g}"
     )
 
 
 def worse(trained: Trained) -> str | None:
-    """Return the complaint about a training that ends with a larger test loss than it began with, or None."""
+    """Return the complaint about a training that ends with a larger test loss than it began
+    with, or None.
+    """
     loss, average = trained.metrics["loss_mean"], trained.metrics["loss_consensus"]
     if min(loss[-1], average[-1]) <= WORSE * loss[0]:
         return None
     clip = ", or clip the gradients (--clip 1)" if trained.settings.clip is None else ""
-    return f"the mean test loss has grown from {loss[0]:.3g} to {loss[-1]:.3g}: lower --lr {trained.settings.lr:g}{clip}"
+    return (
+        f"the mean test loss has grown from {loss[0]:.3g} to {loss[-1]:.3g}: lower --lr "
+        f"{trained.settings.lr:g}{clip}"
+    )
 
 
 def name_of(name: str) -> str:
@@ -268,7 +275,8 @@ def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
 
 TRAIN = Command(
     name="train",
-    description="Train a network on images with decentralized workers, and write the curves to an HDF5 file.",
+    description="Train a network on images with decentralized workers, and write the curves to an "
+    "HDF5 file.",
     epilog=EPILOG,
     flags=flags,
     prepare=prepare,

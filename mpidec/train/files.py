@@ -43,7 +43,8 @@ class Origin(NamedTuple):
 
 
 class TrainFile:
-    """Run file of a training, and the checkpoints in it: ``rank<r>.<name>``, for each rank; collective.
+    """Run file of a training, and the checkpoints in it: ``rank<r>.<name>``, for each rank;
+    collective.
 
     Parameters
     ----------
@@ -115,7 +116,8 @@ class TrainFile:
         ----------
         origin : Origin
         settings : callable
-            What shapes a curve, by name, from the text of its settings; `config` is that of this training.
+            What shapes a curve, by name, from the text of its settings; `config` is that of this
+            training.
         changed : bool
             Whether data and settings may have changed.
         """
@@ -126,7 +128,8 @@ class TrainFile:
             ranks = int(run.attributes["ranks"])
             if ranks != self._net.size:
                 raise ValueError(
-                    f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has {self._net.size}: "
+                    f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has "
+                    f"{self._net.size}: "
                     f"resume it with mpirun -n {ranks}"
                 )
             self._changes = changes(run.attributes, origin.attributes(), origin.sources)
@@ -135,7 +138,8 @@ class TrainFile:
             self._changes += changed_settings({**every, **then}, {**every, **now})
             if self._changes and not changed:
                 raise ValueError(
-                    f"{self.path}: {'; '.join(self._changes)}: restore it, or begin a new training with another file, "
+                    f"{self.path}: {'; '.join(self._changes)}: restore it, or begin a new training "
+                    "with another file, "
                     "--out (or continue on purpose: fit(..., resume=True, changed=True))"
                 )
             self._parts = str(run.attributes.get("resumed", ""))
@@ -210,7 +214,8 @@ class TrainFile:
                 error = caught
             except KeyError as caught:
                 error = ValueError(
-                    f"{self.path}: the file is damaged, it lacks {caught}: train anew, or from a copy"
+                    f"{self.path}: the file is damaged, it lacks {caught}: train anew, or from a "
+                    "copy"
                 )
             except ImportError as caught:  # h5py
                 error = OSError(f"cannot write {os.fspath(self.path)}: {caught}")

@@ -55,9 +55,10 @@ class Trained:
     settings : Settings
         With the number of workers.
     metrics : dict of arrays
-        One entry per evaluation: `step`, `time` (s of training), `rounds` (mixings), `bytes` (sent by all workers), `consensus`
-        (:math:`\\sqrt{\\frac{1}{n} \\sum_i \\|x_i - \\bar x\\|^2}`), test accuracy of the worst worker and in the mean, mean test
-        loss, accuracy and loss of the average of all workers' parameters, `epoch`, and `samples_per_second` of all workers.
+        One entry per evaluation: `step`, `time` (s of training), `rounds` (mixings), `bytes` (sent
+        by all workers), `consensus` (:math:`\\sqrt{\\frac{1}{n} \\sum_i \\|x_i - \\bar x\\|^2}`),
+        test accuracy of the worst worker and in the mean, mean test loss, accuracy and loss of the
+        average of all workers' parameters, `epoch`, and `samples_per_second` of all workers.
     accuracy, loss : (evaluations, n) arrays
         On the test set, of each worker.
     outcome : {"completed", "interrupted"}
@@ -76,7 +77,8 @@ class Trained:
         last = {name: values[-1] for name, values in self.metrics.items()}
         return (
             f"Trained({self.outcome} after {last['epoch']:g} epochs: accuracy of the worst worker "
-            f"{last['accuracy_worst']:.4f}, mean {last['accuracy_mean']:.4f}; {self.accuracy.shape[1]} workers, "
+            f"{last['accuracy_worst']:.4f}, mean {last['accuracy_mean']:.4f}; "
+            f"{self.accuracy.shape[1]} workers, "
             f"{self.settings.algorithm})"
         )
 
@@ -96,12 +98,15 @@ def fit(
     ----------
     settings : Settings, optional
     net : Network, optional
-        By default one over `MPI.COMM_WORLD` with the workers of the settings; with one rank 16, else one per rank.
+        By default one over `MPI.COMM_WORLD` with the workers of the settings; with one rank 16,
+        else one per rank.
     resume : bool
-        Continue the training in the file `settings.out` from its last evaluation, bit for bit, on the same number of ranks.  It is
-        refused if data, code or settings have changed, but for `epochs`, `every`, `device` and `trace`.
+        Continue the training in the file `settings.out` from its last evaluation, bit for bit, on
+        the same number of ranks.  It is refused if data, code or settings have changed, but for
+        `epochs`, `every`, `device` and `trace`.
     changed : bool
-        With `resume`, continue although they have; what was and what is are told by the attribute `resumed` of the file.
+        With `resume`, continue although they have; what was and what is are told by the attribute
+        `resumed` of the file.
     progress : callable (step, steps, metrics), optional
         Called after each step with the metrics of the last evaluation.
     **changes
@@ -112,12 +117,13 @@ def fit(
     FloatingPointError
         If a parameter is not finite any more, in one process; a `ValueError` on several ranks.
     ValueError, TypeError, OSError
-        On every rank: settings that do not fit together, data or files that cannot be read or written.
+        On every rank: settings that do not fit together, data or files that cannot be read or
+        written.
 
     Notes
     -----
-    Collective.  The same settings give the same result on the same number of ranks.  PyTorch's global random numbers stay as they
-    are.
+    Collective.  The same settings give the same result on the same number of ranks.  PyTorch's
+    global random numbers stay as they are.
 
     Examples
     --------
@@ -145,12 +151,14 @@ def workers(settings: Settings, comm: MPI.Intracomm) -> int:
     n = settings.workers or (comm.size if comm.size > 1 else ALONE)
     if comm.size > n:
         raise ValueError(
-            f"workers is {n}, but the job has {comm.size} ranks, expected at least one worker on each: start fewer "
+            f"workers is {n}, but the job has {comm.size} ranks, expected at least one worker on "
+            "each: start fewer "
             f"ranks, or more workers (--workers {comm.size})"
         )
     if method(settings).asynchronous and comm.size != n:
         raise ValueError(
-            f"algorithm {settings.algorithm} is asynchronous and needs one worker per rank, got {n} workers on "
+            f"algorithm {settings.algorithm} is asynchronous and needs one worker per rank, got "
+            f"{n} workers on "
             f"{comm.size} rank{'s' * (comm.size > 1)}: mpirun -n {n}"
         )
     return int(n)
@@ -188,7 +196,8 @@ class Training:
         s = self.settings
         if len(set(net.comm.allgather(self.workers.digest))) > 1:
             raise ValueError(
-                f"data set {short(s.data)} differs between the ranks: give the same to each, such as by a fixed seed"
+                f"data set {short(s.data)} differs between the ranks: give the same to each, such "
+                "as by a fixed seed"
             )
         with named("algorithm", s.algorithm_options):
             self.optimizer = optim.Decentralized(
@@ -387,7 +396,9 @@ class Training:
 
 
 class _Stop:
-    """Whether some rank was interrupted, agreed on by all ranks: the answer of one step is known in the next one."""
+    """Whether some rank was interrupted, agreed on by all ranks: the answer of one step is known
+    in the next one.
+    """
 
     def __init__(self, net: Network):
         self._comm = net.comm
@@ -430,7 +441,8 @@ def _device(settings: Settings, net: Network) -> str:
         return "cpu"
     if not torch.cuda.is_available():
         raise ValueError(
-            "device is cuda, but PyTorch finds no CUDA device here: use --device cpu, or a build of PyTorch for CUDA"
+            "device is cuda, but PyTorch finds no CUDA device here: use --device cpu, or a build "
+            "of PyTorch for CUDA"
         )
     local = net.comm.Split_type(MPI.COMM_TYPE_SHARED)
     place = local.rank
@@ -440,7 +452,8 @@ def _device(settings: Settings, net: Network) -> str:
 
 @contextmanager
 def _threads(net: Network, size: int) -> Iterator[None]:
-    """A context in which the ranks of a node divide its cores between their PyTorch threads, unless OMP_NUM_THREADS is set.
+    """A context in which the ranks of a node divide its cores between their PyTorch threads, unless
+    OMP_NUM_THREADS is set.
 
     Models of few parameters (`size`) take one thread each: several are slower.
     """

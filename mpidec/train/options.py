@@ -1,4 +1,6 @@
-"""Options of the model, the algorithm, the topology and the optimizer, errors that name them, and models of the user's own."""
+"""Options of the model, the algorithm, the topology and the optimizer, errors that name them,
+and models of the user's own.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def check_names(table: str, name: str, options: Mapping[str, Any], known: Collec
 
 @contextmanager
 def named(table: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which errors of what takes the options begin with the options, as ``[table]`` has them."""
+    """A context in which errors of what takes the options begin with the options, as ``[table]``
+    has them.
+    """
     try:
         yield
     except (
@@ -147,7 +151,9 @@ def model(
 
 
 def stacked(model: torch.nn.Module, m: int, x: torch.Tensor) -> Stacked:
-    """m workers of a user's model, evaluated one after the other if they cannot be batched: tried with the samples `x`."""
+    """m workers of a user's model, evaluated one after the other if they cannot be batched:
+    tried with the samples `x`.
+    """
     try:
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
             Stacked(model, m)(x.expand(m, *x.shape)).sum().backward()

@@ -1,4 +1,6 @@
-"""Settings of a training: what is trained, on which data, how, and by which algorithm; as flags, as TOML, as keyword arguments."""
+"""Settings of a training: what is trained, on which data, how, and by which algorithm; as flags,
+as TOML, as keyword arguments.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +41,17 @@ class Settings:
     Parameters
     ----------
     data, path : str
-        Name of the images, and the folder of their files; or ``FILE.npz`` or ``FILE.py:NAME``, as in
-        `mpidec.datasets.labelled.labelled`.
+        Name of the images, and the folder of their files; or ``FILE.npz`` or ``FILE.py:NAME``, as
+        in `mpidec.datasets.labelled.labelled`.
     alpha : float or "iid"
         Concentration of the Dirichlet split over the workers.
     model, algorithm, topology, optimizer, schedule : str
-        Names: see ``python -m mpidec.train --list``.  By default the topology of the algorithm.  ``FILE.py:NAME`` is a model of
-        the user's own, a function (shape, classes, **options) or a class of modules, or a topology.
+        Names: see ``python -m mpidec.train --list``.  By default the topology of the algorithm.
+        ``FILE.py:NAME`` is a model of the user's own, a function (shape, classes, **options) or a
+        class of modules, or a topology.
     lr, momentum, nesterov, weight_decay
-        Of the optimizer.  By default the learning rate is 0.1 for sgd and 0.001 for adam and adamw, and the momentum 0.9, or 0 for
-        algorithms with a momentum of their own.
+        Of the optimizer.  By default the learning rate is 0.1 for sgd and 0.001 for adam and adamw,
+        and the momentum 0.9, or 0 for algorithms with a momentum of their own.
     clip : float, optional
         Largest norm of the gradient of a worker.
     workers : int, optional
@@ -86,7 +89,8 @@ class Settings:
         "digits",
         key="data.name",
         metavar="D",
-        help="data set: digits (default, built in), mnist, fashion_mnist, cifar10, or one of your own: "
+        help="data set: digits (default, built in), mnist, fashion_mnist, cifar10, or one of your "
+        "own: "
         "FILE.npz, FILE.py:NAME (see --list)",
         locate=partial(plugins.located, suffixes=(".py", ".npz")),
     )
@@ -98,14 +102,16 @@ class Settings:
         "> 0",
         key="data.alpha",
         metavar="A",
-        help="concentration of the Dirichlet split over the workers: the smaller, the fewer classes each "
+        help="concentration of the Dirichlet split over the workers: the smaller, the fewer "
+        "classes each "
         "worker has; or iid (default: 0.1)",
     )
     model: str = setting(
         "mlp",
         key="model.name",
         metavar="M",
-        help="mlp (default), cnn, vgg11, resnet18, transformer, or one of your own: FILE.py:NAME (see --list)",
+        help="mlp (default), cnn, vgg11, resnet18, transformer, or one of your own: FILE.py:NAME "
+        "(see --list)",
         locate=plugins.located,
     )
     algorithm: str = setting(
@@ -217,7 +223,8 @@ class Settings:
             object.__setattr__(self, each.name, checked)
         if self.optimizer != "sgd" and (self.momentum is not None or self.nesterov):
             raise ConfigError(
-                f"{'momentum' if self.momentum is not None else 'nesterov'} belongs to sgd, {self.optimizer} has "
+                f"{'momentum' if self.momentum is not None else 'nesterov'} belongs to sgd, "
+                f"{self.optimizer} has "
                 "betas: omit it, or set optimizer.betas=[0.9, 0.99]"
             )
         check_optimizer(self.optimizer, self.optimizer_options)
@@ -299,7 +306,8 @@ FREE = {"train.epochs", "train.every", "train.device", "train.out", "train.trace
 
 
 def shaping(text: str) -> dict[str, object]:
-    """What shapes the curve of a training, by key, from the TOML text of its settings; files by name, whatever their folder.
+    """What shapes the curve of a training, by key, from the TOML text of its settings; files by
+    name, whatever their folder.
 
     Examples
     --------
@@ -378,7 +386,8 @@ def graph(settings: Settings, n: int) -> Topology | Schedule | list[Topology] | 
     if settings.algorithm == "allreduce":
         if settings.topology is not None:
             raise ConfigError(
-                f"topology {settings.topology}: allreduce averages the gradients of all workers and has none: "
+                f"topology {settings.topology}: allreduce averages the gradients of all workers "
+                "and has none: "
                 "omit it"
             )
         check_topology("allreduce, which has no topology,", None, settings.topology_options)
@@ -387,7 +396,8 @@ def graph(settings: Settings, n: int) -> Topology | Schedule | list[Topology] | 
         size = settings.algorithm_options.get("machine_size", 2)
         if not isinstance(size, int) or size < 1 or n % size:
             raise ConfigError(
-                f"algorithm.machine_size is {size!r}, expected a divisor of the number of workers {n}"
+                f"algorithm.machine_size is {size!r}, expected a divisor of the number of workers "
+                f"{n}"
             )
         n //= size
     name = graph_name(settings)

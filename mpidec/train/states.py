@@ -14,7 +14,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def flat(state: object, prefix: str = "") -> dict[str, NDArray[Any]]:
-    """Arrays by name that hold `state`: dicts, lists and tuples of tensors, arrays, numbers, strings and None.
+    """Arrays by name that hold `state`: dicts, lists and tuples of tensors, arrays, numbers,
+    strings and None.
 
     Parameters
     ----------
@@ -83,7 +84,8 @@ def _structure(value: object, place: str, arrays: dict[str, NDArray[Any]]) -> ob
             ]
         }
     raise TypeError(
-        f"{place or 'the state'} is of type {type(value).__name__}, expected tensors, arrays, numbers, strings, or "
+        f"{place or 'the state'} is of type {type(value).__name__}, expected tensors, arrays, "
+        "numbers, strings, or "
         "dicts and lists of them"
     )
 

@@ -1,4 +1,6 @@
-"""The workers of a rank: their samples, their models, one step of all of them, and how well they do on the test set."""
+"""The workers of a rank: their samples, their models, one step of all of them, and how well they
+do on the test set.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ class Workers:
             return model(x).float()
 
     def gradients(self) -> torch.Tensor:
-        """Take a batch, and add the gradient of each worker's mean loss to its parameters' gradients; those losses, (m,)."""
+        """Take a batch, and add the gradient of each worker's mean loss to its parameters'
+        gradients; those losses, (m,).
+        """
         numbers = self.batches.draw()
         if self._augmented:
             pad = max(1, self._train[0].shape[-1] // 8)
@@ -142,7 +146,9 @@ class Workers:
         return right / len(self._test[1]), loss / len(self._test[1])
 
     def evaluate_first(self, part: int, parts: int) -> np.ndarray:
-        """What the test images ``part::parts`` contribute to accuracy and mean loss of the first worker alone, (2,)."""
+        """What the test images ``part::parts`` contribute to accuracy and mean loss of the first
+        worker alone, (2,).
+        """
         model = self.model if self.m == 1 else self.model.worker(0)
         model.eval()
         right, loss = self._sums(
@@ -176,7 +182,9 @@ class Workers:
         return int(sum(p.numel() for p in self.model.parameters())) // self.m
 
     def rows(self) -> np.ndarray:
-        """The parameters of each worker in the order of the model, one row (d,) for each: (m, d)."""
+        """The parameters of each worker in the order of the model, one row (d,) for each: (m,
+        d).
+        """
         with torch.no_grad():
             rows: np.ndarray = torch.cat(
                 [p.reshape(self.m, -1).float().cpu() for p in self.model.parameters()], dim=1

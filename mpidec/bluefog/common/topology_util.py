@@ -1,6 +1,8 @@
-"""BlueFog's graphs and schedules: `networkx.DiGraph` with A[i, j] the weight of what i sends to j, that is A = W^T.
+"""BlueFog's graphs and schedules: `networkx.DiGraph` with A[i, j] the weight of what i sends to j,
+that is A = W^T.
 
-A schedule is a generator without end: each step yields the ranks to which a rank sends, and those from which it receives.
+A schedule is a generator without end: each step yields the ranks to which a rank sends, and those
+from which it receives.
 """
 
 from __future__ import annotations
@@ -38,12 +40,16 @@ def ExponentialGraph(size: int, base: int = 2) -> nx.DiGraph:
 
 
 def SymmetricExponentialGraph(size: int, base: int = 4) -> nx.DiGraph:
-    """Ranks at the distances 1, base, base^2, ... on the ring are neighbours, with equal weights."""
+    """Ranks at the distances 1, base, base^2, ... on the ring are neighbours, with equal
+    weights.
+    """
     return _graph(graphs.symmetric_exponential(size, base))
 
 
 def MeshGrid2DGraph(size: int, shape: tuple[int, int] | None = None) -> nx.DiGraph:
-    """Grid, as square as possible or of the given shape, with the weights of Metropolis and Hastings."""
+    """Grid, as square as possible or of the given shape, with the weights of Metropolis and
+    Hastings.
+    """
     return _graph(graphs.grid(size, shape))
 
 
@@ -56,7 +62,8 @@ def RingGraph(size: int, connect_style: int = 0) -> nx.DiGraph:
     """Ring with equal weights: to both sides (0), to the left (1) or to the right (2)."""
     if connect_style not in (0, 1, 2):
         raise ValueError(
-            f"RingGraph: connect_style is {connect_style!r}, expected 0 (both sides), 1 (left) or 2 (right)"
+            f"RingGraph: connect_style is {connect_style!r}, expected 0 (both sides), 1 (left) or "
+            "2 (right)"
         )
     if connect_style == 0:
         return _graph(graphs.ring(size))
@@ -124,7 +131,9 @@ def isPowerOf(x: int, base: int) -> bool:
 
 
 def GetDynamicOnePeerSendRecvRanks(topo: nx.DiGraph, self_rank: int) -> Ranks:
-    """Each rank sends to one out-neighbour after the other, beginning with the next one clockwise."""
+    """Each rank sends to one out-neighbour after the other, beginning with the next one
+    clockwise.
+    """
     size = topo.number_of_nodes()
     near = {
         rank: sorted(
@@ -149,7 +158,8 @@ def GetExp2DynamicSendRecvMachineRanks(
     machine, machines = self_rank // local_size, world_size // local_size
     if world_size % local_size or machines < 2 or self_rank % local_size != local_rank:
         raise ValueError(
-            f"GetExp2DynamicSendRecvMachineRanks: {world_size} ranks, {local_size} per machine, rank {self_rank} with the "
+            f"GetExp2DynamicSendRecvMachineRanks: {world_size} ranks, {local_size} per machine, "
+            f"rank {self_rank} with the "
             f"place {local_rank}, expected at least two machines with equally many ranks, in blocks"
         )
     period = (machines - 1).bit_length()
@@ -163,7 +173,9 @@ def GetExp2DynamicSendRecvMachineRanks(
 def GetInnerOuterRingDynamicSendRecvRanks(
     world_size: int, local_size: int, self_rank: int
 ) -> Ranks:
-    """On each machine one rank after the other talks to the next machine, and the others along a ring on the machine."""
+    """On each machine one rank after the other talks to the next machine, and the others along a
+    ring on the machine.
+    """
     schedule = graphs.inner_outer(world_size, local_size, "ring")
     step = 0
     while True:
@@ -175,15 +187,17 @@ def GetInnerOuterRingDynamicSendRecvRanks(
 def GetInnerOuterExpo2DynamicSendRecvRanks(
     world_size: int, local_size: int, self_rank: int
 ) -> Ranks:
-    """The same with the distances 1, 2, 4, ... on the machines and between them, where step k has the distance of 2^k.
+    """The same with the distances 1, 2, 4, ... on the machines and between them, where step k has
+    the distance of 2^k.
 
-    `mpidec.topology.inner_outer(n, machine_size, "exponential")` changes the distance between machines after `local_size` steps
-    instead, so that each rank meets each distance.
+    `mpidec.topology.inner_outer(n, machine_size, "exponential")` changes the distance between
+    machines after `local_size` steps instead, so that each rank meets each distance.
     """
     machines = world_size // local_size
     if world_size % local_size or machines < 2 or local_size < 3:
         raise ValueError(
-            f"GetInnerOuterExpo2DynamicSendRecvRanks: {world_size} ranks, {local_size} per machine, expected at least two "
+            f"GetInnerOuterExpo2DynamicSendRecvRanks: {world_size} ranks, {local_size} per "
+            "machine, expected at least two "
             "machines with three ranks each: mpidec.topology.inner_outer takes any numbers"
         )
     machine, place = divmod(self_rank, local_size)

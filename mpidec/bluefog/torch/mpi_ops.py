@@ -1,8 +1,8 @@
 """BlueFog's collective calls on tensors, each one call of `mpidec.Network`.
 
-Results are new tensors that autograd does not record; `..._` writes into the tensor that is given; `..._nonblocking` returns a
-handle for `poll` and `wait`.  A `name` must be free, that is not the name of a call under way.  BlueFog has its other calls in
-this module, too: they are imported.
+Results are new tensors that autograd does not record; `..._` writes into the tensor that is given;
+`..._nonblocking` returns a handle for `poll` and `wait`.  A `name` must be free, that is not the
+name of a call under way.  BlueFog has its other calls in this module, too: they are imported.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ _skip_negotiation = False
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    """The tensor as mpidec takes it: the memory of one on the host as an array, which is quickest."""
+    """The tensor as mpidec takes it: the memory of one on the host as an array, which is
+    quickest.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is {type(tensor).__name__}, expected a torch.Tensor")
     if tensor.requires_grad:
@@ -109,7 +111,8 @@ def _beginning(call: str, name: str | None) -> Session:
     session = current(call)
     if name is not None and any(name == other for other, *_ in session.handles.values()):
         raise ValueError(
-            f"bf.{call}: name {name!r} is that of a call under way, expected a free one: wait for that call first"
+            f"bf.{call}: name {name!r} is that of a call under way, expected a free one: wait for "
+            "that call first"
         )
     return session
 
@@ -130,7 +133,8 @@ def _under_way(call: str, handle: int) -> tuple[Session, Pending, Callable[[Any]
     session = current(call)
     if handle not in session.handles:
         raise ValueError(
-            f"bf.{call}: handle {handle!r} is not that of a call under way, expected what a nonblocking call has returned, "
+            f"bf.{call}: handle {handle!r} is not that of a call under way, expected what a "
+            "nonblocking call has returned, "
             "once"
         )
     return session, *session.handles[handle][1:]
@@ -269,7 +273,9 @@ def allgather_nonblocking(tensor: torch.Tensor, name: str | None = None) -> int:
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
-    """The tensors of all ranks, one after the other along the first dimension, in which they may differ."""
+    """The tensors of all ranks, one after the other along the first dimension, in which they may
+    differ.
+    """
     return _tensor(current("allgather").net.allgather(_array(tensor)))
 
 
@@ -288,11 +294,13 @@ def _pulled(call: str, own: float | None, src: Weights, dst: Weights, kind: str 
         )
     if dst is not None and not isinstance(dst, Iterable):
         raise ValueError(
-            f"bf.{call}: dst_{kind}weights is {dst!r}, expected a dict {{rank: weight}} or a list of ranks"
+            f"bf.{call}: dst_{kind}weights is {dst!r}, expected a dict {{rank: weight}} or a list "
+            "of ranks"
         )
     if src is not None and not isinstance(src, Mapping):
         raise ValueError(
-            f"bf.{call}: src_{kind}weights is a {type(src).__name__}, expected a dict {{rank: weight}}"
+            f"bf.{call}: src_{kind}weights is a {type(src).__name__}, expected a dict {{rank: "
+            f"weight}}"
         )
 
 
@@ -362,7 +370,8 @@ def neighbor_allreduce(
     enable_topo_check: bool = True,
     name: str | None = None,
 ) -> torch.Tensor:
-    r"""The weighted sum :math:`s_i x_i + \sum_j r_{ij} t_{ji} x_j` of this rank's tensor and its neighbours'.
+    r"""The weighted sum :math:`s_i x_i + \sum_j r_{ij} t_{ji} x_j` of this rank's tensor and its
+    neighbours'.
 
     Parameters
     ----------
@@ -416,7 +425,9 @@ def neighbor_allgather(
     enable_topo_check: bool = True,
     name: str | None = None,
 ) -> torch.Tensor:
-    """The tensors of the in-neighbours, or of `src_ranks` in this order, one after the other along the first dimension."""
+    """The tensors of the in-neighbours, or of `src_ranks` in this order, one after the other
+    along the first dimension.
+    """
     return wait(
         neighbor_allgather_nonblocking(
             tensor, src_ranks=src_ranks, dst_ranks=dst_ranks, enable_topo_check=enable_topo_check
@@ -433,7 +444,9 @@ def start_machine_sum(
     dst: Weights,
     name: str = "",
 ) -> Pending:
-    """Begin a weighted sum of the averages of machines, by default with the weights of their graph."""
+    """Begin a weighted sum of the averages of machines, by default with the weights of their
+    graph.
+    """
     if session.machine_graph is None:
         raise RuntimeError(
             f"bf.{call}: no graph of machines: call bf.set_machine_topology(graph) first"
@@ -520,7 +533,9 @@ def pair_gossip(
     pair_weight: float | None = None,
     name: str | None = None,
 ) -> torch.Tensor:
-    """The average, or the weighted sum, of this rank's tensor and that of `target_rank`, which calls with this one."""
+    """The average, or the weighted sum, of this rank's tensor and that of `target_rank`, which
+    calls with this one.
+    """
     return wait(pair_gossip_nonblocking(tensor, target_rank, self_weight, pair_weight))
 
 

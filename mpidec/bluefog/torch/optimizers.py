@@ -1,16 +1,18 @@
-r"""BlueFog's optimizers: an optimizer of torch, with one communication for `num_steps_per_communication` passes.
+r"""BlueFog's optimizers: an optimizer of torch, with one communication for
+`num_steps_per_communication` passes.
 
-With J passes of the model per communication, a program either accumulates gradients (J forward and backward passes, then one
-step), or makes local steps (each pass followed by a step, the J-th of which communicates).  In both,
+With J passes of the model per communication, a program either accumulates gradients (J forward and
+backward passes, then one step), or makes local steps (each pass followed by a step, the J-th of
+which communicates).  In both,
 
 .. math:: x_i \leftarrow \sum_j w_{ij} \bigl(x_j + u_j\bigr) \quad\text{(adapt then combine)}, \qquad
           x_i \leftarrow \sum_j w_{ij} x_j + u_i \quad\text{(adapt with combine)}
 
-with :math:`u` the update that the optimizer makes of all gradients since its last step.  The parameters are laid out in rows,
-which travel as a whole: keep no `parameter.data` from before.
+with :math:`u` the update that the optimizer makes of all gradients since its last step.  The
+parameters are laid out in rows, which travel as a whole: keep no `parameter.data` from before.
 
-A rank whose `GradScaler` finds a gradient that is not finite leaves out its own update, not the communication; with averaged
-gradients all ranks leave out theirs.
+A rank whose `GradScaler` finds a gradient that is not finite leaves out its own update, not the
+communication; with averaged gradients all ranks leave out theirs.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def _refuse_wrapped(optimizer: object) -> None:
         optimizer, torch.optim.Optimizer
     ):
         raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}, expected one of torch that is not wrapped yet"
+            f"optimizer is a {type(optimizer).__name__}, expected one of torch that is not wrapped "
+            "yet"
         )
 
 
@@ -78,12 +81,14 @@ class Wrapped(torch.optim.Optimizer):
         net = current(type(self).__name__).net
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
-                "LBFGS evaluates its closure several times in a step, at points that differ between ranks: use another optimizer"
+                "LBFGS evaluates its closure several times in a step, at points that differ "
+                "between ranks: use another optimizer"
             )
         _refuse_wrapped(optimizer)
         if not isinstance(num_steps_per_communication, int) or num_steps_per_communication < 1:
             raise ValueError(
-                f"num_steps_per_communication is {num_steps_per_communication!r}, expected a whole number >= 1"
+                f"num_steps_per_communication is {num_steps_per_communication!r}, expected a whole "
+                "number >= 1"
             )
         models = [model] if isinstance(model, torch.nn.Module) else list(model or [])
         if not models or not all(isinstance(each, torch.nn.Module) for each in models):
@@ -112,7 +117,8 @@ class Wrapped(torch.optim.Optimizer):
         for p in itertools.chain.from_iterable(group["params"] for group in groups[first:]):
             if id(p) not in self._of_model:
                 raise ValueError(
-                    f"the optimizer has a parameter of shape {tuple(p.shape)} that no module of `model` has"
+                    f"the optimizer has a parameter of shape {tuple(p.shape)} that no module of "
+                    "`model` has"
                 )
         self._buckets += buckets(
             lambda: self.optimizer.param_groups[first:],
@@ -131,7 +137,9 @@ class Wrapped(torch.optim.Optimizer):
         }
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters of the model, which take part from the next communication on.  Collective."""
+        """Add parameters of the model, which take part from the next communication on.
+        Collective.
+        """
         self.optimizer.add_param_group(param_group)
         try:
             self._lay_out(self._groups)
@@ -177,7 +185,8 @@ class Wrapped(torch.optim.Optimizer):
         for name, p in self._frozen.items():
             if p.requires_grad:
                 raise RuntimeError(
-                    f"parameter {name} was frozen when the optimizer was wrapped, and takes no part in the communication: "
+                    f"parameter {name} was frozen when the optimizer was wrapped, and takes no "
+                    "part in the communication: "
                     "wrap the optimizer again after unfreezing it"
                 )
         loss = None
@@ -193,7 +202,9 @@ class Wrapped(torch.optim.Optimizer):
         return loss
 
     def _adapt(self) -> None:
-        """Take the optimizer's step, unless a GradScaler has found gradients of this rank that are not finite."""
+        """Take the optimizer's step, unless a GradScaler has found gradients of this rank that
+        are not finite.
+        """
         if not self._infinite:
             self.optimizer.step()
 
@@ -211,7 +222,9 @@ class Wrapped(torch.optim.Optimizer):
         self.optimizer.load_state_dict(state_dict)
 
     def synchronize(self) -> None:
-        """Complete the communication before `step`, which then leaves it out in `skip_synchronize`."""
+        """Complete the communication before `step`, which then leaves it out in
+        `skip_synchronize`.
+        """
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -302,7 +315,8 @@ class AdaptThenCombine(Reduced):
 
     def _advance(self) -> None:
         self._adapt()
-        self._begin()  # also in `skip_synchronize`: before the update there was nothing to communicate
+        # also in `skip_synchronize`: before the update there was nothing to communicate
+        self._begin()
         self.synchronize()
 
     def register_step_function(self, step_func: Callable[..., None]) -> None:
@@ -310,7 +324,9 @@ class AdaptThenCombine(Reduced):
 
 
 class AdaptWithCombine(Reduced):
-    """The parameters travel during the backward pass, and the gradients at the old ones are applied to what arrives."""
+    """The parameters travel during the backward pass, and the gradients at the old ones are
+    applied to what arrives.
+    """
 
     _overlap = True
 
@@ -378,7 +394,8 @@ class Windowed(Wrapped):
             name = f"{self._prefix}{'win_get' if self._pull else 'win_put'}.{len(self._names)}"
             if name in current("win_create").windows:
                 raise ValueError(
-                    f"there is a window {name!r}: give each optimizer a window_prefix of its own, or call "
+                    f"there is a window {name!r}: give each optimizer a window_prefix of its own, "
+                    "or call "
                     "unregister_window() of the one before"
                 )
             win_create(bucket.rows, name)
@@ -412,7 +429,8 @@ class Windowed(Wrapped):
         """Combine the parameters with what has arrived."""
         if self.force_barrier:
             barrier()
-        os.sched_yield()  # to a rank on this core: what it writes is combined now, not in the next step
+        # to a rank on this core: what it writes is combined now, not in the next step
+        os.sched_yield()
         for name in self._names:
             win_update(name)
         self._synchronized = self._begun
@@ -460,7 +478,9 @@ def DistributedNeighborAllreduceOptimizer(
 def DistributedHierarchicalNeighborAllreduceOptimizer(
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> AdaptWithCombine:
-    """The older name of adapt with combine and `CommunicationType.hierarchical_neighbor_allreduce`."""
+    """The older name of adapt with combine and
+    `CommunicationType.hierarchical_neighbor_allreduce`.
+    """
     kind = CommunicationType.hierarchical_neighbor_allreduce
     return AdaptWithCombine(optimizer, model, kind, num_steps_per_communication)
 
@@ -478,21 +498,27 @@ def DistributedWinPutOptimizer(
     num_steps_per_communication: int = 1,
     window_prefix: str | None = None,
 ) -> Windowed:
-    """An optimizer that writes the parameters to its neighbours, and combines them with what has arrived; nobody waits."""
+    """An optimizer that writes the parameters to its neighbours, and combines them with what has
+    arrived; nobody waits.
+    """
     return Windowed(optimizer, model, num_steps_per_communication, window_prefix, pull=False)
 
 
 def DistributedPullGetOptimizer(
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> Windowed:
-    """An optimizer that reads the parameters of its neighbours, and combines them with its own; nobody waits."""
+    """An optimizer that reads the parameters of its neighbours, and combines them with its own;
+    nobody waits.
+    """
     return Windowed(optimizer, model, num_steps_per_communication, None, pull=True)
 
 
 def DistributedPushSumOptimizer(
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> Decentralized:
-    """Stochastic gradient push over windows: `mpidec.optim.Decentralized` with "async_push_sum" on the graph that was set."""
+    """Stochastic gradient push over windows: `mpidec.optim.Decentralized` with "async_push_sum"
+    on the graph that was set.
+    """
     session = current("DistributedPushSumOptimizer")
     _refuse_wrapped(optimizer)
     return Decentralized(

@@ -29,7 +29,9 @@ def _timeline(call: str) -> Timeline | None:
 
 
 def timeline_start_activity(tensor_name: str, activity_name: str) -> bool:
-    """Begin an activity on a tensor, in this thread, alone or within another one; False without a timeline."""
+    """Begin an activity on a tensor, in this thread, alone or within another one; False without
+    a timeline.
+    """
     if _timeline("timeline_start_activity") is None:
         return False
     _begun.setdefault((tensor_name, threading.get_ident()), []).append((activity_name, clock()))
@@ -37,7 +39,9 @@ def timeline_start_activity(tensor_name: str, activity_name: str) -> bool:
 
 
 def timeline_end_activity(tensor_name: str) -> bool:
-    """End the last activity begun on a tensor, and write it down; False without a timeline, or if none has begun."""
+    """End the last activity begun on a tensor, and write it down; False without a timeline, or
+    if none has begun.
+    """
     timeline = _timeline("timeline_end_activity")
     if timeline is None:
         return False

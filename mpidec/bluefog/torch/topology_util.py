@@ -22,7 +22,8 @@ def InferSourceFromDestinationRanks(
     dst_ranks : list of int
         Other ranks, each once.
     construct_adjacency_matrix : bool
-        Whether to return A as well, with A[i, j] > 0 where i sends to j or i = j; each column has equal weights that sum to 1.
+        Whether to return A as well, with A[i, j] > 0 where i sends to j or i = j; each column has
+        equal weights that sum to 1.
 
     Notes
     -----
@@ -36,7 +37,9 @@ def InferSourceFromDestinationRanks(
 def InferDestinationFromSourceRanks(
     src_ranks: Sequence[int], construct_adjacency_matrix: bool = False
 ) -> Inferred:
-    """The ranks that name this one among their `src_ranks`; see `InferSourceFromDestinationRanks`."""
+    """The ranks that name this one among their `src_ranks`; see
+    `InferSourceFromDestinationRanks`.
+    """
     return _inferred("InferDestinationFromSourceRanks", src_ranks, construct_adjacency_matrix, True)
 
 
@@ -52,7 +55,8 @@ def _inferred(call: str, ranks: Sequence[int], matrix: bool, sources: bool) -> I
                 or row[0, rank]
             ):
                 raise ValueError(
-                    f"bf.{call}: the list {list(ranks)} of rank {net.rank}, expected other ranks of 0, ..., {net.size - 1}, "
+                    f"bf.{call}: the list {list(ranks)} of rank {net.rank}, expected other ranks "
+                    f"of 0, ..., {net.size - 1}, "
                     "each once"
                 )
             row[0, rank] = 1

@@ -17,7 +17,9 @@ Named: TypeAlias = (
 
 
 def broadcast_parameters(params: Named, root_rank: int) -> None:
-    """Copy a state dict, tensors or (name, tensor) pairs of rank `root_rank` to all ranks, in place.  Collective."""
+    """Copy a state dict, tensors or (name, tensor) pairs of rank `root_rank` to all ranks, in
+    place.  Collective.
+    """
     optim.broadcast_parameters(params, current("broadcast_parameters").net, root_rank)
 
 
@@ -36,5 +38,7 @@ def allreduce_parameters(params: Named) -> None:
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
-    """Copy the state and the hyper-parameters of the optimizer of rank `root_rank` to all ranks.  Collective."""
+    """Copy the state and the hyper-parameters of the optimizer of rank `root_rank` to all
+    ranks.  Collective.
+    """
     optim.broadcast_optimizer_state(optimizer, current("broadcast_optimizer_state").net, root_rank)

@@ -1,6 +1,7 @@
 """BlueFog's one-sided calls: windows by their names, over `mpidec.comm.rma.Window`.
 
-What the program writes into the tensor of a window neighbours can `win_get` after its next call of a window, or `barrier`.
+What the program writes into the tensor of a window neighbours can `win_get` after its next call of
+a window, or `barrier`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def _named(call: str, name: str) -> NamedWindow:
 
 
 def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool:
-    """Make a window for a tensor, with a slot for each in-neighbour; False if the name is taken.  Collective.
+    """Make a window for a tensor, with a slot for each in-neighbour; False if the name is taken.
+    Collective.
 
     Parameters
     ----------
@@ -85,7 +87,9 @@ def get_current_created_window_names() -> list[str]:
 
 
 def take_turns(window: Window, dst: RankWeights, ahead: int) -> None:
-    """Wait for the neighbours that have not taken up more than `ahead` transfers, for a cycle at most."""
+    """Wait for the neighbours that have not taken up more than `ahead` transfers, for a cycle at
+    most.
+    """
     end = 0.0
     while True:
         unread = window.unread
@@ -115,7 +119,8 @@ def _send(
         )
     if dst is not None and not isinstance(dst, Iterable):
         raise TypeError(
-            f"bf.{call}: dst_weights is {dst!r}, expected a dict {{rank: weight}} or a list of ranks"
+            f"bf.{call}: dst_weights is {dst!r}, expected a dict {{rank: weight}} or a list of "
+            "ranks"
         )
     dst = repeatable(dst)
     take_turns(window, dst, _AHEAD)
@@ -163,7 +168,8 @@ def neighbor_win_put(
     dst_weights: RankWeights = None,
     require_mutex: bool = False,
 ) -> bool:
-    r"""Write :math:`w_j x` into this rank's slots at its out-neighbours; then multiply the tensor by `self_weight`.
+    r"""Write :math:`w_j x` into this rank's slots at its out-neighbours; then multiply the tensor
+    by `self_weight`.
 
     Parameters
     ----------
@@ -188,7 +194,9 @@ def neighbor_win_accumulate_nonblocking(
     dst_weights: RankWeights = None,
     require_mutex: bool = False,
 ) -> int:
-    """Begin `neighbor_win_accumulate`; `win_wait(handle)` ends it.  The tensor may be changed at once."""
+    """Begin `neighbor_win_accumulate`; `win_wait(handle)` ends it.  The tensor may be changed at
+    once.
+    """
     call = "win_accumulate_nonblocking"
     entry = _send(call, tensor, name, self_weight, dst_weights, True)
     return _begun(call, entry.window.sent())
@@ -258,7 +266,8 @@ def win_update(
     clone: bool = False,
     require_mutex: bool = False,
 ) -> torch.Tensor:
-    r"""Combine the tensor with the slots: :math:`x_i \leftarrow s_i x_i + \sum_j r_{ij}\, \text{slot}_{ij}`; returns it.
+    r"""Combine the tensor with the slots: :math:`x_i \leftarrow s_i x_i + \sum_j r_{ij}\,
+    \text{slot}_{ij}`; returns it.
 
     Parameters
     ----------
@@ -280,7 +289,8 @@ def win_update(
         )
     if neighbor_weights is not None and not isinstance(neighbor_weights, Mapping):
         raise ValueError(
-            f"bf.win_update: neighbor_weights is a {type(neighbor_weights).__name__}, expected a dict {{rank: weight}}"
+            f"bf.win_update: neighbor_weights is a {type(neighbor_weights).__name__}, expected a "
+            f"dict {{rank: weight}}"
         )
     if neighbor_weights is None and session.counts and session.graph is not None:
         self_weight, neighbor_weights = GetRecvWeights(session.graph, session.net.rank)
@@ -325,7 +335,9 @@ def get_win_version(name: str) -> dict[int, int]:
 def win_mutex(
     name: str, for_self: bool = False, ranks: Iterable[int] | None = None
 ) -> AbstractContextManager[None]:
-    """Hold the mutexes of `ranks`, by default the out-neighbours, or with `for_self` that of this rank."""
+    """Hold the mutexes of `ranks`, by default the out-neighbours, or with `for_self` that of
+    this rank.
+    """
     entry = _named("win_mutex", name)
     return entry.window.mutex([current("win_mutex").net.rank] if for_self else ranks)
 

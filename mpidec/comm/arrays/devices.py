@@ -1,8 +1,9 @@
 """Device arrays (CuPy arrays, PyTorch CUDA tensors) behind one small protocol.
 
-Work on a device is queued on a stream.  All operations here are queued on the current stream of the device that holds the array,
-like the library's own operations.  An input array must have been made on that stream (or the stream must wait for it); a result is
-ready for the operations that follow on the same stream.
+Work on a device is queued on a stream.  All operations here are queued on the current stream of the
+device that holds the array, like the library's own operations.  An input array must have been made
+on that stream (or the stream must wait for it); a result is ready for the operations that follow on
+the same stream.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Event(Protocol):
 class CuPy:
     """Arrays of class `cupy.ndarray`; a place is a device number.
 
-    A `place` identifies the device that holds an array, in the library's own terms; a `format` is the dtype of the entries, in
-    NumPy's notation (`"<f4"`), or `"bfloat16"`.
+    A `place` identifies the device that holds an array, in the library's own terms; a `format` is
+    the dtype of the entries, in NumPy's notation (`"<f4"`), or `"bfloat16"`.
     """
 
     name = "cupy"
@@ -66,7 +67,9 @@ class CuPy:
         return cupy
 
     def matches(self, families: set[str], X: object) -> bool:
-        """Whether `X` is an array of this library on a device; `families` are the packages of its class and base classes."""
+        """Whether `X` is an array of this library on a device; `families` are the packages of
+        its class and base classes.
+        """
         return "cupy" in families
 
     def format(self, X: cupy.ndarray) -> str:
@@ -124,7 +127,8 @@ class CuPy:
         return self.library.ascontiguousarray(X).reshape(len(X), math.prod(X.shape[1:]))
 
     def real(self, flat: cupy.ndarray) -> cupy.ndarray:
-        """Contiguous matrix as real numbers of the working precision: float16 and bfloat16 become float32, complex entries become
+        """Contiguous matrix as real numbers of the working precision: float16 and bfloat16 become
+        float32, complex entries become
         pairs of real ones."""
         return (
             flat.view(flat.real.dtype)
@@ -154,7 +158,9 @@ class CuPy:
 
 
 class Torch:
-    """Tensors of class `torch.Tensor` on a CUDA device, with the methods of `CuPy`; a place is a `torch.device`."""
+    """Tensors of class `torch.Tensor` on a CUDA device, with the methods of `CuPy`; a place is a
+    `torch.device`.
+    """
 
     name = "torch"
     kind = "cuda"

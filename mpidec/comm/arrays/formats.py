@@ -1,4 +1,6 @@
-"""Formats of array entries: the dtype in NumPy's notation (`"<f4"`), or `"bfloat16"`, whose bits are stored as uint16."""
+"""Formats of array entries: the dtype in NumPy's notation (`"<f4"`), or `"bfloat16"`, whose bits
+are stored as uint16.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ def flat_dtype(format: str) -> np.dtype:
 
 
 def working(format: str) -> np.dtype:
-    """The NumPy dtype in which sums are computed: float32 for the 16-bit formats, otherwise the format itself."""
+    """The NumPy dtype in which sums are computed: float32 for the 16-bit formats, otherwise the
+    format itself.
+    """
     return np.dtype(np.float32 if format == BFLOAT16 or np.dtype(format) == np.float16 else format)
 
 

@@ -1,4 +1,6 @@
-"""Arrays of any supported library as NumPy arrays: NumPy and PyTorch on the CPU without a copy, device arrays with one."""
+"""Arrays of any supported library as NumPy arrays: NumPy and PyTorch on the CPU without a copy,
+device arrays with one.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore[A
         return _from_torch(X)
     if hasattr(X, "__cuda_array_interface__"):
         raise TypeError(
-            f"the array is a {type(X).__module__}.{type(X).__name__} on a device, expected an array of cupy or torch: "
+            f"the array is a {type(X).__module__}.{type(X).__name__} on a device, expected an "
+            "array of cupy or torch: "
             "cupy.asarray(X)"
         )
     X = np.asarray(X)
@@ -66,7 +69,9 @@ def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore[A
 
 
 def plain_tensor(X: object) -> tuple[np.ndarray, str, Restore[Any]] | None:
-    """A dense tensor of PyTorch on the CPU as `to_host` returns it; None for anything else, and where autograd records."""
+    """A dense tensor of PyTorch on the CPU as `to_host` returns it; None for anything else, and
+    where autograd records.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(X, torch.Tensor):
         return None
@@ -103,7 +108,8 @@ def native(X: ArrayLike | None, kinds: str) -> np.ndarray:
 
 def _refuse_mask() -> NoReturn:
     raise TypeError(
-        "masked arrays are not supported: fill the array, X.filled(0.0), or mix values and mask separately"
+        "masked arrays are not supported: fill the array, X.filled(0.0), or mix values and mask "
+        "separately"
     )
 
 
@@ -119,7 +125,8 @@ def as_rows(
     empty : callable (shape, dtype) -> array, optional
         Allocates the copy of a device array.
     half : bool
-        Whether bfloat16 stays 16 bits wide (as uint16); by default it is converted to float32, and results are rounded once.
+        Whether bfloat16 stays 16 bits wide (as uint16); by default it is converted to float32, and
+        results are rounded once.
 
     Returns
     -------
@@ -204,10 +211,13 @@ def as_target(
 
 
 def check_rows(shape: Sequence[int], m: int, format: str = "<f8") -> None:
-    """Raise unless an array of this shape and format consists of `m` rows of floating-point numbers."""
+    """Raise unless an array of this shape and format consists of `m` rows of floating-point
+    numbers.
+    """
     if len(shape) == 0 or shape[0] != m:
         raise ValueError(
-            f"rows have shape {tuple(shape)}, expected ({m}, ...): one row for each agent of this rank"
+            f"rows have shape {tuple(shape)}, expected ({m}, ...): one row for each agent of this "
+            "rank"
         )
     if format != BFLOAT16 and np.dtype(format).kind not in "fc":
         raise TypeError(
@@ -216,7 +226,9 @@ def check_rows(shape: Sequence[int], m: int, format: str = "<f8") -> None:
 
 
 def check_out(out: Array, X: Array) -> Device | None:
-    """Raise unless `out` can hold a result of the kind, shape and dtype of `X`; return their device kind (None: the host)."""
+    """Raise unless `out` can hold a result of the kind, shape and dtype of `X`; return their
+    device kind (None: the host).
+    """
     device = device_of(X)
     matches = device_of(out) is device and hasattr(out, "shape") and tuple(out.shape) == np.shape(X)
     if matches and device is not None:
@@ -238,14 +250,17 @@ def check_out(out: Array, X: Array) -> Device | None:
         kind = "array" if device is None else f"{device.name} array on the same device"
         raise ValueError(
             f"out is a {type(out).__name__} of shape {tuple(getattr(out, 'shape', ()))} and dtype "
-            f"{getattr(out, 'dtype', None)}, expected a C-contiguous {kind} of shape {np.shape(X)} and dtype "
+            f"{getattr(out, 'dtype', None)}, expected a C-contiguous {kind} of shape {np.shape(X)} "
+            "and dtype "
             f"{getattr(X, 'dtype', None)}"
         )
     return device
 
 
 def empty_like(X: ArrayT, shape: tuple[int, ...], dtype: DTypeLike | None, empty: Empty) -> ArrayT:
-    """Uninitialized array of the kind of `X`, on its device; host memory is allocated by `empty`."""
+    """Uninitialized array of the kind of `X`, on its device; host memory is allocated by
+    `empty`.
+    """
     device = device_of(X)
     format = _format(X) if dtype is None else np.dtype(dtype).str
     if device is not None:

@@ -47,7 +47,9 @@ def _buffers(device: Device) -> Iterator[tuple[Buffer, Buffer]]:
 
 
 def download(device: Device, X: Array, host: np.ndarray) -> None:
-    """Copy `X` to `host` bit by bit, after all work queued on the stream of `X`; `host` is C-contiguous, with the format of `X`."""
+    """Copy `X` to `host` bit by bit, after all work queued on the stream of `X`; `host` is
+    C-contiguous, with the format of `X`.
+    """
     out = host.reshape(-1).view(np.uint8)
     if not len(out):
         return
@@ -76,7 +78,8 @@ def _copy_piece(buffer: Buffer, piece: np.ndarray) -> None:
 def upload(device: Device, host: np.ndarray, Y: Array) -> Array:
     """Copy `host` to the contiguous device array `Y` bit by bit, and return `Y`.
 
-    The copy is queued on the current stream of the device; `host` (C-contiguous) may be changed as soon as this function returns.
+    The copy is queued on the current stream of the device; `host` (C-contiguous) may be changed as
+    soon as this function returns.
     """
     data = host.reshape(-1).view(np.uint8)
     if not len(data):

@@ -1,1 +1,3 @@
-"""Matching of calls between ranks: message headers, operations under way, and reports of mismatches."""
+"""Matching of calls between ranks: message headers, operations under way, and reports of
+mismatches.
+"""

@@ -1,4 +1,6 @@
-"""Message headers: the operation, stage and array that a message belongs to, and their packed form."""
+"""Message headers: the operation, stage and array that a message belongs to, and their packed
+form.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ _ALIGNMENT = 16  # bytes: the array behind a header begins at a multiple
 
 
 class Subject(NamedTuple):
-    """Header fields that are equal on both sides if the two ranks make the same call with arrays that fit.
+    """Header fields that are equal on both sides if the two ranks make the same call with arrays
+    that fit.
 
-    `signature` is compared as text: the step of a schedule, the root of a broadcast, the fingerprint of a topology.
+    `signature` is compared as text: the step of a schedule, the root of a broadcast, the
+    fingerprint of a topology.
     """
 
     op: str
@@ -49,12 +53,13 @@ class Header(NamedTuple):
     weight : float
         The factor of the array.
     nbytes, tag : int
-        Size of the array, and the tag of the message that brings it; 0 if it follows the header in the same message.
+        Size of the array, and the tag of the message that brings it; 0 if it follows the header in
+        the same message.
     text : str
         The reason, in a report.
     before : int
-        How many mixings in shared memory the sender had begun before operation `number`; in a query about such a mixing, how many
-        operations it had begun before mixing `number`.
+        How many mixings in shared memory the sender had begun before operation `number`; in a query
+        about such a mixing, how many operations it had begun before mixing `number`.
     out_of_step : bool
         Whether the sender refuses operations without headers from now on.
     """
@@ -117,7 +122,9 @@ def pack(serial: int, header: Header) -> bytes:
 
 
 def unpack(message: np.ndarray) -> tuple[int, Header, int]:
-    """The number of the network, the header that a message begins with, and where its array begins."""
+    """The number of the network, the header that a message begins with, and where its array
+    begins.
+    """
     raw = message.data
     serial, number, before, weight, nbytes, tag, subject_size, reason_size, kind, stage, flags = (
         _FIXED.unpack_from(raw)

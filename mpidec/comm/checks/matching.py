@@ -1,8 +1,10 @@
-"""Matching of calls between ranks: every message says which call it belongs to, and every wait ends.
+"""Matching of calls between ranks: every message says which call it belongs to, and every wait
+ends.
 
-Each message is a header (call, stage, dtype, shape, weight) with an array behind it; a large array follows as a second message.
-Three kinds of errors are found: a message that nothing expects and one that does not fit, by the header; and one that never comes,
-by a query to the rank that should have sent it.
+Each message is a header (call, stage, dtype, shape, weight) with an array behind it; a large array
+follows as a second message. Three kinds of errors are found: a message that nothing expects and one
+that does not fit, by the header; and one that never comes, by a query to the rank that should have
+sent it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ _OUT_OF_STEP = "the network is out of step ({}): close it and make a new one"
 
 
 class Matching:
-    """All operations of one rank on one network: hands arriving messages to them, and makes them progress.
+    """All operations of one rank on one network: hands arriving messages to them, and makes them
+    progress.
 
     Parameters
     ----------
@@ -113,7 +116,8 @@ class Matching:
         Raises
         ------
         RuntimeError
-            If a wait was interrupted before, so that this rank may be one operation apart from the others.
+            If a wait was interrupted before, so that this rank may be one operation apart from the
+            others.
         """
         with self._engine:
             self.require_in_step()
@@ -144,12 +148,14 @@ class Matching:
         self._deliver_early(operation.key)
 
     def wait(self, operation: Operation) -> None:
-        """Return when an operation has ended; after `MPIDEC_TIMEOUT` seconds the job is aborted with a report.
+        """Return when an operation has ended; after `MPIDEC_TIMEOUT` seconds the job is aborted
+        with a report.
 
         Raises
         ------
         RankMismatchError
-            If a mismatch has been found in an operation that had already ended; it is the reason of errors in later ones.
+            If a mismatch has been found in an operation that had already ended; it is the reason of
+            errors in later ones.
         """
         if not operation.done:
             with self._engine:
@@ -175,7 +181,8 @@ class Matching:
         return operation.done or bool(self._late) or self._leaver is not None
 
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
-        """Return when the ranks `sources` have come to an operation with the same `op` and `signature`: its number.
+        """Return when the ranks `sources` have come to an operation with the same `op` and
+        `signature`: its number.
 
         Raises
         ------
@@ -197,7 +204,9 @@ class Matching:
         return operation.number
 
     def agree(self, op: str, signature: str) -> int:
-        """Return when all ranks have come to an operation with the same `op` and `signature`: its number."""
+        """Return when all ranks have come to an operation with the same `op` and `signature`:
+        its number.
+        """
         operation = self.operation(op)
         operation.signature = signature
         operation.join_tree()
@@ -223,7 +232,9 @@ class Matching:
         return number
 
     def interrupt(self, where: str, error: BaseException) -> None:
-        """Refuse all further operations: a wait has been ended by an exception, and this rank may be one operation apart."""
+        """Refuse all further operations: a wait has been ended by an exception, and this rank
+        may be one operation apart.
+        """
         self._refuse(f"{type(error).__name__} in {where}")
 
     def _refuse(self, reason: str) -> None:
@@ -231,7 +242,9 @@ class Matching:
         self.broken = self.broken or reason
 
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
-        """Take no part in an operation without headers, and notify the ranks that would wait for this one."""
+        """Take no part in an operation without headers, and notify the ranks that would wait for
+        this one.
+        """
         operation = self.operation(op)
         self.broken = self.broken or str(error)
         self.reject(operation, error, concerned)
@@ -288,7 +301,8 @@ class Matching:
     def poll(self) -> None:
         """Hand over the messages that have arrived, and let all operations progress.
 
-        Safe in every wait: a poll within a poll returns at once, and errors are raised by `wait`, `ask` or `close`.
+        Safe in every wait: a poll within a poll returns at once, and errors are raised by `wait`,
+        `ask` or `close`.
         """
         if self._polling:
             return
@@ -316,15 +330,18 @@ class Matching:
     def leave(self, apart: bool = False) -> None:
         """Refuse new operations; waiting ranks are notified at the next poll.
 
-        With `apart`, the last operation was left, too, and this rank may be one collective of MPI apart from the others.
+        With `apart`, the last operation was left, too, and this rank may be one collective of MPI
+        apart from the others.
         """
         self._closing, self.apart = True, apart
 
     def close(self, apart: bool = False) -> Exception | None:
-        """Receive all that is still on its way, so that nothing of it can meet another network; collective.
+        """Receive all that is still on its way, so that nothing of it can meet another network;
+        collective.
 
-        Returns what was found out about operations that had ended, if nothing has been raised on this rank before.  If any rank
-        is `apart` (see `leave`), or has begun another number of operations, the attribute says so on all ranks.
+        Returns what was found out about operations that had ended, if nothing has been raised on
+        this rank before.  If any rank is `apart` (see `leave`), or has begun another number of
+        operations, the attribute says so on all ranks.
         """
         reported = self._reported
         self.leave(apart)
@@ -337,10 +354,12 @@ class Matching:
         return self._late[0] if self._late and not reported else None
 
     def meet(self, apart: bool = False) -> bool:
-        """Return when all ranks close the network, and have received all that this rank has sent: whether any is `apart`, or has
+        """Return when all ranks close the network, and have received all that this rank has sent:
+        whether any is `apart`, or has
         begun another number of operations.
 
-        By messages over the tree of all ranks, since collectives of MPI match only if no rank has left out one.
+        By messages over the tree of all ranks, since collectives of MPI match only if no rank has
+        left out one.
         """
         self._meetings = number = self._meetings + 1
         parent, children = tree(self.rank, self.size)
@@ -377,7 +396,8 @@ class Matching:
         self.send(rank, Header(REFUSED, False, 0, Subject(""), text=text))
 
     def fail(self, error: Exception) -> None:
-        """End the waits of all ranks with `error`, which this rank raises outside of any common call; refuse further operations.
+        """End the waits of all ranks with `error`, which this rank raises outside of any common
+        call; refuse further operations.
 
         Returns when rank 0, which may have a file to finish, has left as well.
         """
@@ -523,7 +543,9 @@ class Matching:
             self._deliver(source, header, data)
 
     def _deliver(self, source: int, header: Header, data: np.ndarray) -> None:
-        """Hand a message to its operation; `data` is the array if that is not in a message of its own."""
+        """Hand a message to its operation; `data` is the array if that is not in a message of
+        its own.
+        """
         key = header.number, source if header.pair else -1
         operation = self._active.get(key)
         if header.kind == DATA:
@@ -584,7 +606,9 @@ class Matching:
             self._report_mismatch(operation, source, header, not_sent(source, self.rank, call))
 
     def _answer_about_mixing(self, source: int, header: Header) -> None:
-        """Reply to the query of a rank that waits for a mixing of this one, if this one is elsewhere."""
+        """Reply to the query of a rank that waits for a mixing of this one, if this one is
+        elsewhere.
+        """
         if header.number <= self._mixings():
             return  # the query is out of date
         if self._closing:

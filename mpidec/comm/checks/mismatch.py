@@ -12,7 +12,10 @@ _GAVE_UP = " gave up "
 
 def different_calls(rank: int, call: str, other: int, others: str) -> str:
     """Two ranks are in different calls."""
-    return f"rank {rank} is in {call}, rank {other} in {others}: every rank must make the same calls in the same order"
+    return (
+        f"rank {rank} is in {call}, rank {other} in {others}: every rank must make the same calls "
+        "in the same order"
+    )
 
 
 def different_signatures(rank: int, signature: str, call: str, other: int, others: str) -> str:
@@ -24,21 +27,32 @@ def different_arrays(
     rank: int, theirs: Subject, call: str, other: int, dtype: str, shape: tuple[int, ...]
 ) -> str:
     """Two ranks are in the same call with arrays that do not fit."""
-    return f"rank {rank} has an array {theirs.shape} {_name(theirs.dtype)} in {call}, rank {other} one {shape} {_name(dtype)}"
+    return (
+        f"rank {rank} has an array {theirs.shape} {_name(theirs.dtype)} in {call}, rank {other} "
+        f"one {shape} {_name(dtype)}"
+    )
 
 
 def not_expected(sender: int, receiver: int, call: str) -> str:
     """A message that its receiver has no use for."""
-    return f"rank {sender} sends to rank {receiver} in {call}, but rank {receiver} does not expect a message from it"
+    return (
+        f"rank {sender} sends to rank {receiver} in {call}, but rank {receiver} does not expect a "
+        "message from it"
+    )
 
 
 def not_sent(receiver: int, sender: int, call: str) -> str:
     """A message that its sender does not send."""
-    return f"rank {receiver} expects a message from rank {sender} in {call}, but rank {sender} does not send one"
+    return (
+        f"rank {receiver} expects a message from rank {sender} in {call}, but rank {sender} does "
+        "not send one"
+    )
 
 
 def apart(sender: int, receiver: int, sends: bool, call: str) -> RankMismatchError:
-    """The lists of two ranks do not agree: one sends what the other does not expect, or does not what it expects."""
+    """The lists of two ranks do not agree: one sends what the other does not expect, or does not
+    what it expects.
+    """
     text = not_expected(sender, receiver, call) if sends else not_sent(receiver, sender, call)
     return RankMismatchError(text)
 

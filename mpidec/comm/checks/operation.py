@@ -1,4 +1,6 @@
-"""One call of one rank under way: its steps send, name the messages that they need, and yield until these have arrived."""
+"""One call of one rank under way: its steps send, name the messages that they need, and yield
+until these have arrived.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,8 @@ class Engine(Protocol):
 class Operation:
     """A call under way.
 
-    The arrays handed to the call must not change before `wait` returns.  Any number of operations may be under way, and be
-    waited for in any order; one whose handle is dropped completes as well.
+    The arrays handed to the call must not change before `wait` returns.  Any number of operations
+    may be under way, and be waited for in any order; one whose handle is dropped completes as well.
 
     Attributes
     ----------
@@ -208,7 +210,9 @@ class Operation:
         return self.tree
 
     def barrier(self) -> Steps:
-        """Steps that end when every rank has come here, and when all that was sent synchronously before has been taken."""
+        """Steps that end when every rank has come here, and when all that was sent synchronously
+        before has been taken.
+        """
         parent, children = self.tree
         yield SENT
         self.expect(UP, children)
@@ -228,7 +232,9 @@ class Operation:
         self.advance()
 
     def advance(self) -> None:
-        """Go on with the steps as far as the messages allow; an error ends the operation, and is raised by `wait`."""
+        """Go on with the steps as far as the messages allow; an error ends the operation, and is
+        raised by `wait`.
+        """
         if self._running:  # a poll within the steps
             return
         self._running = True
@@ -338,7 +344,8 @@ class Operation:
 
 @lru_cache(4096)
 def tree(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
-    """The parent and the children of a rank in the binomial tree, whose subtrees hold consecutive ranks (from the root on).
+    """The parent and the children of a rank in the binomial tree, whose subtrees hold consecutive
+    ranks (from the root on).
 
     Examples
     --------

@@ -14,7 +14,8 @@ _LEAST = 1 << 12  # numbers from which on one pass pays
 def descend(X: Any, step_size: Any, G: Any) -> Any:
     r"""The rows :math:`X - \alpha G`, of the kind and dtype of `X`.
 
-    Computed as :math:`-\alpha G + X`, each operation rounded separately: the same bits on every way.
+    Computed as :math:`-\alpha G + X`, each operation rounded separately: the same bits on every
+    way.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ def _number(step_size: Any, G: Any) -> float:
         if isinstance(G, (int, float)) and G == 0:  # consensus
             return 0.0
         raise ValueError(
-            f"step_size is {step_size!r}, expected a number at each step: only solve() and mpidec.tune() "
+            f"step_size is {step_size!r}, expected a number at each step: only solve() and "
+            "mpidec.tune() "
             "find one"
         ) from None
 

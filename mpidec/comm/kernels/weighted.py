@@ -2,12 +2,14 @@ r"""Weighted sums of rows: the arithmetic of every mixer.
 
 .. math:: Y_i = X_i + \sum_{j \ne i} (W_{ij} X_j - V_{ij} X_i)
 
-This is `W X`, with :math:`V_{ij} = W_{ij}` if the rows of W sum to one, and :math:`V_{ij} = W_{ji}` (the weight of what i sends
-to j) if only its columns do.  In this form equal rows stay unchanged to the last bit, and what one agent loses another one gains:
-averages and sums survive thousands of mixings up to the last digits, unlike with plain sums of products.
+This is `W X`, with :math:`V_{ij} = W_{ij}` if the rows of W sum to one, and :math:`V_{ij} = W_{ji}`
+(the weight of what i sends to j) if only its columns do.  In this form equal rows stay unchanged to
+the last bit, and what one agent loses another one gains: averages and sums survive thousands of
+mixings up to the last digits, unlike with plain sums of products.
 
-The sum over j is taken in ascending order of the agents, and each operation is rounded separately: the result is bit-identical on
-any number of ranks, with and without the compiled kernel (`_kernel.c`).
+The sum over j is taken in ascending order of the agents, and each operation is rounded separately:
+the result is bit-identical on any number of ranks, with and without the compiled kernel
+(`_kernel.c`).
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ _BITS = {"f": 20, "d": 40}  # s in `difference`
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    r"""Terms of the weighted sums of the local agents in CSR form, in ascending order of the agents.
+    r"""Terms of the weighted sums of the local agents in CSR form, in ascending order of the
+    agents.
 
     Attributes
     ----------
     indptr, indices : array of int64, int32
-        For each agent, the indices of the rows that are added: first the rows of the stack, then those of the halo.
+        For each agent, the indices of the rows that are added: first the rows of the stack, then
+        those of the halo.
     w, v : array of float
         The weights :math:`W_{ij}` and :math:`V_{ij}` of the terms.
     """
@@ -74,7 +78,8 @@ class Weights:
             places = np.where(np.isin(pairs, into), _values(pairs, into, places), pairs // n)
         if len(places) and places.max() >= 2**31:
             raise ValueError(
-                f"the rows that one rank reads are {places.max() + 1}, expected at most 2**31: use more ranks"
+                f"the rows that one rank reads are {places.max() + 1}, expected at most 2**31: use "
+                "more ranks"
             )
         agent, other = pairs // n, pairs % n != pairs // n + lo
         indptr = np.searchsorted(agent[other], np.arange(m + 1))
@@ -107,7 +112,9 @@ class Weights:
 
     @cached_property
     def slots(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each t, the agents that have a t-th term, and the position of that term in the arrays."""
+        """For each t, the agents that have a t-th term, and the position of that term in the
+        arrays.
+        """
         degree = np.diff(self.indptr)
         agents = [np.flatnonzero(degree > t) for t in range(degree.max(initial=0))]
         return [(having, self.indptr[having] + t) for t, having in enumerate(agents)]
@@ -115,12 +122,14 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """All rows of a `W` that consists of runs of rows with one pattern each (a circulant, for example); no entries are stored.
+    """All rows of a `W` that consists of runs of rows with one pattern each (a circulant, for
+    example); no entries are stored.
 
     Attributes
     ----------
     runs : list of (start, stop, shifts, weights)
-        The neighbours of row i, for `start <= i < stop`, are `i + shifts`, in ascending order and without i itself.
+        The neighbours of row i, for `start <= i < stop`, are `i + shifts`, in ascending order and
+        without i itself.
     """
 
     runs: list[tuple[int, int, np.ndarray, np.ndarray]]
@@ -136,7 +145,9 @@ class Runs:
         )
 
     def scaled(self, dtype: np.dtype) -> Runs:
-        """The runs with weights in the precision of the rows, times :math:`2^s`; see `difference`."""
+        """The runs with weights in the precision of the rows, times :math:`2^s`; see
+        `difference`.
+        """
         factor = dtype.type(2.0 ** _BITS[dtype.char])
         return Runs(
             [
@@ -146,7 +157,9 @@ class Runs:
         )
 
     def sum(self, X: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Compute `out = W X`; both arrays are C-contiguous of shape `(n, d)`, and every row of `W` sums to one."""
+        """Compute `out = W X`; both arrays are C-contiguous of shape `(n, d)`, and every row of
+        `W` sums to one.
+        """
         if out.dtype.kind == "c":
             self.sum(X.view(out.real.dtype), out.view(out.real.dtype))
         elif _kernel is not None and out.dtype.char in "df":
@@ -193,7 +206,8 @@ def weighted_sum(
 def difference(
     weights: Weights | Runs, X: np.ndarray, halo: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
-    r"""Compute `out = (W - I) X` with rounding errors relative to the difference, which may be much smaller than `X`.
+    r"""Compute `out = (W - I) X` with rounding errors relative to the difference, which may be much
+    smaller than `X`.
 
     .. math:: 2^{-s} \Big( \big(X_i + 2^s \sum_j (W_{ij} X_j - V_{ij} X_i)\big) - X_i \Big)
 
@@ -201,7 +215,8 @@ def difference(
     ----------
     weights : Weights or Runs
     X, halo, out : array (m, d), (others, d), (m, d)
-        As in `weighted_sum`, of dtype float32 (s = 20) or float64 (s = 40); the entries times :math:`2^s` must not overflow.
+        As in `weighted_sum`, of dtype float32 (s = 20) or float64 (s = 40); the entries times
+        :math:`2^s` must not overflow.
     """
     scaled = weights.scaled(out.dtype)
     if isinstance(scaled, Runs):
@@ -248,7 +263,9 @@ def _values(pairs: np.ndarray, subset: np.ndarray, values: np.ndarray) -> np.nda
 
 
 def ordered_sum(Z: np.ndarray) -> np.ndarray:
-    """Sum of the rows of `Z`, in blocks of 256 and then over the blocks; the bits of a column do not depend on the others."""
+    """Sum of the rows of `Z`, in blocks of 256 and then over the blocks; the bits of a column do
+    not depend on the others.
+    """
     from scipy.sparse import _sparsetools
 
     Z = np.ascontiguousarray(Z)

@@ -29,10 +29,12 @@ class Acceleration:
 
     .. math:: X_{k+1} = \omega_{k+1} W X_k + (1 - \omega_{k+1}) X_{k-1}, \qquad k = 0, ..., K - 1
 
-    chebyshev: :math:`\omega_1 = 1,\; \omega_{k+1} = 2 / (2 - s r_k)` with :math:`r_1 = s,\; r_{k+1} = s \omega_{k+1} / 2`, so that
-    :math:`P_K(\lambda) = T_K(\lambda / s) / T_K(1 / s)`, of all polynomials with :math:`P_K(1) = 1` the smallest on [-s, s].
+    chebyshev: :math:`\omega_1 = 1,\; \omega_{k+1} = 2 / (2 - s r_k)` with :math:`r_1 = s,\; r_{k+1}
+    = s \omega_{k+1} / 2`, so that :math:`P_K(\lambda) = T_K(\lambda / s) / T_K(1 / s)`, of all
+    polynomials with :math:`P_K(1) = 1` the smallest on [-s, s].
 
-    fastmix: :math:`\omega_k = 1 + \eta,\; \eta = (1 - \sqrt{1 - s^2}) / (1 + \sqrt{1 - s^2})`, and :math:`X_{-1} = X_0`.
+    fastmix: :math:`\omega_k = 1 + \eta,\; \eta = (1 - \sqrt{1 - s^2}) / (1 + \sqrt{1 - s^2})`, and
+    :math:`X_{-1} = X_0`.
 
     Parameters
     ----------
@@ -44,16 +46,17 @@ class Acceleration:
 
     Notes
     -----
-    Sent per call: K rows to each neighbour, one after the other; `start` returns once the last of them is under way.  The
-    average is preserved.  The eigenvalues of :math:`P_K(W)` reach down to -`contraction()`, often below those of W; a solver
-    that needs them well above -1 then needs a smaller step size, or more mixings.  Over a compressed mixer, W is
-    :math:`I + \gamma (W - I)`, and with error feedback each of the K mixings has its own memory.
+    Sent per call: K rows to each neighbour, one after the other; `start` returns once the last of
+    them is under way.  The average is preserved.  The eigenvalues of :math:`P_K(W)` reach down to
+    -`contraction()`, often below those of W; a solver that needs them well above -1 then needs a
+    smaller step size, or more mixings.  Over a compressed mixer, W is :math:`I + \gamma (W - I)`,
+    and with error feedback each of the K mixings has its own memory.
 
     References
     ----------
-    chebyshev: M. Arioli, J. Scott, "Chebyshev acceleration of iterative refinement", Numerical Algorithms 66 (2014).
-    fastmix: J. Liu, A. S. Morse, "Accelerated linear iterations for distributed averaging", Annual Reviews in Control 35
-    (2011).
+    chebyshev: M. Arioli, J. Scott, "Chebyshev acceleration of iterative refinement", Numerical
+    Algorithms 66 (2014). fastmix: J. Liu, A. S. Morse, "Accelerated linear iterations for
+    distributed averaging", Annual Reviews in Control 35 (2011).
 
     Examples
     --------
@@ -82,19 +85,22 @@ class Acceleration:
         Warns
         -----
         RuntimeWarning
-            If K mixings may amplify disagreement: fastmix, with few mixings and eigenvalues near -s.
+            If K mixings may amplify disagreement: fastmix, with few mixings and eigenvalues near
+            -s.
         """
         check.choice(method, "method", METHODS)
         K = check.integer(K, "K")
         remedy = 'take topology.symmetric_exponential(n), or an undirected graph with weights="metropolis"'
         if topology.period != 1:
             raise ValueError(
-                f"acceleration needs the same W at every step, {topology.name} is a schedule: {remedy}"
+                f"acceleration needs the same W at every step, {topology.name} is a schedule: "
+                f"{remedy}"
             )
         graph = topology.at(0)
         if not graph.symmetric:
             raise ValueError(
-                f"acceleration needs a symmetric W, that of the {graph.name} topology is not: {remedy}"
+                f"acceleration needs a symmetric W, that of the {graph.name} topology is not: "
+                f"{remedy}"
             )
         s = 1 - graph.spectral_gap()
         if s >= 1:
@@ -108,7 +114,9 @@ class Acceleration:
         return _omegas(self._s(gamma), self.K, self.method)
 
     def contraction(self, gamma: float) -> float:
-        r""":math:`\max |P_K(\lambda)|` over :math:`|\lambda| \le s`: upper bound of what one call leaves of a disagreement."""
+        r""":math:`\max |P_K(\lambda)|` over :math:`|\lambda| \le s`: upper bound of what one
+        call leaves of a disagreement.
+        """
         s = self._s(gamma)
         before, now = np.ones(513), np.ones(513)
         lam = s * np.cos(np.linspace(0, np.pi, 513))
@@ -166,7 +174,8 @@ class AcceleratedPhase(WrappedPhase):
         ValueError
         """
         raise ValueError(
-            "an accelerated mixer computes averages only, and this solver sends a different row to each neighbour: "
+            "an accelerated mixer computes averages only, and this solver sends a different row to "
+            "each neighbour: "
             "give it the mixer without acceleration"
         )
 

@@ -37,7 +37,9 @@ class Agreement:
 
     @contextmanager
     def agreeing(self, op: str) -> Iterator[None]:
-        """A context of all ranks: if one refuses its arguments in it, all raise the error of the lowest such rank."""
+        """A context of all ranks: if one refuses its arguments in it, all raise the error of the
+        lowest such rank.
+        """
         error = None
         try:
             yield
@@ -61,7 +63,9 @@ class Agreement:
     def operation(
         self, op: str, signature: str = ""
     ) -> Callable[[Callable[[], MPI.Request]], None]:
-        """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
+        """Begin a call of all ranks, after they have agreed on its signature once; the function
+        that completes its requests.
+        """
         number, ask = self._asking(op, signature)
         if self.context.matching.check:
             self._compare(number, op, signature, ask, self.context.size)
@@ -106,7 +110,8 @@ class Agreement:
             ]
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
             raise RankMismatchError(
-                f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make the same calls in "
+                f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make "
+                "the same calls in "
                 "the same order"
             )
         return int(least[0])

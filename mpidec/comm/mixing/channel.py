@@ -52,7 +52,9 @@ class ChannelPhase(WrappedPhase):
 
     @property
     def C(self) -> StepOperator:
-        """The column-stochastic operator of a pair, with the same faults; of any other `W`, itself."""
+        """The column-stochastic operator of a pair, with the same faults; of any other `W`,
+        itself.
+        """
         C = self._phase.C
         if not isinstance(C, EdgeOperator) or C is self._phase:
             return self
@@ -116,7 +118,8 @@ class ChannelPhase(WrappedPhase):
         return rows
 
     def exchange(self, M: ArrayT) -> ArrayT:
-        """Send a different row over each edge, past the faults; a row that is lost arrives as zeros.
+        """Send a different row over each edge, past the faults; a row that is lost arrives as
+        zeros.
 
         Raises
         ------
@@ -125,7 +128,8 @@ class ChannelPhase(WrappedPhase):
         """
         if not self._average.weighted:
             raise ValueError(
-                "a robust mixer computes averages only, and this solver sends a different row to each neighbour: give it the "
+                "a robust mixer computes averages only, and this solver sends a different row to "
+                "each neighbour: give it the "
                 "mixer without robust"
             )
         rows, format, restore = self._phase.edge_rows(M)
@@ -136,5 +140,7 @@ class ChannelPhase(WrappedPhase):
         return restore(narrow(arrived, format) if half else arrived, format)
 
     def own(self, X: ArrayT) -> ArrayT:
-        """The rows times the agents' weights for themselves in the sum of what arrives; see `Phase.own`."""
+        """The rows times the agents' weights for themselves in the sum of what arrives; see
+        `Phase.own`.
+        """
         return scaled(X, self._average.own)

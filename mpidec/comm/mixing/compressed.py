@@ -28,7 +28,9 @@ _MAX_CALLS = 1 << 6  # per step: each call has its own memory and its own random
 
 
 class Estimate:
-    r""":math:`\hat X` of the rows of one call of a step: of the local agents, and of their neighbours on other ranks."""
+    r""":math:`\hat X` of the rows of one call of a step: of the local agents, and of their
+    neighbours on other ranks.
+    """
 
     def __init__(self, own: np.ndarray, halo: np.ndarray):
         self.own, self.halo = own, halo
@@ -47,19 +49,24 @@ class Estimate:
                 self.pending.wait()
             except Exception as error:
                 raise RuntimeError(
-                    f"the error feedback is out of step ({error}): make a new mixer, W.compress(...)"
+                    f"the error feedback is out of step ({error}): make a new mixer, "
+                    "W.compress(...)"
                 ) from error
             self.pending = None
 
 
 class Memory:
-    r"""Memory of the error feedback: :math:`\hat X` for each call of a step, by (call, length of a row, dtype)."""
+    r"""Memory of the error feedback: :math:`\hat X` for each call of a step, by (call, length of
+    a row, dtype).
+    """
 
     def __init__(self) -> None:
         self._estimates: dict[tuple[int, int, str], Estimate] = {}
 
     def estimate(self, call: int, rows: np.ndarray, halo: int) -> Estimate:
-        r"""The :math:`\hat X` of the given call for such rows, with nothing under way; zero at first."""
+        r"""The :math:`\hat X` of the given call for such rows, with nothing under way; zero at
+        first.
+        """
         d, dtype = rows.shape[1], rows.dtype
         key = call, d, dtype.char
         if key not in self._estimates:
@@ -84,7 +91,8 @@ class Memory:
             own = np.array(saved[name], np.dtype(char))
             if own.shape != (phase.m, int(d)):
                 raise ValueError(
-                    f"memory {name} has shape {own.shape}, expected ({phase.m}, {d}): the rows of the local agents"
+                    f"memory {name} has shape {own.shape}, expected ({phase.m}, {d}): the rows of "
+                    "the local agents"
                 )
             estimates[int(call), int(d), char] = Estimate(own, np.array(phase.fetch(own).wait()))
         self._estimates = estimates
@@ -98,13 +106,15 @@ class Compression:
 
     .. math:: Y = X + \gamma (W - I)\, C(X)
 
-    and with feedback (CHOCO-gossip), where :math:`\hat X` is the estimate of X that all neighbours share,
+    and with feedback (CHOCO-gossip), where :math:`\hat X` is the estimate of X that all neighbours
+    share,
 
     .. math:: \hat X \leftarrow \hat X + C(X - \hat X), \qquad Y = X + \gamma (W - I) \hat X
 
-    with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those of the others, so a doubly
-    (column) stochastic W preserves the average (sum) however large the errors of C are.  Beside faults (noise, losses, attacks)
-    each edge carries a draw of C of its own and the own row is exact: the average then moves by the errors of C.
+    with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those
+    of the others, so a doubly (column) stochastic W preserves the average (sum) however large the
+    errors of C are.  Beside faults (noise, losses, attacks) each edge carries a draw of C of its
+    own and the own row is exact: the average then moves by the errors of C.
 
     Parameters
     ----------
@@ -112,35 +122,43 @@ class Compression:
     agents : range
         The agents on this rank.
     gamma : float, optional
-        By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random coordinates are stable for any
-        spectrum of W; without feedback 1, or :math:`\delta` if C is unbiased.
+        By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random
+        coordinates are stable for any spectrum of W; without feedback 1, or :math:`\delta` if C is
+        unbiased.
     memory : Memory, optional
         None without feedback.
     exchanges : bool
-        Whether rows for single neighbours, which have no feedback, may be sent: it was neither requested nor is it needed.
+        Whether rows for single neighbours, which have no feedback, may be sent: it was neither
+        requested nor is it needed.
 
     Notes
     -----
-    Sent per call: an encoded row to each neighbour; `bytes` counts it.  Agents on one rank exchange decoded rows, too.
+    Sent per call: an encoded row to each neighbour; `bytes` counts it.  Agents on one rank exchange
+    decoded rows, too.
 
-    With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their neighbours on other ranks.
-    Each call that a solver makes within a step mixes a different quantity and has its own :math:`\hat X`: calls are distinguished
-    by their order since `W.at(k)`, and by the length and the dtype of the rows.  The calls of the mixer itself, `W(X)`, are
-    steps with one call each.  `memory()` returns :math:`\hat X` of the local agents and `recall` continues with it; `solve`
-    stores it in its checkpoints, so that a resumed run has the bits of an uninterrupted one.
+    With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their
+    neighbours on other ranks. Each call that a solver makes within a step mixes a different
+    quantity and has its own :math:`\hat X`: calls are distinguished by their order since `W.at(k)`,
+    and by the length and the dtype of the rows.  The calls of the mixer itself, `W(X)`, are steps
+    with one call each.  `memory()` returns :math:`\hat X` of the local agents and `recall`
+    continues with it; `solve` stores it in its checkpoints, so that a resumed run has the bits of
+    an uninterrupted one.
 
-    The less of a row a codec sends, the smaller the step size of a solver has to be: with rows of 8 entries, EXTRA and exact
-    diffusion at 0.2 to 0.3 / L converge with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
+    The less of a row a codec sends, the smaller the step size of a solver has to be: with rows of 8
+    entries, EXTRA and exact diffusion at 0.2 to 0.3 / L converge with `fraction=0.5` and not with
+    `k=1`, and D2 not even with rand_k at 0.5.
 
-    :math:`(W - I) C(X)` is summed times 2^40 (float64; 2^20 for float32), so that its rounding errors are small relative to it
-    and the average does not drift: rows of more than 1e296 (1e32) overflow.
+    :math:`(W - I) C(X)` is summed times 2^40 (float64; 2^20 for float32), so that its rounding
+    errors are small relative to it and the average does not drift: rows of more than 1e296 (1e32)
+    overflow.
 
-    Random numbers belong to the codec's seed, the agent, the step and the call: results do not depend on the number of ranks.
+    Random numbers belong to the codec's seed, the agent, the step and the call: results do not
+    depend on the number of ranks.
 
     References
     ----------
-    A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
-    communication", ICML 2019.
+    A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized stochastic optimization and gossip
+    algorithms with compressed communication", ICML 2019.
 
     Examples
     --------
@@ -170,7 +188,8 @@ class Compression:
         feedback: bool | None,
         gamma: float | None,
     ) -> Compression:
-        """For a topology, and its agents on this rank; by default with feedback as `with_feedback` says.
+        """For a topology, and its agents on this rank; by default with feedback as `with_feedback`
+        says.
 
         Raises
         ------
@@ -182,7 +201,8 @@ class Compression:
             feedback = with_feedback(codec, topology)
         if feedback and topology.period != 1:
             raise ValueError(
-                f"error feedback needs the same neighbours at every step, those of {topology.name} change: take "
+                f"error feedback needs the same neighbours at every step, those of {topology.name} "
+                "change: take "
                 'feedback=False, with a codec such as "blockwise8" or "qsgd", or a static topology'
             )
         if gamma is not None:
@@ -195,7 +215,9 @@ class Compression:
 
     @cached_property
     def columns(self) -> Compression:
-        """The same for the column-stochastic operator of a pair, whose neighbours may be others: with a memory of its own."""
+        """The same for the column-stochastic operator of a pair, whose neighbours may be others:
+        with a memory of its own.
+        """
         return replace(self, memory=None if self.memory is None else Memory())
 
     def save(self) -> dict[str, np.ndarray]:
@@ -251,7 +273,9 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
 
     @property
     def C(self) -> CompressedPhase:
-        """The column-stochastic operator of a pair, with the same codec; of any other `W`, itself."""
+        """The column-stochastic operator of a pair, with the same codec; of any other `W`,
+        itself.
+        """
         C = self._phase.C
         if not isinstance(C, EdgeExchange) or C is self._phase:
             return self
@@ -272,7 +296,8 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         call = next(self._calls)
         if call == _MAX_CALLS:
             raise RuntimeError(
-                f"more than {_MAX_CALLS} calls in one step of a compressed mixer: use the operator of each step, "
+                f"more than {_MAX_CALLS} calls in one step of a compressed mixer: use the operator "
+                "of each step, "
                 "W.at(k)"
             )
         return call, self._k * _MAX_CALLS + call
@@ -367,7 +392,8 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         codec = self._compression.codec
         if not self._compression.exchanges:
             raise ValueError(
-                f"a different row for each neighbour is sent without error feedback, and {codec!r} mixes with it: "
+                f"a different row for each neighbour is sent without error feedback, and {codec!r} "
+                "mixes with it: "
                 'take compress("blockwise8") or "float16", without feedback'
             )
         return codec
@@ -378,7 +404,8 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         Raises
         ------
         ValueError
-            If error feedback was requested, or the codec needs it: rows for single neighbours have none.
+            If error feedback was requested, or the codec needs it: rows for single neighbours have
+            none.
         """
         codec = self._codec_of_edges()
         flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
@@ -396,7 +423,8 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
 
 
 def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> bool:
-    """Whether mixing uses error feedback by default: the codec needs it, or it is lossy and the neighbours stay the same.
+    """Whether mixing uses error feedback by default: the codec needs it, or it is lossy and the
+    neighbours stay the same.
 
     Examples
     --------
@@ -413,7 +441,8 @@ def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> 
 def _check(rows: np.ndarray) -> None:
     if rows.dtype.char in "FD":
         raise TypeError(
-            f"rows are {rows.dtype}, codecs know real numbers: mix X.view(np.{rows.real.dtype}), twice the columns"
+            f"rows are {rows.dtype}, codecs know real numbers: mix X.view(np.{rows.real.dtype}), "
+            "twice the columns"
         )
     if rows.dtype.char not in "fd":
         raise TypeError(

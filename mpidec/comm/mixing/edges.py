@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class Edges(NamedTuple):
-    """Edges as arrays of the same length: the agents at both ends, and the weight W[receiver, sender]."""
+    """Edges as arrays of the same length: the agents at both ends, and the weight W[receiver,
+    sender].
+    """
 
     receivers: np.ndarray
     senders: np.ndarray
@@ -92,7 +94,9 @@ class LocalEdges:
 
 
 def _entries(block: Block, lo: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, columns and values of the entries of a block of a matrix that are not on its diagonal."""
+    """Rows, columns and values of the entries of a block of a matrix that are not on its
+    diagonal.
+    """
     row = lo + np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
     column = block.indices.astype(np.int64)
     others = row != column

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class EdgeExchange(EdgeOperator):
-    """What the edges of one step carry beside the mixing: rows of the halo as they are, and a row for each edge.
+    """What the edges of one step carry beside the mixing: rows of the halo as they are, and a row
+    for each edge.
 
     Parameters
     ----------
@@ -81,7 +82,8 @@ class EdgeExchange(EdgeOperator):
         return Plan(self.topology, context.partition, context.rank, near[near != context.rank])
 
     def fetch(self, rows: np.ndarray) -> Pending:
-        """Begin to fetch the rows of the neighbours that live on other ranks, as they are; `wait()` returns them.
+        """Begin to fetch the rows of the neighbours that live on other ranks, as they are; `wait()`
+        returns them.
 
         Parameters
         ----------
@@ -142,15 +144,21 @@ class EdgeExchange(EdgeOperator):
         return self.plan.halo
 
     def average(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """`out = W X`, from the rows of the local agents and those that `fetch` brought: `(m, d)`, `(len(halo), d)`, `(m, d)`."""
+        """`out = W X`, from the rows of the local agents and those that `fetch` brought: `(m,
+        d)`, `(len(halo), d)`, `(m, d)`.
+        """
         return average(self.plan, own, halo, out)
 
     def difference(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`, not of `X`; see `average`."""
+        """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`,
+        not of `X`; see `average`.
+        """
         return difference(self.plan.weights, own, halo, out)
 
     def to_edges(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents, sorted by sender, then receiver: `(m, ...) -> (edges, ...)`."""
+        """The sender's row for each edge out of the local agents, sorted by sender, then
+        receiver: `(m, ...) -> (edges, ...)`.
+        """
         rows: np.ndarray = X[self.plan.senders]
         return rows
 
@@ -159,7 +167,9 @@ class EdgeExchange(EdgeOperator):
             return self._checked_messages(M)
 
     def _checked_messages(self, M: ArrayT) -> tuple[np.ndarray, str, Restore[ArrayT]]:
-        """The messages as a NumPy array in C order, its format, and what makes the kind of `M` of a result."""
+        """The messages as a NumPy array in C order, its format, and what makes the kind of `M`
+        of a result.
+        """
         if not hasattr(M, "dtype") or M.ndim == 0:
             raise TypeError(
                 f"messages are {type(M).__name__}, expected an array with one row for each out-edge"
@@ -170,7 +180,8 @@ class EdgeExchange(EdgeOperator):
             )
         if len(M) != len(self.plan.senders):
             raise ValueError(
-                f"messages have shape {M.shape}, expected ({len(self.plan.senders)}, ...): one row for each out-edge"
+                f"messages have shape {M.shape}, expected ({len(self.plan.senders)}, ...): one row "
+                "for each out-edge"
             )
         refuse_grad(M)
         rows, format, restore = to_host(M)
@@ -204,7 +215,9 @@ class EdgeExchange(EdgeOperator):
         return result
 
     def sum_edges(self, M: ArrayT) -> ArrayT:
-        """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
+        """Sum over the edges into each local agent, in ascending order of the senders: `(edges,
+        ...) -> (m, ...)`.
+        """
         refuse_grad(M)
         rows, format, restore = to_host(M)
         rows = widen(rows, format) if format == BFLOAT16 else rows
@@ -214,7 +227,8 @@ class EdgeExchange(EdgeOperator):
         return result
 
     def own(self, X: ArrayT) -> ArrayT:
-        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`; no communication.
+        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`; no
+        communication.
 
         Examples
         --------

@@ -94,7 +94,9 @@ class Average:
         self._scale, self.own = scale, self.own * scale + missing * kept
 
     def take(self, rows: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
-        """Write the averages of `rows` (m, d) and of those that arrived, (edges, d), to `out`; `arrived` may change."""
+        """Write the averages of `rows` (m, d) and of those that arrived, (edges, d), to `out`;
+        `arrived` may change.
+        """
         arrived *= self._weights.astype(rows.dtype)
         sums = self.edges.sum(arrived)
         if self._scale is not None:
@@ -103,9 +105,11 @@ class Average:
 
 
 class Fault(ABC):
-    """What happens to the rows that a mixer sends: a frozen value, which overrides one of three methods.
+    """What happens to the rows that a mixer sends: a frozen value, which overrides one of three
+    methods.
 
-    `repr` is the call that adds it to a mixer, `str` says what it does to the limit of exact methods, "" for nothing.
+    `repr` is the call that adds it to a mixer, `str` says what it does to the limit of exact
+    methods, "" for nothing.
 
     Attributes
     ----------
@@ -129,7 +133,9 @@ class Fault(ABC):
         return rows
 
     def arrive(self, rows: np.ndarray, at: Round, call: int) -> np.ndarray:
-        """What is received in place of `rows`, one for each edge into the local agents, in a call of the step; they may change."""
+        """What is received in place of `rows`, one for each edge into the local agents, in a
+        call of the step; they may change.
+        """
         return rows
 
     def average(self, own: np.ndarray, at: Round) -> Average:
@@ -138,7 +144,9 @@ class Fault(ABC):
 
 
 class Faults(tuple[Fault, ...]):
-    """Faults in the order in which rows meet them, and those of them that do something at either end of the edges."""
+    """Faults in the order in which rows meet them, and those of them that do something at either
+    end of the edges.
+    """
 
     @cached_property
     def leaving(self) -> list[Fault]:
@@ -170,7 +178,8 @@ class Attacks(Fault):
 
     Notes
     -----
-    Sent per call: as without attacks.  An attacker computes like all others; only what it sends is replaced.
+    Sent per call: as without attacks.  An attacker computes like all others; only what it sends is
+    replaced.
     """
 
     attacks: Mapping[int, Attack]
@@ -181,7 +190,8 @@ class Attacks(Fault):
     def __post_init__(self) -> None:
         if not isinstance(self.attacks, Mapping):
             raise TypeError(
-                f"attacked: attacks is {self.attacks!r:.60}, expected a dict of agents and what they "
+                f"attacked: attacks is {self.attacks!r:.60}, expected a dict of agents and what "
+                "they "
                 "send: {3: 'sign_flip', 5: 100.0}"
             )
         attacks: dict[int, Attack] = {}
@@ -191,8 +201,10 @@ class Attacks(Fault):
                 check.choice(attack, f"attacked: the attack of agent {number}", ATTACKS)
             elif not (callable(attack) or check.is_number(attack)):
                 raise TypeError(
-                    f"attacked: the attack of agent {number} is {attack!r}, expected 'sign_flip', a number that it sends "
-                    "in all entries, or a function of (step, agent, row) or (step, agent, row, receiver)"
+                    f"attacked: the attack of agent {number} is {attack!r}, expected 'sign_flip', "
+                    "a number that it sends "
+                    "in all entries, or a function of (step, agent, row) or (step, agent, row, "
+                    "receiver)"
                 )
             if number in attacks:
                 raise ValueError(
@@ -242,7 +254,8 @@ class Noise(Fault):
 
     .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} (X_j + \sigma \xi_{ij})
 
-    with independent standard normal :math:`\xi_{ij}` for each step, each call within it, each edge and each entry.
+    with independent standard normal :math:`\xi_{ij}` for each step, each call within it, each edge
+    and each entry.
 
     Parameters
     ----------
@@ -275,7 +288,8 @@ class Noise(Fault):
     def arrive(self, rows: np.ndarray, at: Round, call: int) -> np.ndarray:
         if call >= MAX_CALLS:
             raise RuntimeError(
-                f"more than {MAX_CALLS} calls in one step of a noisy mixer: use the operator of each step, W.at(k)"
+                f"more than {MAX_CALLS} calls in one step of a noisy mixer: use the operator of "
+                "each step, W.at(k)"
             )
         step = (at.step * MAX_CALLS + call) * at.graphs + at.graph
         draws = self._streams.normals(at.agents, at.edges.ends, step, rows.shape)
@@ -287,10 +301,11 @@ class Noise(Fault):
 class Loss(Fault):
     r"""Messages that are lost; added by `Mixer.lossy`.
 
-    With :math:`A_i` the neighbours whose message to agent i arrives in a step, :math:`Y_i = w_{ii} X_i + \sum_{j \in A_i} w_{ij}
-    X_j` is completed by
+    With :math:`A_i` the neighbours whose message to agent i arrives in a step, :math:`Y_i = w_{ii}
+    X_i + \sum_{j \in A_i} w_{ij} X_j` is completed by
 
-    renormalize: the weights of what has arrived, times the same number, so that their sum is that of row i of W;
+    renormalize: the weights of what has arrived, times the same number, so that their sum is that
+    of row i of W;
 
     own: the agent's own row in place of what is lost, :math:`Y_i + \sum_{j \notin A_i} w_{ij} X_i`;
 
@@ -309,9 +324,9 @@ class Loss(Fault):
 
     Notes
     -----
-    Sent per call: as without losses; `messages` and `bytes` count what is sent, lost or not.  All messages of an edge within one
-    step are lost together.  The average of all agents is preserved by no fill, unless messages are lost in both directions of
-    an edge and the fill is "own".
+    Sent per call: as without losses; `messages` and `bytes` count what is sent, lost or not.  All
+    messages of an edge within one step are lost together.  The average of all agents is preserved
+    by no fill, unless messages are lost in both directions of an edge and the fill is "own".
     """
 
     messages: float | np.ndarray | Lost
@@ -335,7 +350,8 @@ class Loss(Fault):
         if masks.dtype != bool or masks.shape[1:] not in (shape, shape[1:] * (self.graphs == 1)):
             expected = f"(steps, {self.n}, {self.n})" if self.graphs == 1 else f"(steps, {shape})"
             raise ValueError(
-                f"lossy: messages is an array of shape {masks.shape} and type {masks.dtype}, expected a probability, or "
+                f"lossy: messages is an array of shape {masks.shape} and type {masks.dtype}, "
+                "expected a probability, or "
                 f"bool {expected}, by step, receiver and sender: True for a message that is lost"
             )
         object.__setattr__(self, "messages", masks.reshape(len(masks), *shape))
@@ -366,7 +382,8 @@ class Loss(Fault):
 
 
 def checked(row: object, of: str, like: np.ndarray, number: bool = False) -> np.ndarray:
-    """The row like `like` (or a `number`) that a function has returned; an array would take None for undefined numbers.
+    """The row like `like` (or a `number`) that a function has returned; an array would take None
+    for undefined numbers.
 
     Raises
     ------

@@ -1,4 +1,6 @@
-"""Gradients of mixings: autograd takes the gradient of `Y = W X` back through the transposed operator."""
+"""Gradients of mixings: autograd takes the gradient of `Y = W X` back through the transposed
+operator.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def refuse_grad(X: object, out: object = None) -> None:
     """
     if requires_grad(X) or (out is not None and requires_grad(out)):
         raise TypeError(
-            "the tensor requires grad, and only W(X) of a plain mixer, without out, has a gradient: use "
+            "the tensor requires grad, and only W(X) of a plain mixer, without out, has a "
+            "gradient: use "
             "net.mixer(topology)(X), or pass the tensor without its history, X.detach()"
         )
 

@@ -1,4 +1,6 @@
-"""The life of a network: what all ranks make together, and free together, whatever has happened in between."""
+"""The life of a network: what all ranks make together, and free together, whatever has happened
+in between.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class Closing(Protocol):
 
 
 class Lifecycle:
-    """The communicator of a network, what lives on it, and its end; see `Network` for the parameters."""
+    """The communicator of a network, what lives on it, and its end; see `Network` for the
+    parameters.
+    """
 
     def __init__(
         self,
@@ -68,7 +72,8 @@ class Lifecycle:
         comm = MPI.COMM_WORLD if comm is None else comm
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL or comm.Is_inter():
             raise TypeError(
-                f"Network: comm is {_named(comm)}, expected an intracommunicator such as MPI.COMM_WORLD"
+                f"Network: comm is {_named(comm)}, expected an intracommunicator such as "
+                "MPI.COMM_WORLD"
             )
         check_launcher(comm)
         warn_if_not_compiled(COMPILED and (shared is not None or sys.platform != "linux"))
@@ -181,7 +186,9 @@ class Lifecycle:
         return Timeline(file, self.serial, ranks, enqueued)
 
     def close(self) -> None:
-        """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
+        """Free the communicators and datatypes of the network and of its mixers; collective, and
+        safe to repeat.
+        """
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
         if (
@@ -231,7 +238,9 @@ class Lifecycle:
             raise error
 
     def _drop(self, together: Collectives) -> None:
-        """Free what needs no call on a communicator whose ranks are one call apart; collective over another one."""
+        """Free what needs no call on a communicator whose ranks are one call apart; collective
+        over another one.
+        """
         for mixer in list(self._mixers):
             with contextlib.suppress(Exception):
                 mixer.close("broken")
@@ -273,12 +282,17 @@ class Lifecycle:
 
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)
-        return f"Network(n={self.n}, rank {self.rank} of {self.size}, agents {self.lo}:{self.hi}{closed})"
+        return (
+            f"Network(n={self.n}, rank {self.rank} of {self.size}, agents "
+            f"{self.lo}:{self.hi}{closed})"
+        )
 
 
 @atexit.register
 def _meet_all() -> None:
-    """Wait for the other ranks as in `close`, if networks have not been closed, and answer them: they may be in one more call."""
+    """Wait for the other ranks as in `close`, if networks have not been closed, and answer them:
+    they may be in one more call.
+    """
     for net in sorted({*_OPEN, *_LEFT}, key=lambda net: net._number):
         if net.size > 1 and net.comm != MPI.COMM_NULL and not MPI.Is_finalized():
             with contextlib.suppress(Exception):
@@ -293,7 +307,8 @@ def _prefix() -> str:
 def _agreed(
     comm: MPI.Intracomm, n: object, transport: str | None, windows: str | None, timeline: str
 ) -> tuple[int, str, str, int | None]:
-    """Agents, transports, pretended ranks per node, the same on all ranks; networks that all of them have left are freed.
+    """Agents, transports, pretended ranks per node, the same on all ranks; networks that all of
+    them have left are freed.
 
     Raises
     ------
@@ -346,7 +361,8 @@ def _agreed(
                 value if names is None else names[value] for value in (values[0], values[other])
             ]
             raise ValueError(
-                f"Network: {what} is {given[0]} on rank 0 and {given[1]} on rank {other}, expected the same everywhere"
+                f"Network: {what} is {given[0]} on rank 0 and {given[1]} on rank {other}, expected "
+                "the same everywhere"
             )
     serials = all_[:, 5:]
     common = set.intersection(*(set(row.tolist()) for row in abs(serials))) - {0}

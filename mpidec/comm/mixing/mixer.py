@@ -26,18 +26,21 @@ _PHASES = 64  # of a random schedule kept at a time, and of a period with commun
 
 
 class Mixer(Operator[Phase]):
-    """The operator `W` of a topology, or of a schedule of them, on a network; made by `Network.mixer`.
+    """The operator `W` of a topology, or of a schedule of them, on a network; made by
+    `Network.mixer`.
 
-    `W(X)` mixes with the operator of the current step: a static topology (or a schedule of period 1) has only one, and any
-    other schedule moves on by one step at each call.  `W.at(k)` is the operator of step k; it does not move the schedule.
+    `W(X)` mixes with the operator of the current step: a static topology (or a schedule of period
+    1) has only one, and any other schedule moves on by one step at each call.  `W.at(k)` is the
+    operator of step k; it does not move the schedule.
 
     Attributes
     ----------
     rounds : int
         Number of mixings and exchanges so far.
     messages, bytes : int
-        Rows that the agents of this rank sent to other agents, and their size; edges between two agents of one rank
-        count like all others, so that the totals over all ranks do not depend on the number of ranks.
+        Rows that the agents of this rank sent to other agents, and their size; edges between two
+        agents of one rank count like all others, so that the totals over all ranks do not depend on
+        the number of ranks.
 
     Examples
     --------
@@ -92,7 +95,8 @@ class Mixer(Operator[Phase]):
             return self._static
         if self.closed:
             raise RuntimeError(
-                f"the mixer of the {self.topology.name} topology is closed: ask its network for a new one"
+                f"the mixer of the {self.topology.name} topology is closed: ask its network for a "
+                "new one"
             )
         period = self.topology.period
         key = k if period is None else k % period
@@ -114,7 +118,9 @@ class Mixer(Operator[Phase]):
         return self._phases[key]
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
-        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
+        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see
+        `Phase.__call__`.
+        """
         phase = self._static
         if phase is None:
             phase = self._advance()
@@ -127,7 +133,8 @@ class Mixer(Operator[Phase]):
 
     @cached_property
     def T(self) -> Mixer:
-        """The mixer of the transposed topology, which gradients are mixed with; made once, and counted together with this one.
+        """The mixer of the transposed topology, which gradients are mixed with; made once, and
+        counted together with this one.
 
         Collective when it is used for the first time.
 
@@ -147,7 +154,8 @@ class Mixer(Operator[Phase]):
 
     @cached_property
     def C(self) -> Mixer:
-        """The mixer of the column-stochastic matrices of a topology of pairs, counted together with this one; else itself.
+        """The mixer of the column-stochastic matrices of a topology of pairs, counted together with
+        this one; else itself.
 
         Collective when it is used for the first time.
 

@@ -49,7 +49,9 @@ class Mixers:
         return made
 
     def agreed(self, op: str, given: TopologyLike, n: int, what: str = "") -> Topology | Schedule:
-        """The topology that is given; one that is not for `n` agents, or differs between ranks, is refused; collective."""
+        """The topology that is given; one that is not for `n` agents, or differs between ranks,
+        is refused; collective.
+        """
         with self._agreement.agreeing(op):
             topology = as_graph(given, n)
             if topology.n != n:
@@ -69,6 +71,7 @@ class Mixers:
             self._agreement.operation(op)(partial(context.comm.Iallreduce, low, high, MPI.MIN))
         if high[0] != -high[1]:
             raise ValueError(
-                f"{op}: the ranks hand in different topologies ({topology.name} here, on rank {context.rank}); every rank "
+                f"{op}: the ranks hand in different topologies ({topology.name} here, on rank "
+                f"{context.rank}); every rank "
                 "must build the same one: give random topologies the same seed everywhere"
             )

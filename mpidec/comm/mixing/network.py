@@ -52,7 +52,9 @@ ResultT = TypeVar("ResultT")
 
 
 class forwarded(Generic[P, ResultT]):
-    """A method of `net.local` that is one of the network, too; on a class, the function, with its documentation."""
+    """A method of `net.local` that is one of the network, too; on a class, the function, with
+    its documentation.
+    """
 
     def __init__(self, method: Callable[Concatenate[LocalView, P], ResultT]):
         self._method = method
@@ -71,19 +73,24 @@ class Network(NetworkOperators):
     Parameters
     ----------
     n : int, optional
-        Number of agents; one per rank by default.  Any number is allowed: a rank hosts `n / size` agents, rounded up on the
-        first ranks and down on the last; with fewer agents than ranks the last ranks host none.
+        Number of agents; one per rank by default.  Any number is allowed: a rank hosts `n / size`
+        agents, rounded up on the first ranks and down on the last; with fewer agents than ranks the
+        last ranks host none.
     comm : mpi4py.MPI.Intracomm, optional
-        `MPI.COMM_WORLD` by default.  The network works on a duplicate that it owns, so that its messages never meet yours.
+        `MPI.COMM_WORLD` by default.  The network works on a duplicate that it owns, so that its
+        messages never meet yours.
     transport : {"auto", "shared", "neighbor", "p2p"}, optional
-        How rows travel between ranks (or the environment variable `MPIDEC_TRANSPORT`): `shared` reads them where they lie in
-        the memory of the node, `neighbor` sends them by neighbourhood collectives on the distributed-graph communicator, `p2p`
-        by point-to-point messages.  `auto` takes the first between the ranks of a node and the third between nodes.
+        How rows travel between ranks (or the environment variable `MPIDEC_TRANSPORT`): `shared`
+        reads them where they lie in the memory of the node, `neighbor` sends them by neighbourhood
+        collectives on the distributed-graph communicator, `p2p` by point-to-point messages.  `auto`
+        takes the first between the ranks of a node and the third between nodes.
     windows : {"auto", "shared", "messages", "rma"}
-        How windows transfer rows (or the environment variable `MPIDEC_WINDOWS`), where `window` does not say otherwise.
+        How windows transfer rows (or the environment variable `MPIDEC_WINDOWS`), where `window`
+        does not say otherwise.
     timeline : str, optional
-        Where each rank writes what it does, and when, for Perfetto: `<timeline><rank>.json` (or the environment variable
-        `MPIDEC_TIMELINE`, or `BLUEFOG_TIMELINE`, with BlueFog's names).  On all ranks, or on none.
+        Where each rank writes what it does, and when, for Perfetto: `<timeline><rank>.json` (or the
+        environment variable `MPIDEC_TIMELINE`, or `BLUEFOG_TIMELINE`, with BlueFog's names).  On
+        all ranks, or on none.
 
     Attributes
     ----------
@@ -99,26 +106,30 @@ class Network(NetworkOperators):
     collectives : Collectives
         Small decisions of all ranks.
     context : Context
-        What objects on this network are handed: communicator, matching of calls, memory of the node, progress.
+        What objects on this network are handed: communicator, matching of calls, memory of the
+        node, progress.
     engine, matching, node : ProgressEngine, Matching, NodeMemory or None
         Parts of the context, for the drivers.
 
     Raises
     ------
     ValueError
-        On every rank, if `n` is not a whole number >= 1, or `n` or `transport` differ between ranks.
+        On every rank, if `n` is not a whole number >= 1, or `n` or `transport` differ between
+        ranks.
     RuntimeError
         If the launcher started several processes and each believes it is alone.
 
     Notes
     -----
-    For drivers and solvers' loops there are also `operation` (a call of all ranks, compared before it meets in MPI),
-    `raising_together` (an exception on one rank ends all), and `keeping`, `keeping_rows` and `wait_for_readers` (steps that
-    never change rows which they have handed to `W` need not wait for their readers); nothing else is for other packages.
+    For drivers and solvers' loops there are also `operation` (a call of all ranks, compared before
+    it meets in MPI), `raising_together` (an exception on one rank ends all), and `keeping`,
+    `keeping_rows` and `wait_for_readers` (steps that never change rows which they have handed to
+    `W` need not wait for their readers); nothing else is for other packages.
 
-    Collective over `comm`.  A context manager; `close()` frees all that the network and its mixers hold.  A network that an
-    exception leaves on all ranks is freed when they make the next one.  One thread at a time may be in a call of a network;
-    several threads need a network each, and an MPI library with `MPI_THREAD_MULTIPLE`.
+    Collective over `comm`.  A context manager; `close()` frees all that the network and its mixers
+    hold.  A network that an exception leaves on all ranks is freed when they make the next one.
+    One thread at a time may be in a call of a network; several threads need a network each, and an
+    MPI library with `MPI_THREAD_MULTIPLE`.
 
     Examples
     --------
@@ -187,33 +198,37 @@ class Network(NetworkOperators):
         return range(self.lo, self.hi)
 
     def spanning_tree(self, topology: TopologyLike, rounds: int | None = None) -> Topology:
-        """A spanning tree that the agents find by messages to their neighbours, of which alone they know.
+        """A spanning tree that the agents find by messages to their neighbours, of which alone they
+        know.
 
-        Each agent tells its neighbours the smallest number of an agent that it has heard of, the root, and its own distance from
-        it; its parent is the neighbour that is closest to the root, of several the one with the smallest number.
+        Each agent tells its neighbours the smallest number of an agent that it has heard of, the
+        root, and its own distance from it; its parent is the neighbour that is closest to the root,
+        of several the one with the smallest number.
 
         Parameters
         ----------
         topology : Topology, str, networkx graph, matrix or function
             Undirected and connected.
         rounds : int, optional
-            Number of messages over each edge, at least the diameter of the graph; by default n - 1, which suffices for any.
+            Number of messages over each edge, at least the diameter of the graph; by default n - 1,
+            which suffices for any.
 
         Returns
         -------
         Topology
-            The tree `mpidec.topology.spanning_tree(topology, ties="number")`, whatever the number of ranks, with
-            metropolis weights.
+            The tree `mpidec.topology.spanning_tree(topology, ties="number")`, whatever the number
+            of ranks, with metropolis weights.
 
         Raises
         ------
         ValueError, TypeError
-            On every rank: the graph is directed, not connected, or time-varying, or `rounds` is less than its diameter.
+            On every rank: the graph is directed, not connected, or time-varying, or `rounds` is
+            less than its diameter.
 
         Notes
         -----
-        Collective.  Three integers travel over each edge in each round.  At the end, the parents are gathered on all ranks, since
-        a `Topology` describes all agents.
+        Collective.  Three integers travel over each edge in each round.  At the end, the parents
+        are gathered on all ranks, since a `Topology` describes all agents.
 
         Examples
         --------
@@ -244,24 +259,29 @@ class Network(NetworkOperators):
         progress: bool | None = None,
         transport: str | None = None,
     ) -> Window:
-        """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any time.
+        """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any
+        time.
 
         Parameters
         ----------
         x : array, or list of arrays of one dtype
-            Of any shape, float16 to complex128, NumPy or PyTorch (also bfloat16); the same shape and dtype on all ranks.
+            Of any shape, float16 to complex128, NumPy or PyTorch (also bfloat16); the same shape
+            and dtype on all ranks.
         topology : Topology, str, networkx graph, matrix or function, optional
-            Of the ranks, or a name such as "ring"; the one that was set with `set_topology` by default.
+            Of the ranks, or a name such as "ring"; the one that was set with `set_topology` by
+            default.
         zero : bool
             Whether the slots are zeros at first, or copies of `x` (with push-sum weight 0).
         progress : bool, optional
-            Whether a thread of this rank handles the messages of ranks on other nodes while this rank computes, or is in an MPI
-            call of the program; by default where MPI has `MPI_THREAD_MULTIPLE`, which it needs.  Within a node nobody needs it,
-            and no thread is started.
+            Whether a thread of this rank handles the messages of ranks on other nodes while this
+            rank computes, or is in an MPI call of the program; by default where MPI has
+            `MPI_THREAD_MULTIPLE`, which it needs.  Within a node nobody needs it, and no thread is
+            started.
         transport : {"auto", "shared", "messages", "rma"}, optional
-            How rows travel; that of the network by default.  `shared`: ranks write to memory that all of them map, on one node.
-            `messages`: in messages of MPI.  `rma`: by one-sided calls of MPI (passive target); `mpidec doctor` says whether a
-            network adapter performs such calls itself.  `auto`: `rma` for ranks on several nodes if the adapters of all of them
+            How rows travel; that of the network by default.  `shared`: ranks write to memory that
+            all of them map, on one node. `messages`: in messages of MPI.  `rma`: by one-sided calls
+            of MPI (passive target); `mpidec doctor` says whether a network adapter performs such
+            calls itself.  `auto`: `rma` for ranks on several nodes if the adapters of all of them
             do; otherwise as `shared` on a node, and as `messages` between nodes.
 
         Returns
@@ -272,7 +292,8 @@ class Network(NetworkOperators):
         Raises
         ------
         ValueError, TypeError
-            On every rank: no topology, arrays that differ between ranks, or `shared` where ranks map no memory of each other.
+            On every rank: no topology, arrays that differ between ranks, or `shared` where ranks
+            map no memory of each other.
         RuntimeError
             On every rank: `rma`, and the MPI library cannot do it.
 
@@ -295,17 +316,20 @@ class Network(NetworkOperators):
                 topology = self.topology
             if topology is None:
                 raise ValueError(
-                    "net.window: no topology, expected one as an argument, or net.set_topology(topology) before"
+                    "net.window: no topology, expected one as an argument, or "
+                    "net.set_topology(topology) before"
                 )
             graph = as_graph(topology, self.n)
             if graph.n != self.n or graph.period != 1:
                 raise ValueError(
-                    f"net.window: the {graph.name} topology has {graph.n} agents and period {graph.period}, "
+                    f"net.window: the {graph.name} topology has {graph.n} agents and period "
+                    f"{graph.period}, "
                     f"expected a static topology of {self.n}"
                 )
             if progress and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
                 raise ValueError(
-                    "net.window: progress=True needs MPI_THREAD_MULTIPLE, which this MPI library does not offer: "
+                    "net.window: progress=True needs MPI_THREAD_MULTIPLE, which this MPI library "
+                    "does not offer: "
                     "leave it out"
                 )
             if progress is None:
@@ -334,7 +358,8 @@ class Network(NetworkOperators):
         return window
 
     def slots(self, topology: Topology, X: np.ndarray) -> Slots:
-        """Values and slots of the agents of a static topology: what windows and asynchronous methods are made of.
+        """Values and slots of the agents of a static topology: what windows and asynchronous
+        methods are made of.
 
         Parameters
         ----------
@@ -361,7 +386,9 @@ class Network(NetworkOperators):
             )
 
     def _window_messenger(self, what: str) -> WindowMessenger | None:
-        """The messages of windows, which a helper may look after, or of other slots, whose receivers are not made for that."""
+        """The messages of windows, which a helper may look after, or of other slots, whose
+        receivers are not made for that.
+        """
         if self.size > 1 and what not in self._messengers:
             self._messengers[what] = WindowMessenger(self.comm.Dup(), self.engine)
         return self._messengers.get(what)

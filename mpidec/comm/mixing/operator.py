@@ -1,4 +1,6 @@
-"""Mixers of any kind, and those that are made of another one: compressed, past faults, repeated, accelerated."""
+"""Mixers of any kind, and those that are made of another one: compressed, past faults, repeated,
+accelerated.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ _MADE = {
     "repeat": "mixes several times",
     "accelerate": "is accelerated",
 }
-# What is refused, (the last call, the next one), beside what the order refuses: what to do instead, where more is to be said.
+# What is refused, (the last call, the next one), beside what the order refuses: what to do instead,
+# where more is to be said.
 EXCLUDED = {
     **{(fault, "accelerate"): "" for fault in FAULTS},
     ("compress", "compress"): "compress once, then accelerate: W.compress(...).accelerate(K)",
@@ -61,7 +64,8 @@ EXCLUDED = {
     ("accelerate", "repeat"): "ask for all mixings at once, W.accelerate(K)",
 }
 _GENERAL = (
-    "take each at most once, in the order W.compress(codec, feedback=False).attacked(...).noisy(...), "
+    "take each at most once, in the order W.compress(codec, "
+    "feedback=False).attacked(...).noisy(...), "
     "then lossy, robust or neither, then repeat"
 )
 
@@ -106,10 +110,11 @@ Step = TypeVar("Step", bound=StepOperator, covariant=True)
 
 
 class Operator(ABC, Generic[Step]):
-    """Abstract base of the mixers: `Y = W(X)` replaces each agent's row by an average of its neighbours' rows.
+    """Abstract base of the mixers: `Y = W(X)` replaces each agent's row by an average of its
+    neighbours' rows.
 
-    `W(X)` uses the operator of the current step and moves on to the next step; `W.at(k)` is the operator of step k and
-    changes nothing.
+    `W(X)` uses the operator of the current step and moves on to the next step; `W.at(k)` is the
+    operator of step k and changes nothing.
 
     Parameters
     ----------
@@ -117,7 +122,8 @@ class Operator(ABC, Generic[Step]):
     agents : range
         The agents on this rank.
     counts
-        Counters `rounds`, `messages` and `bytes`: one object, shared by a mixer and all mixers made of it.
+        Counters `rounds`, `messages` and `bytes`: one object, shared by a mixer and all mixers made
+        of it.
 
     Attributes
     ----------
@@ -126,7 +132,8 @@ class Operator(ABC, Generic[Step]):
     codec : Codec or None
         With which the rows are encoded.
     feedback : bool
-        Whether the mixer remembers rows from step to step (error feedback): then `memory()` belongs in a checkpoint.
+        Whether the mixer remembers rows from step to step (error feedback): then `memory()` belongs
+        in a checkpoint.
     """
 
     layer: str = ""  # the last of the calls that made it of the mixer of the topology
@@ -152,7 +159,9 @@ class Operator(ABC, Generic[Step]):
         """The operator of step `k`."""
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
-        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
+        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see
+        `Phase.__call__`.
+        """
         return self._advance()(X, out)
 
     def start(self, X: RowsT, out: RowsT | None = None) -> Pending:
@@ -178,15 +187,17 @@ class Operator(ABC, Generic[Step]):
         ----------
         codec : {"identity", "float16", "bfloat16", "blockwise8", "qsgd", "top_k", "rand_k"} or Codec
         feedback : bool, optional
-            Whether neighbours remember an estimate of each row and receive only its changes; by default, if the codec is lossy
-            and the topology is static.  Without it the rows themselves are rounded: an exact method ends at a distance
-            proportional to the rounding errors of its rows.
+            Whether neighbours remember an estimate of each row and receive only its changes; by
+            default, if the codec is lossy and the topology is static.  Without it the rows
+            themselves are rounded: an exact method ends at a distance proportional to the rounding
+            errors of its rows.
         gamma : float, optional
             Step towards the neighbours, in (0, 1].
         seed : int, optional
             Seed of the codec's random numbers, by default 0; a `Codec` has its own.
         **options
-            Parameters of the codec, such as `fraction=0.01` or `k=100`, `levels` and `bucket`, `block`.
+            Parameters of the codec, such as `fraction=0.01` or `k=100`, `levels` and `bucket`,
+            `block`.
 
         Raises
         ------
@@ -207,7 +218,8 @@ class Operator(ABC, Generic[Step]):
         return Compressed(self, made, None if feedback is None else bool(feedback), gamma)
 
     def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
-        """K mixings in one call, combined so that they average better than K separate ones; see `accelerated.Acceleration`.
+        """K mixings in one call, combined so that they average better than K separate ones; see
+        `accelerated.Acceleration`.
 
         Parameters
         ----------
@@ -218,7 +230,8 @@ class Operator(ABC, Generic[Step]):
         Raises
         ------
         ValueError
-            If the mixer is made of another one that is not compressed, or the codec sends only a few entries of a row.
+            If the mixer is made of another one that is not compressed, or the codec sends only a
+            few entries of a row.
 
         Examples
         --------
@@ -240,13 +253,15 @@ class Operator(ABC, Generic[Step]):
         Parameters
         ----------
         messages : float, array of bool or callable
-            The probability of each message to be lost; the lost messages, `[step, receiver, sender]` (for graphs that divide
-            the columns `[step, graph, receiver, sender]`), none after the last step; or a function of (step, receivers,
-            senders) that returns which are lost, for arrays of agents.
+            The probability of each message to be lost; the lost messages, `[step, receiver,
+            sender]` (for graphs that divide the columns `[step, graph, receiver, sender]`), none
+            after the last step; or a function of (step, receivers, senders) that returns which are
+            lost, for arrays of agents.
         seed : int
             Of the draws for a probability: they belong to the seed, the step and the edge.
         fill : {"renormalize", "own", "zero"}
-            What takes the place of a lost row in an average: the others, whose weights grow; the agent's own row; or zeros.
+            What takes the place of a lost row in an average: the others, whose weights grow; the
+            agent's own row; or zeros.
 
         Examples
         --------
@@ -268,9 +283,10 @@ class Operator(ABC, Generic[Step]):
         Parameters
         ----------
         attacks : dict
-            What these agents send: "sign_flip", -1 times their row; a number, in all entries (`math.nan`, too); or what a
-            function of (step, agent, row) returns, which is called for each row that the agent sends to a neighbour.  If the
-            function has a fourth parameter `receiver`, it is told the neighbour: to each one it may send another row.
+            What these agents send: "sign_flip", -1 times their row; a number, in all entries
+            (`math.nan`, too); or what a function of (step, agent, row) returns, which is called for
+            each row that the agent sends to a neighbour.  If the function has a fourth parameter
+            `receiver`, it is told the neighbour: to each one it may send another row.
 
         Examples
         --------
@@ -318,12 +334,14 @@ class Operator(ABC, Generic[Step]):
         Parameters
         ----------
         rule : {"clip", "trimmed_mean"} or callable
-            Self-centred clipping (ClippedGossip); the coordinate-wise trimmed mean; or a function of the agent's row (d,), the rows
-            of its neighbours (degree, d) in ascending order of the agents, and their weights (degree,).
+            Self-centred clipping (ClippedGossip); the coordinate-wise trimmed mean; or a function
+            of the agent's row (d,), the rows of its neighbours (degree, d) in ascending order of
+            the agents, and their weights (degree,).
         tau : float, optional
             clip: the radius; a difference to a neighbour's row that is longer is shortened to it.
         delta : float, optional
-            clip: a bound on the weight of the wrong neighbours of an agent, from which the radius follows, instead of `tau`.
+            clip: a bound on the weight of the wrong neighbours of an agent, from which the radius
+            follows, instead of `tau`.
         trim : int, optional
             trimmed_mean: how many values of the neighbours are left out at both ends, by default 1.
 
@@ -376,8 +394,10 @@ class Operator(ABC, Generic[Step]):
             )
         if self.feedback and call in FAULTS:
             raise ValueError(
-                f"{call}: neighbours must have the same estimates of a row, which error feedback builds up from what "
-                f'arrives: take a codec without it, W.compress("blockwise8", feedback=False).{call}(...)'
+                f"{call}: neighbours must have the same estimates of a row, which error feedback "
+                "builds up from what "
+                'arrives: take a codec without it, W.compress("blockwise8", '
+                f"feedback=False).{call}(...)"
             )
 
     @property
@@ -414,20 +434,27 @@ class Operator(ABC, Generic[Step]):
         return int(self.counts.bytes)
 
     def gamma(self, d: int) -> float:
-        r"""The :math:`\gamma` for which the mixer is close to :math:`I + \gamma (W - I)` on rows of `d` entries."""
+        r"""The :math:`\gamma` for which the mixer is close to :math:`I + \gamma (W - I)` on rows
+        of `d` entries.
+        """
         return 1.0
 
     @property
     def disturbance(self) -> str:
-        """What moves the limit of exact methods, such as "10 % of the messages are lost"; empty if nothing does."""
+        """What moves the limit of exact methods, such as "10 % of the messages are lost"; empty
+        if nothing does.
+        """
         return ""
 
     def memory(self) -> dict[str, np.ndarray]:
-        """Rows remembered from step to step, by name: arrays `(m, ...)` of the local agents.  Collective."""
+        """Rows remembered from step to step, by name: arrays `(m, ...)` of the local agents.
+        Collective.
+        """
         return {}
 
     def recall(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Continue with the `memory` of an equal mixer, which may have run on another number of ranks.  Collective.
+        """Continue with the `memory` of an equal mixer, which may have run on another number of
+        ranks.  Collective.
 
         Raises
         ------
@@ -436,7 +463,8 @@ class Operator(ABC, Generic[Step]):
         """
         if memory:
             raise ValueError(
-                f"a mixer without error feedback has no memory, got {', '.join(sorted(memory))}: compress it with "
+                f"a mixer without error feedback has no memory, got {', '.join(sorted(memory))}: "
+                "compress it with "
                 "the codec and the feedback of the mixer that the memory comes from"
             )
 
@@ -507,12 +535,14 @@ class Wrapped(Operator[Step]):
 
 
 class Channel(Wrapped[StepOperator]):
-    """A mixer whose rows meet faults on their way over the edges; made by `attacked`, `noisy`, `lossy` and `robust`.
+    """A mixer whose rows meet faults on their way over the edges; made by `attacked`, `noisy`,
+    `lossy` and `robust`.
 
     Parameters
     ----------
     W : Operator
-        A mixer, compressed (without error feedback) or not; or a `Channel`, whose faults come first.
+        A mixer, compressed (without error feedback) or not; or a `Channel`, whose faults come
+        first.
     faults : sequence of Fault
         In the order in which the rows meet them.
     """
@@ -568,7 +598,8 @@ class Channel(Wrapped[StepOperator]):
 
 
 class Compressed(Wrapped[CompressedPhase]):
-    """A mixer whose rows are sent encoded by a codec; made by `compress`.  See `compressed.Compression`.
+    """A mixer whose rows are sent encoded by a codec; made by `compress`.  See
+    `compressed.Compression`.
 
     Parameters
     ----------
@@ -631,7 +662,8 @@ class Compressed(Wrapped[CompressedPhase]):
         return self._compression.step_size(d)
 
     def memory(self) -> dict[str, np.ndarray]:
-        r""":math:`\hat X` of the local agents, by "call_d_dtype", or "C_call_d_dtype": arrays (m, d); empty without feedback.
+        r""":math:`\hat X` of the local agents, by "call_d_dtype", or "C_call_d_dtype": arrays (m,
+        d); empty without feedback.
 
         Notes
         -----
@@ -640,12 +672,14 @@ class Compressed(Wrapped[CompressedPhase]):
         return self._compression.save()
 
     def recall(self, memory: Mapping[str, np.ndarray]) -> None:
-        r"""Continue with the :math:`\hat X` that `memory` returned, perhaps on another number of ranks.
+        r"""Continue with the :math:`\hat X` that `memory` returned, perhaps on another number of
+        ranks.
 
         Raises
         ------
         ValueError
-            If the mixer works without feedback and `memory` is not empty, or an array does not have the local agents' rows.
+            If the mixer works without feedback and `memory` is not empty, or an array does not have
+            the local agents' rows.
 
         Notes
         -----
@@ -671,7 +705,8 @@ class Repeated(Wrapped[RepeatedPhase]):
 
     Notes
     -----
-    Sent per call: S rows to each neighbour, one after the other; `start` returns once the last of them is under way.
+    Sent per call: S rows to each neighbour, one after the other; `start` returns once the last of
+    them is under way.
     """
 
     layer = "repeat"
@@ -727,15 +762,18 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         super().__init__(W)
         if W.codec is not None and W.codec.feedback:
             raise ValueError(
-                f"{W.codec!r} sends too little of a row for acceleration, which would amplify its errors: take "
-                'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration'
+                f"{W.codec!r} sends too little of a row for acceleration, which would amplify its "
+                "errors: take "
+                'compress("blockwise8"), "qsgd" or "float16", or mix more often without '
+                "acceleration"
             )
         self._acceleration = made = Acceleration.of(W.topology, K, method)
         self.K, self.method, self.s = made.K, made.method, made.s
         worst = self.contraction(1 << 20)
         if worst >= 1 + 1e-12:
             warnings.warn(
-                f"{self.K} mixings of {method} over the {W.topology.name} topology may amplify disagreement by "
+                f"{self.K} mixings of {method} over the {W.topology.name} topology may amplify "
+                "disagreement by "
                 f'{worst:.3g}: take method="chebyshev" or more mixings',
                 RuntimeWarning,
                 stacklevel=3,
@@ -754,9 +792,13 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         return AcceleratedPhase(self.W.at(k), k, self.at, self.omegas)
 
     def omegas(self, d: int) -> tuple[float, ...]:
-        r""":math:`\omega_1, ..., \omega_K` for rows of `d` entries; d matters only over a compressed mixer."""
+        r""":math:`\omega_1, ..., \omega_K` for rows of `d` entries; d matters only over a
+        compressed mixer.
+        """
         return self._acceleration.omegas(self.W.gamma(d))
 
     def contraction(self, d: int = 1) -> float:
-        r""":math:`\max |P_K(\lambda)|` over :math:`|\lambda| \le s`: upper bound of what one call leaves of a disagreement."""
+        r""":math:`\max |P_K(\lambda)|` over :math:`|\lambda| \le s`: upper bound of what one
+        call leaves of a disagreement.
+        """
         return self._acceleration.contraction(self.W.gamma(d))

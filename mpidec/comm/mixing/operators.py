@@ -36,17 +36,20 @@ class NetworkOperators(NetworkReductions):
         Raises
         ------
         ValueError, TypeError
-            On every rank, if there is no such topology, if it is not for `n` agents, or if the ranks hand in different ones.
+            On every rank, if there is no such topology, if it is not for `n` agents, or if the
+            ranks hand in different ones.
 
         Notes
         -----
-        Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for each topology of the
-        schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
+        Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for
+        each topology of the schedule; one with a period of more than 64 steps, or none, uses
+        point-to-point messages.
         """
         return self.mixers.make(self.mixers.agreed("net.mixer", topology, self.n))
 
     def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = None, like: Any = None) -> Any:
-        """Rows for the local agents, uninitialized: shape `(m, *shape)`, in memory where mixing is cheapest.
+        """Rows for the local agents, uninitialized: shape `(m, *shape)`, in memory where mixing is
+        cheapest.
 
         Parameters
         ----------
@@ -63,15 +66,17 @@ class NetworkOperators(NetworkReductions):
         return empty((self.m, *shape), np.float64 if dtype is None else dtype)
 
     def memory(self) -> AbstractContextManager[None]:
-        """A context in which NumPy allocates large arrays (16 KB and more) in memory where mixing is cheapest.
+        """A context in which NumPy allocates large arrays (16 KB and more) in memory where mixing
+        is cheapest.
 
-        Temporaries then lie where neighbours read them in place, and in memory that has been used before, so that they cost no
-        page faults.  `solve` runs in this context.  Arrays may outlive the context and the network.
+        Temporaries then lie where neighbours read them in place, and in memory that has been used
+        before, so that they cost no page faults.  `solve` runs in this context.  Arrays may outlive
+        the context and the network.
 
         Notes
         -----
-        The context belongs to the current thread (or task); leave it in the function that has entered it.  Where the package was
-        installed without a compiler it does nothing.
+        The context belongs to the current thread (or task); leave it in the function that has
+        entered it.  Where the package was installed without a compiler it does nothing.
 
         Examples
         --------
@@ -85,7 +90,9 @@ class NetworkOperators(NetworkReductions):
 
     @contextmanager
     def keeping_rows(self) -> Iterator[None]:
-        """A context in which rows that are handed to `W(X)` are never changed afterwards: no mixing waits until they are read."""
+        """A context in which rows that are handed to `W(X)` are never changed afterwards: no
+        mixing waits until they are read.
+        """
         node = None if self.node is None else self.node.node
         if node is None:
             yield
@@ -98,7 +105,9 @@ class NetworkOperators(NetworkReductions):
             node.late = before
 
     def keeping(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """A solver's step that never changes rows that it has handed to `W`; leave with `wait_for_readers`."""
+        """A solver's step that never changes rows that it has handed to `W`; leave with
+        `wait_for_readers`.
+        """
         node = None if self.node is None else self.node.node
         if node is None:
             return step

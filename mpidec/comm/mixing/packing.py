@@ -53,7 +53,9 @@ class Pack(NamedTuple):
 
 
 def pack(arrays: Sequence[tuple[np.ndarray, Restore] | None]) -> list[Pack]:
-    """Packs of the arrays (m, d) of each dtype, in the order in which the dtypes come; None leaves a place out."""
+    """Packs of the arrays (m, d) of each dtype, in the order in which the dtypes come; None
+    leaves a place out.
+    """
     groups: dict[np.dtype, list[int]] = {}
     for place, pair in enumerate(arrays):
         if pair is not None:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class OneCall(Protocol):
-    """A whole mixing in one compiled call; None, and nothing has happened, if it takes another way."""
+    """A whole mixing in one compiled call; None, and nothing has happened, if it takes another
+    way.
+    """
 
     def __call__(self, X: RowsT, out: RowsT | None, /) -> RowsT | None: ...
 
@@ -41,7 +43,8 @@ class Phase(EdgeExchange):
 
     .. math:: Y_i = W_{ii} X_i + \sum_{j \in N_i} W_{ij} X_j
 
-    Each sum is taken in ascending order of the agents, so that it has the same bits on any number of ranks.
+    Each sum is taken in ascending order of the agents, so that it has the same bits on any number
+    of ranks.
 
     Parameters
     ----------
@@ -52,8 +55,8 @@ class Phase(EdgeExchange):
     counts : Counts
         Counters of what is sent.
     at, transposed, columns : callable
-        `at(k)`: the operator of another step; `transposed(k)`: that of a step of the transposed topologies; `columns(k)`: that
-        of a step of the column-stochastic matrices of pairs.
+        `at(k)`: the operator of another step; `transposed(k)`: that of a step of the transposed
+        topologies; `columns(k)`: that of a step of the column-stochastic matrices of pairs.
     periodic : bool
         Whether the phase comes again.
     kinds : dict
@@ -142,12 +145,14 @@ class Phase(EdgeExchange):
         Parameters
         ----------
         X : array (m, ...), or a sequence or dict of such
-            Rows of the local agents: NumPy, PyTorch or CuPy, also bfloat16.  Never modified.  Arrays of a dict are matched by
-            their names.  Rows on a device are copied through the host, unless there is only one rank, or MPI takes device arrays
-            (`MPIDEC_GPU_MPI`) and no node has two ranks.
+            Rows of the local agents: NumPy, PyTorch or CuPy, also bfloat16.  Never modified.
+            Arrays of a dict are matched by their names.  Rows on a device are copied through the
+            host, unless there is only one rank, or MPI takes device arrays (`MPIDEC_GPU_MPI`) and
+            no node has two ranks.
         out : array, optional
-            Where the rows go: C-contiguous, kind, shape and dtype of `X`, not overlapping it.  If `out` alone is wrong, the mixing
-            takes place before the call raises, so that all ranks stay in step.
+            Where the rows go: C-contiguous, kind, shape and dtype of `X`, not overlapping it.  If
+            `out` alone is wrong, the mixing takes place before the call raises, so that all ranks
+            stay in step.
 
         Returns
         -------
@@ -156,16 +161,19 @@ class Phase(EdgeExchange):
 
         Notes
         -----
-        If a tensor of PyTorch requires grad, so does its result: the backward pass mixes the gradient with the transpose of W.
-        That is collective, like the mixing itself: the same tensors must require grad on all ranks, and every rank must call
-        `backward` equally often and in the same order, with a loss that depends on its rows.  `out`, `start`, compressed and
+        If a tensor of PyTorch requires grad, so does its result: the backward pass mixes the
+        gradient with the transpose of W. That is collective, like the mixing itself: the same
+        tensors must require grad on all ranks, and every rank must call `backward` equally often
+        and in the same order, with a loss that depends on its rows.  `out`, `start`, compressed and
         accelerated mixers have no gradient and refuse such tensors.
         """
         Y = self.mix(X, out)
         return self.mix_any(X, out) if Y is None else Y
 
     def mix_any(self, X: RowsT, out: RowsT | None = None) -> RowsT:
-        """`W X` of arrays of any kind: of arrays of numbers of the host in one call, of others by `start`."""
+        """`W X` of arrays of any kind: of arrays of numbers of the host in one call, of others
+        by `start`.
+        """
         Y: RowsT | None = None
         if isinstance(X, np.ndarray):
             Y = self._mix_array(X, out)
@@ -180,7 +188,8 @@ class Phase(EdgeExchange):
         return Y
 
     def _mix_array(self, X: np.ndarray, out: object, half: bool = False) -> Any:
-        """`W X` of an array in C order, as a matrix; None, and nothing has happened, if it takes another way.
+        """`W X` of an array in C order, as a matrix; None, and nothing has happened, if it takes
+        another way.
 
         `half`: the array holds the bits of bfloat16.
         """
@@ -235,8 +244,9 @@ class Phase(EdgeExchange):
     def start(self, X: RowsT, out: RowsT | None = None) -> Pending:
         """Begin to mix `X`, and return at once; `wait()` on the result returns the mixed rows.
 
-        Any number of mixings may be under way and be waited for in any order; all ranks start them in the same order.  In
-        shared memory, a mixing is completed at the latest when the 64th one after it is started.
+        Any number of mixings may be under way and be waited for in any order; all ranks start them
+        in the same order.  In shared memory, a mixing is completed at the latest when the 64th one
+        after it is started.
         """
         with self._context.engine:
             try:
@@ -249,7 +259,9 @@ class Phase(EdgeExchange):
                 raise
 
     def _participate(self, X: object, out: object, error: Exception) -> bool:
-        """Mix nevertheless where `out` alone is wrong, so that all ranks stay in step; whether that was so."""
+        """Mix nevertheless where `out` alone is wrong, so that all ranks stay in step; whether
+        that was so.
+        """
         if out is None or isinstance(error, MemoryError):
             return False
         try:
@@ -329,9 +341,11 @@ class Phase(EdgeExchange):
     def _start_rows(
         self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: str
     ) -> Pending:
-        """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what `restore` makes of it.
+        """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what
+        `restore` makes of it.
 
-        `shape` is that of a row before it was flattened, in words, which must be the same on all ranks.
+        `shape` is that of a row before it was flattened, in words, which must be the same on all
+        ranks.
         """
         out = empty(rows.shape, rows.dtype) if target is None else target
         X, Y, carrier = rows, out, self._transport

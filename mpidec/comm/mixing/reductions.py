@@ -1,4 +1,6 @@
-"""Reductions of a network: sums over all agents, rows to and from rank 0, and decisions of all ranks."""
+"""Reductions of a network: sums over all agents, rows to and from rank 0, and decisions of all
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,19 @@ if TYPE_CHECKING:
 
 
 class NetworkReductions(Lifecycle):
-    """Sums, gathers and agreements over all ranks of a network, which are compared before they meet in MPI."""
+    """Sums, gathers and agreements over all ranks of a network, which are compared before they
+    meet in MPI.
+    """
 
     agreement: Agreement
 
     @property
     def check(self) -> Checked:
-        """Whether ranks compare what they are going to send, when it is of another kind than before; True by default.
+        """Whether ranks compare what they are going to send, when it is of another kind than
+        before; True by default.
 
-        With "all", calls with lists of neighbours compare those of all ranks, each time; see `local.view.LocalView`.
+        With "all", calls with lists of neighbours compare those of all ranks, each time; see
+        `local.view.LocalView`.
         """
         return self.matching.check
 
@@ -45,12 +51,13 @@ class NetworkReductions(Lifecycle):
         Raises
         ------
         ValueError, TypeError
-            On every rank: rows of different kinds, a wrong number of rows, entries that are no numbers.
+            On every rank: rows of different kinds, a wrong number of rows, entries that are no
+            numbers.
 
         Notes
         -----
-        Each rank sums a slice of the columns over all agents in their order: an `Alltoallv` and an `Allgatherv` of
-        about one row per agent.
+        Each rank sums a slice of the columns over all agents in their order: an `Alltoallv` and an
+        `Allgatherv` of about one row per agent.
         """
         return self._sum("net.sum", X)
 
@@ -111,7 +118,8 @@ class NetworkReductions(Lifecycle):
         Raises
         ------
         ValueError, TypeError
-            On every rank: rows of different kinds, a wrong number of rows, entries that are no numbers.
+            On every rank: rows of different kinds, a wrong number of rows, entries that are no
+            numbers.
         """
         return self.gather_rows(X, self.partition.counts())
 
@@ -125,7 +133,8 @@ class NetworkReductions(Lifecycle):
             if rows.ndim == 0 or (counts is not None and len(rows) != counts[self.rank]):
                 raise ValueError(
                     f"rank {self.rank}: rows have shape {rows.shape}, expected "
-                    f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent on the rank"
+                    f"({'m' if counts is None else counts[self.rank]}, ...): one row for each "
+                    "agent on the rank"
                 )
         if self.size == 1:
             return np.array(rows)
@@ -160,7 +169,8 @@ class NetworkReductions(Lifecycle):
                 whole = np.ascontiguousarray(native(stack, "biufcSUV"))
                 if whole.ndim == 0 or len(whole) != counts.sum():
                     raise ValueError(
-                        f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one row for each agent"
+                        f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one "
+                        "row for each agent"
                     )
         if self.size == 1:
             return whole
@@ -174,13 +184,17 @@ class NetworkReductions(Lifecycle):
         return rows
 
     def agreeing(self, op: str) -> AbstractContextManager[None]:
-        """A context of all ranks: if one refuses its arguments in it, all raise the error of the lowest such rank."""
+        """A context of all ranks: if one refuses its arguments in it, all raise the error of the
+        lowest such rank.
+        """
         return self.agreement.agreeing(op)
 
     def operation(
         self, op: str, signature: str = ""
     ) -> Callable[[Callable[[], MPI.Request]], None]:
-        """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
+        """Begin a call of all ranks, after they have agreed on its signature once; the function
+        that completes its requests.
+        """
         return self.agreement.operation(op, signature)
 
     def agree(self, error: Exception | None = None) -> None:
@@ -194,7 +208,9 @@ class NetworkReductions(Lifecycle):
 
     @contextmanager
     def raising_together(self) -> Iterator[None]:
-        """A context that an exception on one rank ends on all ranks, each in its next wait; the network is out of step then."""
+        """A context that an exception on one rank ends on all ranks, each in its next wait; the
+        network is out of step then.
+        """
         try:
             yield
         except Exception as error:
@@ -208,7 +224,8 @@ class NetworkReductions(Lifecycle):
             rows = native(X, "biufc")
             if rows.ndim == 0 or len(rows) != self.m:
                 raise ValueError(
-                    f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each "
+                    f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): "
+                    "one row for each "
                     "agent on the rank"
                 )
         except (TypeError, ValueError) as error:

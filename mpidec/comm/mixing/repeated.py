@@ -57,7 +57,8 @@ class RepeatedPhase(WrappedPhase):
         ValueError
         """
         raise ValueError(
-            "a mixer that mixes several times in one step computes averages only, and this solver sends a different row to "
+            "a mixer that mixes several times in one step computes averages only, and this solver "
+            "sends a different row to "
             "each neighbour: give it the mixer without repeat"
         )
 
@@ -69,6 +70,7 @@ class RepeatedPhase(WrappedPhase):
         ValueError
         """
         raise ValueError(
-            "a mixer that mixes several times in one step does not know the diagonal of the product, which this solver "
+            "a mixer that mixes several times in one step does not know the diagonal of the "
+            "product, which this solver "
             "needs: give it the mixer without repeat"
         )

@@ -29,9 +29,9 @@ class Clip:
     tau : float, optional
         The radius.
     delta : float, optional
-        Bound on the weight of the wrong neighbours of an agent, instead of `tau`: then :math:`\tau^2 = \frac 1 \delta \sum_{j \in
-        S} w_j \|x_j - x\|^2` in each mixing, over the fewest closest neighbours S whose weights, with the agent's own, reach
-        :math:`1 - \delta`.
+        Bound on the weight of the wrong neighbours of an agent, instead of `tau`: then
+        :math:`\tau^2 = \frac 1 \delta \sum_{j \in S} w_j \|x_j - x\|^2` in each mixing, over the
+        fewest closest neighbours S whose weights, with the agent's own, reach :math:`1 - \delta`.
 
     Notes
     -----
@@ -39,7 +39,8 @@ class Clip:
 
     References
     ----------
-    L. He, S. P. Karimireddy, M. Jaggi, "Byzantine-robust decentralized learning via ClippedGossip", arXiv:2202.01545 (2022).
+    L. He, S. P. Karimireddy, M. Jaggi, "Byzantine-robust decentralized learning via ClippedGossip",
+    arXiv:2202.01545 (2022).
 
     Examples
     --------
@@ -54,7 +55,8 @@ class Clip:
     def __post_init__(self) -> None:
         if (self.tau is None) == (self.delta is None):
             raise ValueError(
-                "robust: clip needs either tau, the radius, or delta, a bound on the weight of the wrong neighbours of an "
+                "robust: clip needs either tau, the radius, or delta, a bound on the weight of the "
+                "wrong neighbours of an "
                 'agent: W.robust("clip", delta=0.2)'
             )
         if self.tau is not None:
@@ -86,8 +88,8 @@ def _radius(norms: np.ndarray, w: np.ndarray, delta: float) -> float:
 class TrimmedMean:
     r"""Coordinate-wise trimmed mean.
 
-    In each entry, the `trim` largest and the `trim` smallest values of the neighbours are left out; the mean is that of the others
-    and the agent's own, with equal weights.
+    In each entry, the `trim` largest and the `trim` smallest values of the neighbours are left out;
+    the mean is that of the others and the agent's own, with equal weights.
 
     Parameters
     ----------
@@ -95,13 +97,13 @@ class TrimmedMean:
 
     Notes
     -----
-    Every agent needs more than 2 `trim` neighbours; in a step of a schedule in which it has no more, it keeps its row.  An
-    undefined entry counts as the largest one.
+    Every agent needs more than 2 `trim` neighbours; in a step of a schedule in which it has no
+    more, it keeps its row.  An undefined entry counts as the largest one.
 
     References
     ----------
-    C. Fang, Z. Yang, W. U. Bajwa, "BRIDGE: Byzantine-resilient decentralized gradient descent", IEEE Trans. Signal and
-    Information Processing over Networks 8 (2022).
+    C. Fang, Z. Yang, W. U. Bajwa, "BRIDGE: Byzantine-resilient decentralized gradient descent",
+    IEEE Trans. Signal and Information Processing over Networks 8 (2022).
 
     Examples
     --------
@@ -150,9 +152,9 @@ class Robust(Fault):
 
     Notes
     -----
-    Sent per call: as without the rule.  The average of all agents is not preserved, and the mixing is not linear: exact methods
-    lose their exactness to the extent that rows are clipped or left out.  Where several arrays are mixed, the rule takes each by
-    itself.
+    Sent per call: as without the rule.  The average of all agents is not preserved, and the mixing
+    is not linear: exact methods lose their exactness to the extent that rows are clipped or left
+    out.  Where several arrays are mixed, the rule takes each by itself.
     """
 
     rule: RobustRule
@@ -190,7 +192,8 @@ class Robust(Fault):
             check.choice(rule, "robust: rule", RULES)
         if (not clip and (tau, delta) != (None, None)) or (not mean and trim is not None):
             raise ValueError(
-                f"robust: {rule!r} takes {'no trim' if clip else 'no tau and no delta' if mean else 'no parameters'}: "
+                f"robust: {rule!r} takes "
+                f"{'no trim' if clip else 'no tau and no delta' if mean else 'no parameters'}: "
                 "tau and delta belong to clip, trim to trimmed_mean"
             )
         if callable(rule):
@@ -206,8 +209,10 @@ class Robust(Fault):
         """
         if topology.kind not in ("doubly", "row"):
             raise ValueError(
-                f"robust: W of the {topology.name} topology is not row-stochastic ({topology.kind}), and a robust "
-                'average needs rows that sum to 1: take weights="metropolis", and a solver for doubly stochastic W'
+                f"robust: W of the {topology.name} topology is not row-stochastic "
+                f"({topology.kind}), and a robust "
+                'average needs rows that sum to 1: take weights="metropolis", and a solver for '
+                "doubly stochastic W"
             )
         trim = self.rule.trim if isinstance(self.rule, TrimmedMean) and static else 0
         if not trim:
@@ -217,6 +222,8 @@ class Robust(Fault):
         least = int(degrees.argmin())
         if degrees[least] <= 2 * trim:
             raise ValueError(
-                f"robust: agent {least} of the {topology.name} topology has {degrees[least]} neighbours, and trimmed_mean with "
-                f"trim={trim} leaves out {2 * trim}: take a graph with more edges, a smaller trim, or clip"
+                f"robust: agent {least} of the {topology.name} topology has {degrees[least]} "
+                "neighbours, and trimmed_mean with "
+                f"trim={trim} leaves out {2 * trim}: take a graph with more edges, a smaller trim, "
+                "or clip"
             )

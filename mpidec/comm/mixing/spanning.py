@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 
 def flood(W: StepOperator, topology: Topology, agents: range, rounds: int) -> np.ndarray:
-    """Return what the local agents know after so many rounds of messages: root, distance and parent.
+    """Return what the local agents know after so many rounds of messages: root, distance and
+    parent.
 
-    Each agent knows a root, its distance from it and its parent: at first itself, 0 and itself.  In each round it tells its
-    neighbours the root and the distance, and takes the least (root, distance + 1, neighbour) that it hears if this is less than
-    what it knows.  After as many rounds as the diameter, the root is agent 0 everywhere and the distances are right.
+    Each agent knows a root, its distance from it and its parent: at first itself, 0 and itself.  In
+    each round it tells its neighbours the root and the distance, and takes the least (root,
+    distance + 1, neighbour) that it hears if this is less than what it knows.  After as many rounds
+    as the diameter, the root is agent 0 everywhere and the distances are right.
     """
     own = np.arange(agents.start, agents.stop)
     known: np.ndarray = np.c_[own, np.zeros_like(own), own]
@@ -37,7 +39,8 @@ def found_tree(known: np.ndarray, topology: Topology, rounds: int) -> Topology:
     unaware = np.flatnonzero(known[:, 0])
     if len(unaware):
         raise ValueError(
-            f"net.spanning_tree: agent {unaware[0]} has not heard of agent 0 after {rounds} rounds: {topology.name} has "
+            f"net.spanning_tree: agent {unaware[0]} has not heard of agent 0 after {rounds} "
+            f"rounds: {topology.name} has "
             "a larger diameter or is not connected (rounds=None suffices for any connected graph)"
         )
     return tree_of_parents(known[:, 2])

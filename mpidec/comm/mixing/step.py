@@ -41,7 +41,9 @@ class StepOperator(ABC):
 
     @property
     def parts(self) -> Sequence[StepOperator]:
-        """The operators of the graphs among which the columns of a row are divided: this one, if there is one graph."""
+        """The operators of the graphs among which the columns of a row are divided: this one, if
+        there is one graph.
+        """
         return [self]
 
     @property
@@ -64,7 +66,9 @@ class StepOperator(ABC):
         """The operator of step `k`."""
 
     def gamma(self, d: int) -> float:
-        """The step towards the neighbours of a compressed mixing of rows of `d` entries; 1 without a codec."""
+        """The step towards the neighbours of a compressed mixing of rows of `d` entries; 1
+        without a codec.
+        """
         return 1.0
 
     @abstractmethod
@@ -77,11 +81,15 @@ class StepOperator(ABC):
 
     @abstractmethod
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
-        """Take no part in a mixing, or in another operation, so that the neighbours do not wait for this rank."""
+        """Take no part in a mixing, or in another operation, so that the neighbours do not wait
+        for this rank.
+        """
 
     @contextmanager
     def _propagate_errors(self, op: str = "W(X)") -> Iterator[None]:
-        """A context whose errors also reach the neighbours, since this rank takes no part in what they begin."""
+        """A context whose errors also reach the neighbours, since this rank takes no part in
+        what they begin.
+        """
         try:
             yield
         except (TypeError, ValueError, MemoryError) as error:
@@ -91,7 +99,9 @@ class StepOperator(ABC):
 
     @abstractmethod
     def to_edges(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges, ...)`."""
+        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges,
+        ...)`.
+        """
 
     @abstractmethod
     def exchange(self, M: np.ndarray) -> np.ndarray:
@@ -138,12 +148,14 @@ class EdgeOperator(StepOperator):
         Parameters
         ----------
         M : array (out-edges, ...)
-            A row for each edge out of the local agents, sorted by sender, then receiver (the order of `to_edges`).
+            A row for each edge out of the local agents, sorted by sender, then receiver (the order
+            of `to_edges`).
 
         Returns
         -------
         array (in-edges, ...)
-            The row that arrived over each edge into the local agents, sorted by receiver, then sender.
+            The row that arrived over each edge into the local agents, sorted by receiver, then
+            sender.
 
         Raises
         ------
@@ -164,8 +176,12 @@ class EdgeOperator(StepOperator):
 
     @abstractmethod
     def edge_rows(self, M: ArrayT) -> tuple[np.ndarray, str, Restore[ArrayT]]:
-        """The rows of `exchange`, checked, on the host; their format, and what makes results of the kind of `M`."""
+        """The rows of `exchange`, checked, on the host; their format, and what makes results of
+        the kind of `M`.
+        """
 
     @abstractmethod
     def carry(self, rows: np.ndarray) -> np.ndarray:
-        """Send a row over each edge, as `exchange` does: checked rows of the host, C-contiguous; the result is new."""
+        """Send a row over each edge, as `exchange` does: checked rows of the host, C-contiguous;
+        the result is new.
+        """

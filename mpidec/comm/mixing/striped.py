@@ -98,7 +98,9 @@ class StripedPhase(WrappedPhase):
         return len(self._order.arriving)
 
     def to_edges(self, X: ArrayT) -> ArrayT:
-        """The sender's row for each edge out of the local agents; of each row, only the columns of its graph travel."""
+        """The sender's row for each edge out of the local agents; of each row, only the columns
+        of its graph travel.
+        """
         rows, format, restore = to_host(X)
         sent: ArrayT = restore(rows[self._order.senders], format)
         return sent

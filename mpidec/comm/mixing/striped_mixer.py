@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 
 class StripedMixer(Mixer):
-    """The operator of several graphs at once, for a `mpidec.topology.Striped`; made by `Network.mixer`.
+    """The operator of several graphs at once, for a `mpidec.topology.Striped`; made by
+    `Network.mixer`.
 
     Notes
     -----
-    Sent per call: the columns c, c + K, ... of a row to each neighbour in graph c, of K graphs.  All graphs act in each step.
+    Sent per call: the columns c, c + K, ... of a row to each neighbour in graph c, of K graphs.
+    All graphs act in each step.
     """
 
     def __init__(self, context: Context, topology: Striped, counts: Counters | None = None):
@@ -49,6 +51,7 @@ class StripedMixer(Mixer):
         ValueError
         """
         raise ValueError(
-            f"compress: the rows are divided among the {self.striped.period} graphs of {self.striped.name}, and a codec "
+            f"compress: the rows are divided among the {self.striped.period} graphs of "
+            f"{self.striped.name}, and a codec "
             "encodes whole rows: use one graph, such as topology.binary_tree(n)"
         )

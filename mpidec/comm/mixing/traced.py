@@ -1,4 +1,6 @@
-"""Networks, mixings and windows that write down what they do: subclasses that are only made where a timeline is asked for."""
+"""Networks, mixings and windows that write down what they do: subclasses that are only made
+where a timeline is asked for.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def _of_all(net: Any, *args: object, **kwargs: object) -> Near:
 
 
 def _of_neighbors(place: int, name: str, dests: str) -> Callable[..., Near]:
-    """Those that the call names as sources, or the in-neighbours in the graph; all where only the receivers are named."""
+    """Those that the call names as sources, or the in-neighbours in the graph; all where only
+    the receivers are named.
+    """
 
     def near(net: Any, x: Any, *args: Any, **kwargs: Any) -> Near:
         given = args[place] if len(args) > place else kwargs.get(name)

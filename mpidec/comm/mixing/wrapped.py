@@ -1,4 +1,6 @@
-"""Base of the steps of mixers that are made of another mixer: the same interface, another operator."""
+"""Base of the steps of mixers that are made of another mixer: the same interface, another
+operator.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class WrappedPhase(StepOperator):
         return self._phase.gamma(d)
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
-        """Mix the rows `X`, shape `(m, ...)`; a list, tuple or dict of arrays is mixed as one row per agent."""
+        """Mix the rows `X`, shape `(m, ...)`; a list, tuple or dict of arrays is mixed as one
+        row per agent.
+        """
         if out is not None or isinstance(X, (Mapping, list, tuple)):
             result: RowsT = self.start(X, out).wait()
             return result
@@ -126,7 +130,9 @@ class WrappedPhase(StepOperator):
         self._phase.abort_operation(error, op)
 
     def _towards(self, target: np.ndarray, rows: np.ndarray) -> None:
-        """Replace the averages in `target` by the step from `rows` towards them, X + gamma (Y - X)."""
+        """Replace the averages in `target` by the step from `rows` towards them, X + gamma (Y -
+        X).
+        """
         gamma = self.gamma(rows.shape[1])
         if gamma != 1:
             target -= rows

@@ -13,7 +13,8 @@ from . import records
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Where things lie in each block: what one-sided calls need, the mutex, control words, 16-bit rows, records, mailboxes.
+    """Where things lie in each block: what one-sided calls need, the mutex, control words, 16-bit
+    rows, records, mailboxes.
 
     The records are those of the values of the rank's agents, of a buffer, and of the slots.
 

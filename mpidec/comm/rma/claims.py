@@ -1,4 +1,6 @@
-"""Claims: a word of each agent in its rank's memory, which agents take by compare-and-swap; locks of ranks made of them."""
+"""Claims: a word of each agent in its rank's memory, which agents take by compare-and-swap;
+locks of ranks made of them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Claims:
         return self._slots.words.read(rank, self._place(agent, rank)) - 1
 
     def ask(self, agent: int, by: int) -> None:
-        """Ask for an agent that is not near; a message `Kind.TAKEN` answers, whose number is 1 or 0."""
+        """Ask for an agent that is not near; a message `Kind.TAKEN` answers, whose number is 1
+        or 0.
+        """
         self._slots.tell(self._owner(agent), Kind.TAKE, by, agent)
 
     def free(self, agent: int, by: int) -> None:
@@ -78,7 +82,8 @@ class Claims:
 
 
 class RankLocks:
-    """Try-locks that their targets release: two ranks can reserve a row until the target has applied the other's update.
+    """Try-locks that their targets release: two ranks can reserve a row until the target has
+    applied the other's update.
 
     Parameters
     ----------
@@ -96,7 +101,8 @@ class RankLocks:
         self._asked, self._answer = -1, False  # the rank whose answer is awaited
 
     def try_lock(self, rank: int) -> bool:
-        """Take the lock of a rank if it is free: no other rank can take it until that rank calls `unlock`.
+        """Take the lock of a rank if it is free: no other rank can take it until that rank calls
+        `unlock`.
 
         Parameters
         ----------
@@ -110,8 +116,8 @@ class RankLocks:
 
         Notes
         -----
-        Communicates with that rank only.  On a node it does not wait; ranks elsewhere answer when they make a call of this
-        package.
+        Communicates with that rank only.  On a node it does not wait; ranks elsewhere answer when
+        they make a call of this package.
         """
         with self._engine:
             self._require_open()

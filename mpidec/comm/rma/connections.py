@@ -1,4 +1,6 @@
-"""What the records of agents are connected to: slots and values in memory that this rank maps, outboxes and mailboxes elsewhere."""
+"""What the records of agents are connected to: slots and values in memory that this rank maps,
+outboxes and mailboxes elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Connections:
-    """The records of the local agents, and the edges to and from the ranks whose memory this one does not map.
+    """The records of the local agents, and the edges to and from the ranks whose memory this one
+    does not map.
 
     Parameters
     ----------
@@ -44,7 +47,8 @@ class Connections:
     incoming : dict of int to Incoming
         With mailboxes, the in-neighbours of the one agent by their slots.
     shown : dict of (int, int) to array
-        With 16-bit rows, those of the in-neighbours in memory that this rank maps, by local agent and slot.
+        With 16-bit rows, those of the in-neighbours in memory that this rank maps, by local agent
+        and slot.
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class Connections:
         return agents
 
     def _source(self, place: int, k: int, agent: int, sender: int, rank: int) -> np.ndarray | None:
-        """The record of the value of the k-th in-neighbour of a local agent, if this rank maps it."""
+        """The record of the value of the k-th in-neighbour of a local agent, if this rank maps
+        it.
+        """
         layout, there = self._layout, sender - self._partition.bounds(rank)[0]
         if rank in self._parts:
             if layout.half:
@@ -109,7 +115,9 @@ class Connections:
         return None
 
     def _outbox(self, place: int, k: int, agent: int, receiver: int, rank: int) -> np.ndarray:
-        """The slot of a local agent at its k-th out-neighbour, or a record of its own if this rank does not map that one."""
+        """The slot of a local agent at its k-th out-neighbour, or a record of its own if this
+        rank does not map that one.
+        """
         if rank in self._parts:
             return self._slot(agent, receiver, rank)
         edge, layout = Edge(place, k, agent, receiver, rank), self._layout
@@ -143,7 +151,9 @@ class Connections:
 
 
 def neighbours(topology: Topology, lo: int, hi: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The in- and out-neighbours of each of some agents, ascending: the order of slots and outboxes."""
+    """The in- and out-neighbours of each of some agents, ascending: the order of slots and
+    outboxes.
+    """
     return _others(topology.rows(lo, hi), lo), _others(topology.columns(lo, hi), lo)
 
 

@@ -1,4 +1,5 @@
-"""Window messages between ranks without shared memory, and the thread that handles them while a rank computes.
+"""Window messages between ranks without shared memory, and the thread that handles them while a
+rank computes.
 
 Messages are progressed in every window call and every wait; only requests with a reply block.
 """
@@ -45,7 +46,9 @@ NO_ROW = np.empty(0, np.uint8)
 
 
 class Message(NamedTuple):
-    """A message: what kind, between which agents (or ranks), and a row (bytes, filled up to a unit) with its push-sum weight."""
+    """A message: what kind, between which agents (or ranks), and a row (bytes, filled up to a
+    unit) with its push-sum weight.
+    """
 
     window: int
     kind: int
@@ -59,13 +62,17 @@ class Message(NamedTuple):
 
 
 class Section:
-    """What one thread at a time does, under a lock; it notes whether an exception has ended that."""
+    """What one thread at a time does, under a lock; it notes whether an exception has ended
+    that.
+    """
 
     def __init__(self) -> None:
         self.lock, self._begun = threading.RLock(), False
 
     def begin(self, wait: bool = False) -> bool:
-        """Begin; False if an exception has ended it before `end`, if this thread is in it, or, unless `wait`, if another one is."""
+        """Begin; False if an exception has ended it before `end`, if this thread is in it, or,
+        unless `wait`, if another one is.
+        """
         if not self.lock.acquire(blocking=wait):
             return False
         if self._begun:
@@ -108,12 +115,14 @@ class WindowMessenger:
     Attributes
     ----------
     handling, taking : Section
-        The thread that handles messages and sends rows, the main one or the helper's, is in the first; in the second, which never
-        waits for another rank, the one that takes rows that others have written here.
+        The thread that handles messages and sends rows, the main one or the helper's, is in the
+        first; in the second, which never waits for another rank, the one that takes rows that
+        others have written here.
     lock : threading.RLock
         That of `handling`.
     helper : Helper
-        A thread that looks after messages while the rank computes, as long as it is given something to call.
+        A thread that looks after messages while the rank computes, as long as it is given something
+        to call.
     """
 
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
@@ -131,7 +140,9 @@ class WindowMessenger:
         engine.add(self.poll)
 
     def register(self, receive: Callable[[int, Message], None]) -> int:
-        """Hand messages to `receive(rank, message)`; the number of the window, the same on all ranks."""
+        """Hand messages to `receive(rank, message)`; the number of the window, the same on all
+        ranks.
+        """
         with self.lock:
             self._count += 1
             self._receivers[self._count] = receive
@@ -212,7 +223,8 @@ class WindowMessenger:
         return not self._sending and not self._receiving
 
     def close(self, meet: Callable[[], object]) -> None:
-        """Receive all that is still on its way, so that nothing of it can meet another network, and free the communicator.
+        """Receive all that is still on its way, so that nothing of it can meet another network, and
+        free the communicator.
 
         Parameters
         ----------
@@ -221,8 +233,9 @@ class WindowMessenger:
 
         Notes
         -----
-        Collective.  Some answers are not waited for, such as that to a `get` whose handle is dropped: they may be on their way
-        when all calls have ended, and a later communicator may have the same number within MPI.
+        Collective.  Some answers are not waited for, such as that to a `get` whose handle is
+        dropped: they may be on their way when all calls have ended, and a later communicator may
+        have the same number within MPI.
         """
         self._receivers.clear()  # from here on this rank answers nothing
         meet()  # and now no rank does
@@ -250,8 +263,8 @@ class Helper:
 
     Notes
     -----
-    Needs `MPI_THREAD_MULTIPLE`.  While the main thread is in a loop of Python code, it gets its turn every 5 ms
-    (`sys.setswitchinterval`).
+    Needs `MPI_THREAD_MULTIPLE`.  While the main thread is in a loop of Python code, it gets its
+    turn every 5 ms (`sys.setswitchinterval`).
     """
 
     def __init__(self, failed: Callable[[], None]):

@@ -1,6 +1,8 @@
-"""Records: arrays with a push-sum weight that others write to; see `_records.c`, and the same without a compiler.
+"""Records: arrays with a push-sum weight that others write to; see `_records.c`, and the same
+without a compiler.
 
-Without the compiled extension no other process reads or writes the records of this one: all rows arrive in messages.
+Without the compiled extension no other process reads or writes the records of this one: all rows
+arrive in messages.
 """
 
 from __future__ import annotations

@@ -55,12 +55,14 @@ class RowLayout:
                 format != BFLOAT16 and np.dtype(format).char not in _SLOTS
             ):
                 raise TypeError(
-                    f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16, complex: "
+                    f"the array is {type(array).__name__} of {format}, expected float16 to "
+                    "float64, bfloat16, complex: "
                     "x.astype(float), or x.double() of a tensor"
                 )
         if len(set(self._formats)) > 1:
             raise TypeError(
-                f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: make a window for each"
+                f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: "
+                "make a window for each"
             )
         self._format = self._formats[0]
         stored = flat_dtype(self._format)
@@ -85,7 +87,9 @@ class RowLayout:
         return list(x) if self._several and isinstance(x, (list, tuple)) else [cast(np.ndarray, x)]
 
     def arrays(self, row: np.ndarray) -> Any:
-        """Arrays like those of the window that show a row, or numbers of the format `half`; copies, unless there or `live`."""
+        """Arrays like those of the window that show a row, or numbers of the format `half`;
+        copies, unless there or `live`.
+        """
         made = []
         for start, stop, shape, restore in zip(
             self._starts[:-1], self._starts[1:], self._shapes, self._restore
@@ -127,7 +131,8 @@ class RowLayout:
             kind = "f" if format == BFLOAT16 else np.dtype(format).kind
             if host.shape != shape or kind not in ("biuf" if self._entry == 1 else "biufc"):
                 raise ValueError(
-                    f"the array is {host.shape} {_name(format)}, expected {shape} {_name(self._format)} as in the window"
+                    f"the array is {host.shape} {_name(format)}, expected {shape} "
+                    f"{_name(self._format)} as in the window"
                 )
             if format == BFLOAT16:
                 host = widen(host, format)

@@ -1,4 +1,6 @@
-"""Slots of agents: for each directed edge of a graph a record at the receiver that the sender writes to."""
+"""Slots of agents: for each directed edge of a graph a record at the receiver that the sender
+writes to.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,10 @@ if TYPE_CHECKING:
 class Slots:
     r"""Values and slots of the local agents of a graph.
 
-    An agent i writes :math:`w x` to its slot at an out-neighbour j, or adds it to what is there, and combines its own slots with
-    its value, at any time and without waiting for anybody.  Where i can write to the memory of j, it does so.  Elsewhere rows go
-    into an outbox, which is sent when the row before has arrived: rows that wait there are added up, or replaced by a newer one, so
+    An agent i writes :math:`w x` to its slot at an out-neighbour j, or adds it to what is there,
+    and combines its own slots with its value, at any time and without waiting for anybody.  Where i
+    can write to the memory of j, it does so.  Elsewhere rows go into an outbox, which is sent when
+    the row before has arrived: rows that wait there are added up, or replaced by a newer one, so
     that a receiver that does not look for a long time costs neither memory nor waiting.
 
     Parameters
@@ -50,11 +53,12 @@ class Slots:
     what : str
         The call, for messages.
     half : str, optional
-        The format of 16-bit numbers that users see instead of `values`: these are then float32, and renewed from them.
+        The format of 16-bit numbers that users see instead of `values`: these are then float32, and
+        renewed from them.
     transport : {"auto", "shared", "messages", "rma"}
-        How rows travel: through memory that the ranks of a node map, in messages, or by MPI's one-sided calls (one agent on each
-        rank); "auto": the last for several nodes whose adapters perform such calls, else the first on a node and the second between
-        nodes.
+        How rows travel: through memory that the ranks of a node map, in messages, or by MPI's
+        one-sided calls (one agent on each rank); "auto": the last for several nodes whose adapters
+        perform such calls, else the first on a node and the second between nodes.
     ended : Ended, optional
         Takes memory of one-sided calls at the end; without it there are none.
 
@@ -75,7 +79,8 @@ class Slots:
     control_words : dict of int to array (1 + agents, 8) of uint64
         Those of the ranks whose memory this one maps, itself included.
     carrier : Carrier or None
-        What moves the rows to and from the ranks whose memory this one does not map; None if it maps that of all.
+        What moves the rows to and from the ranks whose memory this one does not map; None if it
+        maps that of all.
     others : callable (rank, message) -> None
         Receives messages of other kinds.
 
@@ -122,7 +127,8 @@ class Slots:
         )
         if transport == "shared" and not shared.complete:
             raise ValueError(
-                f"{what}: transport is 'shared', but not all ranks map the memory of each other (other nodes, containers, or no "
+                f"{what}: transport is 'shared', but not all ranks map the memory of each other "
+                "(other nodes, containers, or no "
                 "compiled modules): expected auto, messages or rma"
             )
         self._blocks = shared.blocks
@@ -200,7 +206,9 @@ class Slots:
     # Messages
 
     def send_outboxes(self) -> None:
-        """Move on the rows in the outboxes, and answer who waits for the mutex, unless another thread does so."""
+        """Move on the rows in the outboxes, and answer who waits for the mutex, unless another
+        thread does so.
+        """
         if self._messenger is None or self.carrier is None or not self._messenger.handling.begin():
             return
         if self.take():  # before values that were asked for later
@@ -209,7 +217,9 @@ class Slots:
         self._messenger.handling.end()
 
     def take(self, wait: bool = False) -> bool:
-        """Move all rows that senders have published to the slots; False if another thread does so (unless `wait`), or none can."""
+        """Move all rows that senders have published to the slots; False if another thread does
+        so (unless `wait`), or none can.
+        """
         if (
             self._messenger is None
             or self.carrier is None
@@ -237,7 +247,9 @@ class Slots:
             self.others(rank, message)
 
     def value(self, place: int, k: int) -> tuple[np.ndarray, float]:
-        """A copy of the value of a local agent (k = -1), or, with `half`, of its k-th in-neighbour on this node; its `p`."""
+        """A copy of the value of a local agent (k = -1), or, with `half`, of its k-th
+        in-neighbour on this node; its `p`.
+        """
         row = np.empty(self._count, self._dtype)
         if not self._half:
             p, _, _ = self.agents[place].read(-1, row)
@@ -268,7 +280,9 @@ class Slots:
         self.tell(rank, kind, self._context.rank, rank, number)
 
     def get(self, agent: int, weights: Weights) -> GetRequest | None:
-        """Read the values of in-neighbours, times weights that are not None, into their slots; None if they are there already."""
+        """Read the values of in-neighbours, times weights that are not None, into their slots;
+        None if they are there already.
+        """
         place = agent - self._lo
         request = GetRequest(self)
         for k, w in enumerate(weights):
@@ -295,7 +309,8 @@ class Slots:
             carrier.fetch(place, k, deliver)
 
     def unread(self, place: int, k: int) -> int:
-        """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes, that have not arrived.
+        """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes,
+        that have not arrived.
 
         The outbox first: what is not there any more is under edge.
         """
@@ -357,7 +372,8 @@ class GetRequest:
             progress()
             if self._slots.closed:
                 raise RuntimeError(
-                    "the window is closed, and the values that were asked for before have not arrived: wait for "
+                    "the window is closed, and the values that were asked for before have not "
+                    "arrived: wait for "
                     "them earlier"
                 )
         return not self.sources

@@ -31,23 +31,26 @@ class Window:
     .. math:: \text{slot}_{ij} \leftarrow w_{ij} x_j \quad\text{or}\quad \text{slot}_{ij} + w_{ij} x_j, \qquad
               x_i \leftarrow s_i x_i + \sum_j r_{ij}\, \text{slot}_{ij}
 
-    Transfers do not block: a rank that is computing or sleeping does not delay its neighbours.  Every transfer moves and scales the
-    push-sum weight `p` exactly as it moves and scales the array, and no rank ever sees the two at different moments.
+    Transfers do not block: a rank that is computing or sleeping does not delay its neighbours.
+    Every transfer moves and scales the push-sum weight `p` exactly as it moves and scales the
+    array, and no rank ever sees the two at different moments.
 
     Made by `Network.window`; leaving its context (or `close`) is collective.
 
     Attributes
     ----------
     value : array
-        This rank's array: always the same object, which every call updates.  Neighbours that `get` it see changes at once; assign
-        to it (``win.value = x``) to change it as a whole.  Copy it to keep it: ``win.value.copy()``.  An array on a device lies
-        beside the memory that neighbours read: they see what is written into it after this rank's next transfer, `update` or
-        `collect`, or after ``win.value = win.value``.
+        This rank's array: always the same object, which every call updates.  Neighbours that `get`
+        it see changes at once; assign to it (``win.value = x``) to change it as a whole.  Copy it
+        to keep it: ``win.value.copy()``.  An array on a device lies beside the memory that
+        neighbours read: they see what is written into it after this rank's next transfer, `update`
+        or `collect`, or after ``win.value = win.value``.
     p : float
         Its push-sum weight, 1 at first.
     versions, unread : dict of int to int
-        Transfers into the slot of each in-neighbour since the last `update` or `collect`; and those of this rank that its
-        out-neighbours have not taken so (on other nodes: that have not arrived).
+        Transfers into the slot of each in-neighbour since the last `update` or `collect`; and those
+        of this rank that its out-neighbours have not taken so (on other nodes: that have not
+        arrived).
     in_neighbors, out_neighbors : list of int
     node_neighbors : list of int
         The in-neighbours whose memory this rank maps.
@@ -58,11 +61,13 @@ class Window:
 
     Notes
     -----
-    On a node a transfer is one pass over memory that the ranks share, behind a lock per slot; elsewhere a message, which is sent as
-    soon as the one before has arrived: rows that wait for that are added up, or replaced, so that memory is bounded.  After
-    `flush()`, or `net.barrier()`, all that this rank has sent is in its slots.  Products and `p` are float64; slots of 16-bit
-    arrays are float32.  Where `self_weight` and `dst_weights` sum to one and the value itself is sent, the value becomes the rest,
-    value - sum of what was sent, so that sums over all ranks hold through millions of transfers.
+    On a node a transfer is one pass over memory that the ranks share, behind a lock per slot;
+    elsewhere a message, which is sent as soon as the one before has arrived: rows that wait for
+    that are added up, or replaced, so that memory is bounded.  After `flush()`, or `net.barrier()`,
+    all that this rank has sent is in its slots.  Products and `p` are float64; slots of 16-bit
+    arrays are float32.  Where `self_weight` and `dst_weights` sum to one and the value itself is
+    sent, the value becomes the rest, value - sum of what was sent, so that sums over all ranks hold
+    through millions of transfers.
 
     References
     ----------
@@ -171,7 +176,8 @@ class Window:
     def put(
         self, x: Arrays, self_weight: float | None = None, dst_weights: RankWeights = None
     ) -> None:
-        r"""Replace this rank's slots: :math:`\text{slot}_{ji} \leftarrow w_j x`, with the push-sum weight :math:`w_j p_i`.
+        r"""Replace this rank's slots: :math:`\text{slot}_{ji} \leftarrow w_j x`, with the push-sum
+        weight :math:`w_j p_i`.
 
         Parameters
         ----------
@@ -184,7 +190,8 @@ class Window:
         Raises
         ------
         ValueError, TypeError
-            Another shape, another dtype, ranks that are no out-neighbours, weights that are no finite numbers.
+            Another shape, another dtype, ranks that are no out-neighbours, weights that are no
+            finite numbers.
 
         Notes
         -----
@@ -195,11 +202,14 @@ class Window:
     def accumulate(
         self, x: Arrays, self_weight: float | None = None, dst_weights: RankWeights = None
     ) -> None:
-        r"""Add to this rank's slots: :math:`\text{slot}_{ji} \leftarrow \text{slot}_{ji} + w_j x`; otherwise as `put`."""
+        r"""Add to this rank's slots: :math:`\text{slot}_{ji} \leftarrow \text{slot}_{ji} + w_j
+        x`; otherwise as `put`.
+        """
         self._send(x, self_weight, dst_weights, True)
 
     def get(self, src_weights: RankWeights = None) -> None:
-        r"""Read the values of in-neighbours into their slots: :math:`\text{slot}_{ij} \leftarrow w_j x_j`, with :math:`w_j p_j`.
+        r"""Read the values of in-neighbours into their slots: :math:`\text{slot}_{ij} \leftarrow
+        w_j x_j`, with :math:`w_j p_j`.
 
         Parameters
         ----------
@@ -224,7 +234,9 @@ class Window:
     def start_accumulate(
         self, x: Arrays, self_weight: float | None = None, dst_weights: RankWeights = None
     ) -> Pending:
-        """Begin `accumulate`; complete when the rows are in their slots.  `x` may be changed at once."""
+        """Begin `accumulate`; complete when the rows are in their slots.  `x` may be changed at
+        once.
+        """
         self._send(x, self_weight, dst_weights, True)
         return self.sent()
 
@@ -280,13 +292,15 @@ class Window:
     def update(
         self, self_weight: float | None = None, src_weights: RankWeights = None, reset: bool = False
     ) -> Any:
-        r"""Combine the value with the slots: :math:`x_i \leftarrow s_i x_i + \sum_j r_{ij}\, \text{slot}_{ij}`, and `p` likewise.
+        r"""Combine the value with the slots: :math:`x_i \leftarrow s_i x_i + \sum_j r_{ij}\,
+        \text{slot}_{ij}`, and `p` likewise.
 
         Parameters
         ----------
         self_weight : float, optional
         src_weights : dict {rank: weight} or list of ranks (weights 1), optional
-            A subset of the in-neighbours.  Both or neither: by default all weights are 1 / (number of in-neighbours + 1).
+            A subset of the in-neighbours.  Both or neither: by default all weights are 1 / (number
+            of in-neighbours + 1).
         reset : bool
             Whether to empty the slots that were used (their `p` too).
 
@@ -305,7 +319,8 @@ class Window:
                 raise TypeError(f"update: reset is {reset!r:.60}, expected True or False")
             if (self_weight is None) != (src_weights is None):
                 raise ValueError(
-                    "update: self_weight and src_weights are given together, or neither of them (uniform weights)"
+                    "update: self_weight and src_weights are given together, or neither of them "
+                    "(uniform weights)"
                 )
             if src_weights is None:
                 own = 1 / (len(self.in_neighbors) + 1)
@@ -318,7 +333,8 @@ class Window:
             return self._combine(own, weights, reset)
 
     def slot(self, rank: int) -> Any:
-        """A copy of the slot of an in-neighbour: what `put`, `accumulate` or `get` have brought.  Changes nothing.
+        """A copy of the slot of an in-neighbour: what `put`, `accumulate` or `get` have brought.
+        Changes nothing.
 
         Raises
         ------
@@ -341,7 +357,8 @@ class Window:
             return self._layout.arrays(row)
 
     def collect(self) -> Any:
-        r"""Add all slots to the value and empty them: :math:`x_i \leftarrow x_i + \sum_j \text{slot}_{ij}`; the value.
+        r"""Add all slots to the value and empty them: :math:`x_i \leftarrow x_i + \sum_j
+        \text{slot}_{ij}`; the value.
 
         Nothing is lost, and nothing is counted twice, whatever the neighbours do meanwhile.
         """
@@ -411,7 +428,9 @@ class Window:
 
     @property
     def unread(self) -> dict[int, int]:
-        """Transfers to each out-neighbour that it has not taken by `update` or `collect`; on other nodes, that have not arrived."""
+        """Transfers to each out-neighbour that it has not taken by `update` or `collect`; on
+        other nodes, that have not arrived.
+        """
         with self._engine:
             self._open()
             self._poll()
@@ -429,7 +448,9 @@ class Window:
             self._slots.poll()
 
     def _receive(self) -> None:
-        """Before slots are read: what has been sent is there, whatever the helper does at this moment."""
+        """Before slots are read: what has been sent is there, whatever the helper does at this
+        moment.
+        """
         if not self._quiet:
             self._slots.poll()
             self._slots.take(wait=True)
@@ -442,7 +463,8 @@ class Window:
             self._context.matching.require_in_step()
         if self._messenger is not None and self._messenger.broken:
             raise RuntimeError(
-                "an exception has ended the handling of messages, rows may be lost: make a new network"
+                "an exception has ended the handling of messages, rows may be lost: make a new "
+                "network"
             )
 
     def close(self) -> None:
@@ -460,7 +482,8 @@ class Window:
             )
             if least != -most:
                 raise RuntimeError(
-                    f"rank {self._context.rank} closes window {number} of the network, others another one: "
+                    f"rank {self._context.rank} closes window {number} of the network, others "
+                    "another one: "
                     "expected the same order on all ranks"
                 )
         self._forget()
@@ -490,13 +513,15 @@ class Window:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a window belongs to the ranks that have made it, and cannot be pickled: pickle win.value"
+            "a window belongs to the ranks that have made it, and cannot be pickled: pickle "
+            "win.value"
         )
 
     def __repr__(self) -> str:
         return (
             f"Window({self._layout.words}, rank {self._context.rank} of {self._context.size}, "
-            f"{len(self.in_neighbors)} slots, transport={self.transport!r}{', closed' * self.closed})"
+            f"{len(self.in_neighbors)} slots, "
+            f"transport={self.transport!r}{', closed' * self.closed})"
         )
 
 

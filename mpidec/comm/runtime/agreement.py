@@ -24,7 +24,8 @@ REFUSALS = (
 
 
 def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:
-    """Return on every rank the result of `act(*args)` on rank 0; the others sleep meanwhile to leave the cores to rank 0.
+    """Return on every rank the result of `act(*args)` on rank 0; the others sleep meanwhile to
+    leave the cores to rank 0.
 
     Raises
     ------
@@ -55,7 +56,9 @@ def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:
 
 
 def meet(comm: MPI.Intracomm) -> None:
-    """Return when all ranks have come here, however long one of them works; the others sleep, to leave the cores to it."""
+    """Return when all ranks have come here, however long one of them works; the others sleep, to
+    leave the cores to it.
+    """
     done, pause = comm.Ibarrier(), 0.001
     while not done.Test():
         time.sleep(pause)
@@ -64,7 +67,9 @@ def meet(comm: MPI.Intracomm) -> None:
 
 @contextmanager
 def on_all_ranks(net: Reductions) -> Iterator[None]:
-    """A context of all ranks: if some raise an exception in it, all raise that of the lowest of them."""
+    """A context of all ranks: if some raise an exception in it, all raise that of the lowest of
+    them.
+    """
     error: Exception | None = None
     try:
         yield
@@ -75,7 +80,9 @@ def on_all_ranks(net: Reductions) -> Iterator[None]:
 
 @contextmanager
 def agreed(net: Reductions) -> Iterator[None]:
-    """A context of all ranks: if one refuses its input in it, all raise its `InputError`; other errors are raised as they are."""
+    """A context of all ranks: if one refuses its input in it, all raise its `InputError`; other
+    errors are raised as they are.
+    """
     with on_all_ranks(net):
         try:
             yield

@@ -13,7 +13,8 @@ _PINGS, _TAG = 30, 16000
 def offset(comm: MPI.Intracomm) -> int:
     """Nanoseconds to be added to this rank's monotonic clock for that of rank 0; collective.
 
-    The ping of the shortest way there and back counts: rank 0 has read its clock in the middle of it, give or take half of it.
+    The ping of the shortest way there and back counts: rank 0 has read its clock in the middle of
+    it, give or take half of it.
     """
     told, best = np.zeros(1, np.int64), (1 << 62, 0)
     for rank in range(1, comm.size):

@@ -1,4 +1,6 @@
-"""Small collective operations that make progress while they wait, and end the job when a rank does not come."""
+"""Small collective operations that make progress while they wait, and end the job when a rank
+does not come.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,19 @@ class Collectives:
     Attributes
     ----------
     interrupted : bool
-        Whether an exception has ended a wait or a call: other ranks may be one collective apart from this one.
+        Whether an exception has ended a wait or a call: other ranks may be one collective apart
+        from this one.
     ask : callable, optional
-        Called from time to time in waits that have no `ask` of their own; raises what other ranks report.
+        Called from time to time in waits that have no `ask` of their own; raises what other ranks
+        report.
     on_interrupt : callable, optional
-        Called with the name of an exception from outside (Ctrl-C, a signal handler) that has ended a call.
+        Called with the name of an exception from outside (Ctrl-C, a signal handler) that has ended
+        a call.
 
     Notes
     -----
-    `with collectives:` is around each call of several collectives: an exception from outside may also come between them.
+    `with collectives:` is around each call of several collectives: an exception from outside may
+    also come between them.
     """
 
     def __init__(self, comm: MPI.Intracomm):
@@ -126,7 +132,9 @@ class Collectives:
 
 
 def portable(error: Exception) -> Exception:
-    """A copy of an exception that can be sent to another rank; a `RuntimeError` if its own type cannot."""
+    """A copy of an exception that can be sent to another rank; a `RuntimeError` if its own type
+    cannot.
+    """
     try:
         copied: Exception = pickle.loads(pickle.dumps(error))
         return copied

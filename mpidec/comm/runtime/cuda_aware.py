@@ -27,8 +27,9 @@ _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h
 def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
     """Whether MPI accepts device arrays (None: unknown), and the source of this information.
 
-    The first of these sources that gives an answer: `MPIDEC_GPU_MPI=on|off`; the library (`MPIX_Query_cuda_support`,
-    `MPIX_GPU_query_support`); the environment variables that enable it in the known libraries.
+    The first of these sources that gives an answer: `MPIDEC_GPU_MPI=on|off`; the library
+    (`MPIX_Query_cuda_support`, `MPIX_GPU_query_support`); the environment variables that enable it
+    in the known libraries.
 
     Raises
     ------
@@ -44,7 +45,8 @@ def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, s
     choice = (environment.get("MPIDEC_GPU_MPI") or "auto").lower()
     if choice not in CHOICES:
         raise ValueError(
-            f"MPIDEC_GPU_MPI is {environment['MPIDEC_GPU_MPI']!r}, expected one of {', '.join(CHOICES)}"
+            f"MPIDEC_GPU_MPI is {environment['MPIDEC_GPU_MPI']!r}, expected one of "
+            f"{', '.join(CHOICES)}"
         )
     if choice != "auto":
         return choice == "on", f"MPIDEC_GPU_MPI={choice}"
@@ -65,7 +67,9 @@ def cuda_aware() -> tuple[bool, str]:
 
 
 def query_library() -> tuple[bool, str] | None:
-    """The answer of the MPI library that mpi4py has loaded, and the function that gave it; None if it has no such function."""
+    """The answer of the MPI library that mpi4py has loaded, and the function that gave it; None
+    if it has no such function.
+    """
     try:
         library = ctypes.CDLL(
             MPI.__file__

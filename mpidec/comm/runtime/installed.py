@@ -13,7 +13,9 @@ MODULES = (
 
 
 def compiled_copy() -> Path | None:
-    """Another copy of this package on Python's path whose modules are compiled; None if there is none."""
+    """Another copy of this package on Python's path whose modules are compiled; None if there is
+    none.
+    """
     here = Path(__file__).resolve().parents[2]
     paths = [name.replace(".", "/") for name in MODULES]
     for entry in dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path):
@@ -31,6 +33,8 @@ def remedy() -> str:
     if copy is None:
         return "install a C compiler and the headers of Python, then reinstall mpidec"
     return (
-        f"this is the source folder {here}, and the copy that is installed in {copy.parent} is compiled: run it from another "
-        "folder or by the command mpidec (mpidec run ...), or compile this one, too: pip install -e ."
+        f"this is the source folder {here}, and the copy that is installed in {copy.parent} is "
+        "compiled: run it from another "
+        "folder or by the command mpidec (mpidec run ...), or compile this one, too: pip install "
+        "-e ."
     )

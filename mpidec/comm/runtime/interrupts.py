@@ -26,10 +26,12 @@ _current: list[_Deferred] = []  # that of the outermost context
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Context that defers Ctrl-C and `interrupt`, and yields a function that returns whether one came; the second Ctrl-C raises.
+    """Context that defers Ctrl-C and `interrupt`, and yields a function that returns whether one
+    came; the second Ctrl-C raises.
 
-    Within another such context it shares the outer one's interrupts.  Where SIGINT has another handler, or is ignored, as in the
-    background of a shell script, it stays so; outside the main thread nothing is deferred.
+    Within another such context it shares the outer one's interrupts.  Where SIGINT has another
+    handler, or is ignored, as in the background of a shell script, it stays so; outside the main
+    thread nothing is deferred.
 
     Examples
     --------
@@ -57,7 +59,9 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
 
 def interrupt(*_: object) -> None:
-    """Interrupt this process like the first Ctrl-C, however often it is called: a launcher may pass a signal on twice."""
+    """Interrupt this process like the first Ctrl-C, however often it is called: a launcher may
+    pass a signal on twice.
+    """
     if not _current:
         raise KeyboardInterrupt
     _current[0].noted = True

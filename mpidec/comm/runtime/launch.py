@@ -1,4 +1,6 @@
-"""Launch checks: a launcher of another MPI library, uncaught exceptions, missing compiled modules."""
+"""Launch checks: a launcher of another MPI library, uncaught exceptions, missing compiled
+modules.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ def library() -> str:
 def check_launcher(comm: MPI.Intracomm) -> None:
     """Raise if the launcher started several processes and each of them believes it is alone.
 
-    This happens if `mpirun` does not belong to the MPI library that mpi4py loads, and under torchrun.  `MPIDEC_ALONE=1` skips the
-    check, for a single process that is started within a job.
+    This happens if `mpirun` does not belong to the MPI library that mpi4py loads, and under
+    torchrun.  `MPIDEC_ALONE=1` skips the check, for a single process that is started within a job.
 
     Raises
     ------
@@ -55,13 +57,16 @@ def check_launcher(comm: MPI.Intracomm) -> None:
             continue
         why, remedy = (
             f"mpi4py uses another MPI library ({library()})",
-            f"the mpirun of that library (in the environment's bin folder, next to {sys.executable})",
+            "the mpirun of that library (in the environment's bin folder, next to "
+            f"{sys.executable})",
         )
         if launcher == "torchrun":
             why, remedy = "it does not start MPI", "mpirun"
         raise RuntimeError(
-            f"{launcher} started {count} processes ({variable}={count}), but each of them is alone: {why}; start "
-            f"the program with {remedy}: mpirun -n {count} {_command()}, or set MPIDEC_ALONE=1 to run a single "
+            f"{launcher} started {count} processes ({variable}={count}), but each of them is "
+            f"alone: {why}; start "
+            f"the program with {remedy}: mpirun -n {count} {_command()}, or set MPIDEC_ALONE=1 to "
+            "run a single "
             "process"
         )
 
@@ -75,13 +80,17 @@ def _command() -> str:
 
 
 def end_job(comm: MPI.Intracomm, status: int) -> None:
-    """End all ranks of the job; what this one has written is passed on before, which a launcher that kills at once may lose."""
+    """End all ranks of the job; what this one has written is passed on before, which a launcher
+    that kills at once may lose.
+    """
     time.sleep(_PASSED_ON)
     comm.Abort(status)
 
 
 def _report(text: str) -> None:
-    """Write to standard error, also where an outer hook, such as torch.distributed's, collects in memory what is written there."""
+    """Write to standard error, also where an outer hook, such as torch.distributed's, collects
+    in memory what is written there.
+    """
     stream = sys.stderr
     if stream is None or isinstance(stream, io.StringIO):
         stream = sys.__stderr__ or open(2, "w", closefd=False)
@@ -90,9 +99,11 @@ def _report(text: str) -> None:
 
 
 def abort_when_uncaught() -> None:
-    """Install an exception hook that aborts the job, with the traceback, when one rank has an uncaught exception.
+    """Install an exception hook that aborts the job, with the traceback, when one rank has an
+    uncaught exception.
 
-    Otherwise the other ranks would wait forever for a rank that has ended.  `Network` calls this if there are several ranks.
+    Otherwise the other ranks would wait forever for a rank that has ended.  `Network` calls this if
+    there are several ranks.
     """
     if getattr(sys.excepthook, "mpidec", False):
         return
@@ -117,10 +128,13 @@ def abort_when_uncaught() -> None:
 
 @cache  # once per process
 def warn_if_not_compiled(compiled: bool) -> None:
-    """Warn, on rank 0 and once per process, if mixing is slow because the compiled modules are missing."""
+    """Warn, on rank 0 and once per process, if mixing is slow because the compiled modules are
+    missing.
+    """
     if not compiled and MPI.COMM_WORLD.rank == 0:
         warnings.warn(
-            "the compiled modules of mpidec are missing: the results are the same, but mixing is 10 to 100 times slower; "
+            "the compiled modules of mpidec are missing: the results are the same, but mixing is "
+            "10 to 100 times slower; "
             f"{remedy()} (details: mpidec doctor)",
             RuntimeWarning,
             stacklevel=3,

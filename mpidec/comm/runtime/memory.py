@@ -1,7 +1,8 @@
-"""The arena: memory of this process for large arrays, which the other ranks of its node can read; see `_arena.c`.
+"""The arena: memory of this process for large arrays, which the other ranks of its node can read;
+see `_arena.c`.
 
-Arrays that are allocated there are mixed without being copied, in memory that has been used before, so that it costs no page
-faults.  Without the compiled extension arrays are ordinary ones.
+Arrays that are allocated there are mixed without being copied, in memory that has been used before,
+so that it costs no page faults.  Without the compiled extension arrays are ordinary ones.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _MOST, _LEAST = 1 << 38, 1 << 26  # bytes of addresses; memory is taken as it is
 
 @cache
 def arena() -> tuple[int, int] | None:
-    """The arena's file descriptor and size in bytes, made at the first call; None where it cannot be made."""
+    """The arena's file descriptor and size in bytes, made at the first call; None where it
+    cannot be made.
+    """
     if shared is None or not hasattr(os, "memfd_create"):
         return None
     size = max(_LEAST, min(_MOST, 4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))

@@ -1,7 +1,7 @@
 """MPI on first use: ``import mpidec`` alone neither loads nor initializes it.
 
-Child processes of multiprocessing (workers of a DataLoader, pools) import the program, and with it mpidec.  A child of a rank is no
-rank: if it initialized MPI, the library would end the whole job.
+Child processes of multiprocessing (workers of a DataLoader, pools) import the program, and with it
+mpidec.  A child of a rank is no rank: if it initialized MPI, the library would end the whole job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _PROCESS = os.getpid()
 
 
 class _Deferred(ModuleType):
-    """The module mpi4py.MPI, imported when a name of it is needed; from then on a plain module with the same names."""
+    """The module mpi4py.MPI, imported when a name of it is needed; from then on a plain module
+    with the same names.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what inspection of modules looks for
@@ -52,7 +54,8 @@ def _refuse_children() -> None:
     variable = next((name for name in RANKS if name in os.environ), None)
     if child and variable:
         raise RuntimeError(
-            f"process {os.getpid()} is a child of rank {os.environ[variable]} and cannot use MPI: communicate in "
+            f"process {os.getpid()} is a child of rank {os.environ[variable]} and cannot use MPI: "
+            "communicate in "
             "the rank itself, and give its child processes only work without communication"
         )
 

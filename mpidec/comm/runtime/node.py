@@ -39,7 +39,8 @@ class NodeMemory:
     Attributes
     ----------
     near : array of int
-        The ranks of `comm` on this node, this one included; only this one where memory cannot be shared.
+        The ranks of `comm` on this node, this one included; only this one where memory cannot be
+        shared.
     me : int
         The place of this rank among them.
     single_node, useful : bool
@@ -71,7 +72,9 @@ class NodeMemory:
             engine.on_interrupt(self._refuse)
 
     def _meet(self, local: MPI.Comm, engine: ProgressEngine) -> Any:
-        """The node with the headers of all its ranks; None if this rank cannot read those of another one."""
+        """The node with the headers of all its ranks; None if this rank cannot read those of
+        another one.
+        """
         mine = arena()
         node, place = None, (0, 0, 0, 0, 0)
         if mine is not None:
@@ -125,7 +128,9 @@ class NodeMemory:
 
 
 def ranks_of_node(comm: MPI.Intracomm, ranks_per_node: int | None = None) -> MPI.Comm:
-    """The ranks on the node of this one, or those of a pretended node of so many ranks; collective."""
+    """The ranks on the node of this one, or those of a pretended node of so many ranks;
+    collective.
+    """
     node: MPI.Comm = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
     if ranks_per_node:
         part = node.Split(node.rank // ranks_per_node, node.rank)
@@ -135,7 +140,8 @@ def ranks_of_node(comm: MPI.Intracomm, ranks_per_node: int | None = None) -> MPI
 
 
 def cores_of_node(comm: MPI.Intracomm) -> tuple[int, int]:
-    """The number of ranks of `comm` on this node, and of the cores that they may use together; collective.
+    """The number of ranks of `comm` on this node, and of the cores that they may use together;
+    collective.
 
     Examples
     --------

@@ -9,7 +9,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Partition:
-    """Partition of `n` agents into `size` blocks, as by `numpy.array_split`: the first `n % size` ranks host one more agent.
+    """Partition of `n` agents into `size` blocks, as by `numpy.array_split`: the first `n % size`
+    ranks host one more agent.
 
     Examples
     --------

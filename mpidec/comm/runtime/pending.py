@@ -19,8 +19,8 @@ class Request(Protocol):
 class Pending:
     """Handle of a communication under way: what every `start` returns.
 
-    What was handed to `start` must not change before `wait` returns.  Handles may be waited for in any order, and a handle that is
-    dropped does no harm: the communication completes.
+    What was handed to `start` must not change before `wait` returns.  Handles may be waited for in
+    any order, and a handle that is dropped does no harm: the communication completes.
 
     Parameters
     ----------

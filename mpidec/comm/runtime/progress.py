@@ -1,7 +1,8 @@
 """Progress of everything that is under way in this process, and waiting with an end.
 
-Mixings in shared memory and checked messages only move on when Python looks after them.  Each network registers a `ProgressEngine`;
-every wait of the package calls `progress`, so that nothing that was started stands still while its rank waits for something else.
+Mixings in shared memory and checked messages only move on when Python looks after them.  Each
+network registers a `ProgressEngine`; every wait of the package calls `progress`, so that nothing
+that was started stands still while its rank waits for something else.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class ProgressEngine:
 
     Notes
     -----
-    One thread at a time may be in a call of a network; `with engine:` around a call refuses a second one.
+    One thread at a time may be in a call of a network; `with engine:` around a call refuses a
+    second one.
     """
 
     def __init__(self) -> None:
@@ -80,7 +82,8 @@ class ProgressEngine:
             self._polls.remove(poll)
 
     def on_interrupt(self, refuse: Callable[[str], None]) -> None:
-        """Call `refuse(reason)` when an exception from outside (Ctrl-C, a signal handler) has ended a call: this rank may be one
+        """Call `refuse(reason)` when an exception from outside (Ctrl-C, a signal handler) has ended
+        a call: this rank may be one
         operation apart from the others."""
         self._on_interrupt.append(refuse)
 
@@ -90,7 +93,9 @@ class ProgressEngine:
             refuse(reason)
 
     def poll(self) -> None:
-        """Make progress, unless the network belongs to another live thread (that of its last call), or is being polled."""
+        """Make progress, unless the network belongs to another live thread (that of its last
+        call), or is being polled.
+        """
         if (
             self._polls
             and not self._polling
@@ -114,7 +119,8 @@ class ProgressEngine:
     def __enter__(self) -> None:
         if _FORKED:
             raise RuntimeError(
-                "this process is a forked child, and the network belongs to its parent: mix in the parent only"
+                "this process is a forked child, and the network belongs to its parent: mix in the "
+                "parent only"
             )
         if self._closed:
             raise RuntimeError("the network is closed: make a new one")
@@ -124,7 +130,8 @@ class ProgressEngine:
             time.sleep(1e-4)
         if not entered:
             raise RuntimeError(
-                "another thread is in a call of this network: one thread at a time may use a network, give each "
+                "another thread is in a call of this network: one thread at a time may use a "
+                "network, give each "
                 "thread a network of its own"
             )
 
@@ -169,7 +176,9 @@ CROWDED = _crowded()
 
 
 def timeout() -> float:
-    """Seconds that a rank waits for another one: `MPIDEC_TIMEOUT`, 60 by default, `inf` for ever."""
+    """Seconds that a rank waits for another one: `MPIDEC_TIMEOUT`, 60 by default, `inf` for
+    ever.
+    """
     text = os.environ.get("MPIDEC_TIMEOUT") or "60"
     try:
         seconds = float(text)
@@ -188,7 +197,8 @@ class WaitMonitor:
     Parameters
     ----------
     what : str or callable
-        What this rank waits for, or a function that returns it (in one line, or several complete ones).
+        What this rank waits for, or a function that returns it (in one line, or several complete
+        ones).
     ask : callable, optional
         Asks the other ranks where they are, and raises what they reply.
     """
@@ -262,7 +272,8 @@ def expire(what: str | Callable[[], str], waited: float) -> NoReturn:
     text = what if isinstance(what, str) else what()
     if "\n" not in text:
         text = (
-            f"[rank {MPI.COMM_WORLD.rank}] mpidec: waited {timeout():g} s, since {since}, for {text}, and ends the job "
+            f"[rank {MPI.COMM_WORLD.rank}] mpidec: waited {timeout():g} s, since {since}, for "
+            f"{text}, and ends the job "
             "(MPIDEC_TIMEOUT=SECONDS allows more)"
         )
     sys.stderr.write(text.rstrip("\n") + "\n")

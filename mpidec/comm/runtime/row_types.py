@@ -6,7 +6,9 @@ from .mpi import MPI
 
 
 class RowTypes:
-    """MPI datatypes of one row of so many bytes each: counts are counts of rows, and stay below 2**31."""
+    """MPI datatypes of one row of so many bytes each: counts are counts of rows, and stay below
+    2**31.
+    """
 
     def __init__(self) -> None:
         self._types: dict[int, MPI.Datatype] = {}

@@ -74,7 +74,9 @@ class Log:
         numbers: Iterator[int],
         busy: bytearray,
     ) -> Callable[P, R | None]:
-        """A function whose calls are events, unless it returns None, or a larger call is under way."""
+        """A function whose calls are events, unless it returns None, or a larger call is under
+        way.
+        """
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> R | None:
             if busy[0]:

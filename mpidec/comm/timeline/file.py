@@ -1,4 +1,6 @@
-"""The file of one rank: a list of Chrome trace events, one in a line, complete at any moment but for its last bracket."""
+"""The file of one rank: a list of Chrome trace events, one in a line, complete at any moment but
+for its last bracket.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ class TimelineFile:
 
     Notes
     -----
-    The times in the file are microseconds of this node's monotonic clock; "clock" says how far it is from that of rank 0.  When
-    the disk is full, a line says so, and the file ends there.
+    The times in the file are microseconds of this node's monotonic clock; "clock" says how far it
+    is from that of rank 0.  When the disk is full, a line says so, and the file ends there.
     """
 
     def __init__(self, path: str, rank: int, offset: int = 0):
@@ -79,7 +81,9 @@ class TimelineFile:
         self._meta("clock", offset=offset / 1e3)
 
     def kind(self, name: str, category: str, counted: bool = False, /, **args: object) -> bytes:
-        """A kind of events: all of their text but thread and times, and a number if they are counted."""
+        """A kind of events: all of their text but thread and times, and a number if they are
+        counted.
+        """
         about = {"ph": "X", "name": name, "cat": category, "pid": self.rank, "args": args}
         text = "," + json.dumps(about, separators=(",", ":"))[1:-2]
         return f'{text}{"," * bool(args)}"number":'.encode() if counted else text.encode()

@@ -1,4 +1,6 @@
-"""One timeline of the files of all ranks, with aligned clocks, and arrows of who waited for whom."""
+"""One timeline of the files of all ranks, with aligned clocks, and arrows of who waited for
+whom.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def aligned(texts: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An arrow for each wait, from what the late rank began to the end of the wait; both ends lie within an event."""
+    """An arrow for each wait, from what the late rank began to the end of the wait; both ends
+    lie within an event.
+    """
     made: list[dict[str, Any]] = []
     for number, wait in enumerate(
         each for each in waits(events) if each.until - each.begin > SHORT
@@ -74,7 +78,9 @@ def arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _within(event: Event, time: float) -> float:
-    """The time within an event that is nearest to another one; its end belongs to the next event."""
+    """The time within an event that is nearest to another one; its end belongs to the next
+    event.
+    """
     inside = min(time, event["ts"] + max(event["dur"] - 0.001, 0.0))
     return round(float(max(event["ts"], inside)), 3)
 
@@ -107,7 +113,8 @@ class Gathers(Protocol):
 
 
 def prefix_of(path: str | os.PathLike[str]) -> str:
-    """Where the files of the ranks lie until they are merged into `path`: run.json is made of run.0.json, run.1.json, ...
+    """Where the files of the ranks lie until they are merged into `path`: run.json is made of
+    run.0.json, run.1.json, ...
 
     Examples
     --------
@@ -120,7 +127,9 @@ def prefix_of(path: str | os.PathLike[str]) -> str:
 def gathered(
     comm: Gathers, file: TimelineFile, path: str | os.PathLike[str]
 ) -> list[Waited] | None:
-    """Merge the files of all ranks into one, that rank 0 writes; what each rank waited, there.  Collective."""
+    """Merge the files of all ranks into one, that rank 0 writes; what each rank waited, there.
+    Collective.
+    """
     file.flush()
     try:
         with open(file.path, encoding="utf-8") as written:
@@ -132,7 +141,9 @@ def gathered(
 
 
 def table(waited: Sequence[Waited]) -> list[list[str]]:
-    """The table of stragglers: rank, share of its time that it waited, for whom most, and how long others waited for it."""
+    """The table of stragglers: rank, share of its time that it waited, for whom most, and how
+    long others waited for it.
+    """
     rows = [["rank", "waited", "most for", "others waited for it"]]
     for each in waited:
         share = each.waited / each.seconds if each.seconds else 0.0

@@ -1,4 +1,6 @@
-"""The timeline of one network on one rank: calls have numbers, by which those of different ranks are matched."""
+"""The timeline of one network on one rank: calls have numbers, by which those of different ranks
+are matched.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def bluefog(op: str) -> tuple[str, str]:
 
 
 class Timeline:
-    """What a network and all that lives on it write down; `None` takes its place where nothing is asked for.
+    """What a network and all that lives on it write down; `None` takes its place where nothing is
+    asked for.
 
     Parameters
     ----------
@@ -101,7 +104,9 @@ class Timeline:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> tuple[R, Callable[[int], None] | None]:
-        """Begin a call; its handle, and what writes down a wait for it that began then, or None within another call."""
+        """Begin a call; its handle, and what writes down a wait for it that began then, or None
+        within another call.
+        """
         if self._busy[0]:
             return function(*args, **kwargs), None
         number = self._next(op + pair)
@@ -128,7 +133,9 @@ class Timeline:
     def timed(
         self, op: str, near: Sequence[int], function: Callable[P, R | None]
     ) -> Callable[P, R | None]:
-        """A function of `op` that returns None where it has done nothing: as `call`, for short ones."""
+        """A function of `op` that returns None where it has done nothing: as `call`, for short
+        ones.
+        """
         around = tuple(near)
         return self.file.log.timed(
             function,

@@ -39,9 +39,9 @@ class Wait:
 def waits(events: Iterable[Event]) -> list[Wait]:
     """All waits, in the order of their ends.
 
-    A call waits for the ranks that it names ("waits"; all of them if that is null): from its begin until the last of them has
-    begun the same one, but not beyond its own end.  A call that has ended before another rank began it (the root of a
-    broadcast) has not waited for that one.
+    A call waits for the ranks that it names ("waits"; all of them if that is null): from its begin
+    until the last of them has begun the same one, but not beyond its own end.  A call that has
+    ended before another rank began it (the root of a broadcast) has not waited for that one.
     """
     calls: dict[tuple[Any, ...], list[Event]] = defaultdict(list)
     mutexes: list[Event] = []

@@ -54,14 +54,16 @@ class Transport(ABC):
         target : array (k, d)
             C-contiguous: the halo, or the sums.
         shape : str, optional
-            What a row was before it was flattened, in words, which must be the same on all ranks; `"d"` by default.
+            What a row was before it was flattened, in words, which must be the same on all ranks;
+            `"d"` by default.
         """
 
     def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
-        """`W X` in one call; None, and nothing has happened, if the arrays are not of the common kind or there is no such way.
+        """`W X` in one call; None, and nothing has happened, if the arrays are not of the common
+        kind or there is no such way.
 
-        The common kind: `X`, and `out` unless it is None, are NumPy arrays (m, d) of float64 or float32 in C order.  `shape` is
-        that of `start`.
+        The common kind: `X`, and `out` unless it is None, are NumPy arrays (m, d) of float64 or
+        float32 in C order.  `shape` is that of `start`.
         """
         return None
 

@@ -1,6 +1,8 @@
-"""Mixing of rows that stay on a device: halos through CUDA-aware MPI, sums by the operations of the device library.
+"""Mixing of rows that stay on a device: halos through CUDA-aware MPI, sums by the operations of the
+device library.
 
-Each operation is rounded separately, in the order of `kernels.weighted`: results are bit-identical to those on the host.
+Each operation is rounded separately, in the order of `kernels.weighted`: results are bit-identical
+to those on the host.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class DeviceSum:
             return rows
 
     def sum(self, flat: Array, halo: Array) -> Array:
-        """`W X` in the working precision; `Device.from_real` converts it to the format of the rows."""
+        """`W X` in the working precision; `Device.from_real` converts it to the format of the
+        rows.
+        """
         device, weights = self.device, self.plan.weights
         with device.on(self.place):
             X = device.real(flat)
@@ -125,7 +129,9 @@ class DeviceSums:
 
     @cached_property
     def usable(self) -> bool:
-        """Whether rows stay on a device: there is no other rank, or MPI takes them and this rank is alone on its node."""
+        """Whether rows stay on a device: there is no other rank, or MPI takes them and this rank
+        is alone on its node.
+        """
         aware = cuda_aware()[0]
         return self._context.size == 1 or (aware and self._context.memory is None)
 

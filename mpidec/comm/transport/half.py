@@ -22,7 +22,8 @@ class HalfSum(Transport):
     counts : Counters
         Where what `carrier` counts is corrected.
     carrier : Transport or MessageSum
-        What sums rows of float32 up, within a process or a node; or the messages, in which rows travel as they are.
+        What sums rows of float32 up, within a process or a node; or the messages, in which rows
+        travel as they are.
     """
 
     def __init__(self, plan: Plan, counts: Counters, carrier: Transport):

@@ -1,4 +1,6 @@
-"""The halo exchange: rows between ranks in messages, after the ranks have been found to make the same exchange."""
+"""The halo exchange: rows between ranks in messages, after the ranks have been found to make the
+same exchange.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class HaloExchange:
     def start(
         self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, kind: Kind
     ) -> MessageRequest:
-        """Begin to send `rows` (m, ...) along a route and to receive `arrived` (places, ...); both C-contiguous."""
+        """Begin to send `rows` (m, ...) along a route and to receive `arrived` (places, ...);
+        both C-contiguous.
+        """
         sent = rows
         if route.send is not None:
             sent = empty((len(route.send), *rows.shape[1:]), rows.dtype)
@@ -96,7 +100,8 @@ class HaloExchange:
         self._messages[plan] = messages
 
     def announce(self, plan: Plan, route: Route, kind: Kind) -> Callable[[], None]:
-        """Number an exchange; before the first one of a kind, find out whether the neighbours make the same one.
+        """Number an exchange; before the first one of a kind, find out whether the neighbours make
+        the same one.
 
         Returns the function that asks them where they are.
         """
@@ -115,7 +120,9 @@ class HaloExchange:
         return partial(matching.ask, sources, number, call.op, call.signature, before)
 
     def describe(self, kind: Kind, route: Route) -> tuple[PastOperation, list[int]]:
-        """What an exchange is called, what must be the same on both sides, and who receives; who sends."""
+        """What an exchange is called, what must be the same on both sides, and who receives; who
+        sends.
+        """
         if kind not in self._calls:
             signature = f"rows of {kind[1]} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
             dests = frozenset(route.dests.tolist())
@@ -134,8 +141,9 @@ class HaloExchange:
     def free(self, ends: Ending = "complete") -> None:
         """Free the communicators; collective.
 
-        `ends` says what becomes of messages under way: they "complete"; all ranks have "left" them, and those that do not
-        complete soon are abandoned; or the ranks are "broken" out of step, and communicators with collectives are kept, too.
+        `ends` says what becomes of messages under way: they "complete"; all ranks have "left" them,
+        and those that do not complete soon are abandoned; or the ranks are "broken" out of step,
+        and communicators with collectives are kept, too.
         """
         unfinished = []
         for request in self._under_way:
@@ -162,7 +170,9 @@ def fingerprint(kind: Kind) -> int:
 
 
 def _completes(request: MessageRequest) -> bool:
-    """Whether a request ends soon, because the other ranks have sent and received what belongs to it."""
+    """Whether a request ends soon, because the other ranks have sent and received what belongs
+    to it.
+    """
     until = time.monotonic() + _BRIEFLY
     while not request.test() and time.monotonic() < until:
         os.sched_yield()

@@ -58,7 +58,9 @@ class MessageRequest:
         return self.done
 
     def wait(self) -> None:
-        """Return when all messages have arrived; end the job when the time is over.  A wait that has failed fails again."""
+        """Return when all messages have arrived; end the job when the time is over.  A wait that
+        has failed fails again.
+        """
         if self._error is not None:
             raise copy(self._error)
         try:
@@ -89,7 +91,8 @@ class Messages(ABC):
     def post(
         self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
     ) -> list[MPI.Request]:
-        """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive `recv`.
+        """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive
+        `recv`.
 
         `kind` is a fingerprint of the rows, so that rows of different kinds do not match.
         """
@@ -101,7 +104,8 @@ class Messages(ABC):
 class PointToPoint(Messages):
     """A message per neighbouring rank.
 
-    No communicator of its own, so that random graphs cost nothing; tags keep the messages of different graphs and kinds apart.
+    No communicator of its own, so that random graphs cost nothing; tags keep the messages of
+    different graphs and kinds apart.
     """
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, plan: Plan):
@@ -143,7 +147,8 @@ class PointToPoint(Messages):
 class NeighborCollective(Messages):
     """Neighbourhood collectives on a distributed-graph communicator of the ranks.
 
-    Nonblocking ones only: they do not match persistent ones, and ranks may mix the same rows by `W(X)` and by `W.start(X)`.
+    Nonblocking ones only: they do not match persistent ones, and ranks may mix the same rows by
+    `W(X)` and by `W.start(X)`.
     """
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, route: Route):
@@ -177,7 +182,8 @@ def neighbor_collectives(
 
     Notes
     -----
-    A small reduction, so that the ranks wait for one another with an end, and a communicator for each plan.
+    A small reduction, so that the ranks wait for one another with an end, and a communicator for
+    each plan.
     """
     routes = [plan.halo_route for plan in plans]
     works = np.array(
@@ -186,7 +192,8 @@ def neighbor_collectives(
             for route in routes
         ]
     )
-    # Open MPI 5.0 with no neighbour on one side: the blocking allgather never returns, alltoall reports MPI_ERR_TRUNCATE
+    # Open MPI 5.0 with no neighbour on one side: the blocking allgather never returns, alltoall
+    # reports MPI_ERR_TRUNCATE
     # (open-mpi/ompi#14452), and the persistent ones are refused (#12037, in 5.0.0).
     everywhere = Collectives(comm).minimum(works.astype(np.int8), "net.mixer")
     return [

@@ -1,4 +1,6 @@
-"""Calls with weights of the ranks of one node, through its memory: each rank publishes its array and to whom it goes."""
+"""Calls with weights of the ranks of one node, through its memory: each rank publishes its array
+and to whom it goes.
+"""
 
 from __future__ import annotations
 
@@ -110,11 +112,12 @@ class NodeCalls:
 
 
 class WeightedSum:
-    r"""Sums :math:`out = s x + \sum_j r_j t_j x_j` over the same ranks, in ascending order, of arrays of the same shape.
+    r"""Sums :math:`out = s x + \sum_j r_j t_j x_j` over the same ranks, in ascending order, of
+    arrays of the same shape.
 
-    The arguments of a call are the contiguous array x (float64 or float32 are summed, arrays of other dtypes are handed over as
-    they are), `own` s, `weights` :math:`r_j` (None: 1, of all that send) and `sends`, the factors on the way to other ranks
-    (None: 1, to all).
+    The arguments of a call are the contiguous array x (float64 or float32 are summed, arrays of
+    other dtypes are handed over as they are), `own` s, `weights` :math:`r_j` (None: 1, of all that
+    send) and `sends`, the factors on the way to other ranks (None: 1, to all).
     """
 
     def __init__(
@@ -145,8 +148,8 @@ class WeightedSum:
     ) -> NodeRequest:
         """Begin one, with weights and sends as `factors` makes them.
 
-        Its result: the sum, or the arrays that were taken, one after the other, as bytes; and the ranks whose arrays were taken,
-        ascending, with the factors on their way here.
+        Its result: the sum, or the arrays that were taken, one after the other, as bytes; and the
+        ranks whose arrays were taken, ascending, with the factors on their way here.
         """
         sums = flat.dtype.char in "df"
         out = (
@@ -174,7 +177,9 @@ class WeightedSum:
     def __call__(
         self, x: np.ndarray, own: Any, weights: dict[int, Any] | None, sends: dict[int, Any] | None
     ) -> np.ndarray | None:
-        """One of arrays of any shape, of float64 or float32; None, and nothing has happened, if a weight is not a finite number."""
+        """One of arrays of any shape, of float64 or float32; None, and nothing has happened, if
+        a weight is not a finite number.
+        """
         if self._memory.under_way:
             self._memory.complete_overdue()
         out = np.empty_like(x) if x.nbytes < GRAIN else empty(x.shape, x.dtype)

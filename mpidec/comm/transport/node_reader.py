@@ -72,7 +72,9 @@ class NodeReports:
         self._patience[2].poll()
 
     def _look_for_refusals(self, index: int, other: int, wait: tuple[int, int]) -> None:
-        """Raise if a rank that is waited for has refused mixings for a while: what it did and sent before is seen by now."""
+        """Raise if a rank that is waited for has refused mixings for a while: what it did and
+        sent before is seen by now.
+        """
         refusal, now = self._memory.node.out_of_step(index), time.monotonic()
         if refusal is None:
             self._refused = None
@@ -82,7 +84,8 @@ class NodeReports:
             first = refusal if refusal.startswith("rank ") else f"rank {other}: {refusal}"
             self._memory.node.refuse(first)  # also for those that wait for this rank
             raise RuntimeError(
-                f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} ({self._where}): "
+                f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} "
+                f"({self._where}): "
                 "close the network and make a new one"
             )
 
@@ -98,8 +101,10 @@ class NodeReports:
             for place in (self._memory.me, index)
         )
         return (
-            f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in {self._where} on rank {me}, {theirs} "
-            f"on rank {other}; every rank must call the same operation with rows of one shape and dtype"
+            f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in "
+            f"{self._where} on rank {me}, {theirs} "
+            f"on rank {other}; every rank must call the same operation with rows of one shape and "
+            "dtype"
         )
 
 
@@ -117,8 +122,8 @@ class NodeReader(Transport):
     signature : int
         Fingerprint of the operation, the same on all ranks that make the same one.
     source, row : array of int
-        Of each term (or row that is copied): 0 for an own row, 1... for one of the ranks `plan.ins`, the next number for a row
-        of the halo; and which row there.
+        Of each term (or row that is copied): 0 for an own row, 1... for one of the ranks
+        `plan.ins`, the next number for a row of the halo; and which row there.
     terms : Weights, optional
         The weights of the terms.
     """
@@ -188,7 +193,9 @@ class NodeReader(Transport):
     def edges(
         cls, context: Context, where: str, counts: Counters, plan: Plan, whole: Plan
     ) -> NodeReader:
-        """A row for each edge into the local agents, from the rows for the edges out of other agents."""
+        """A row for each edge into the local agents, from the rows for the edges out of other
+        agents.
+        """
         source, row = whole.edge_places(plan.ins)
         return cls(context, where, counts, plan, plan.topology.fingerprint() ^ 1 << 61, source, row)
 
@@ -205,7 +212,8 @@ class NodeReader(Transport):
         Parameters
         ----------
         rows, target, shape
-            See `Transport.start`; float64 or float32 if they are summed (pairs of them for complex rows), else bytes.
+            See `Transport.start`; float64 or float32 if they are summed (pairs of them for complex
+            rows), else bytes.
         halo : array (others, d), optional
             The rows of agents on other nodes.
         arriving : Request, optional
@@ -255,7 +263,9 @@ class NodeReader(Transport):
 
 @lru_cache
 def _shaped(shape: str, d: int, dtype: np.dtype) -> tuple[int, str | None]:
-    """A fingerprint of what rows of `d` numbers were before they were flattened, and a note for ranks with other rows."""
+    """A fingerprint of what rows of `d` numbers were before they were flattened, and a note for
+    ranks with other rows.
+    """
     if shape == str(d):
         return 0, None
     return zlib.crc32(shape.encode()) << 16 | 1 << 60, (
@@ -273,7 +283,8 @@ class NodeRequest:
     seq : int
         The number of the operation.
     read : callable
-        Reads what the other ranks have published, when all of it is there; its result is the attribute `result`.
+        Reads what the other ranks have published, when all of it is there; its result is the
+        attribute `result`.
     rows : array, optional
         That the others read: they may be changed when `wait` returns.
     arriving : Request, optional
@@ -301,7 +312,9 @@ class NodeRequest:
         return self.complete(False)
 
     def complete(self, wait: bool = True) -> bool:
-        """Read when all is there, or if it is; whether the operation has ended.  Errors are those of `wait`."""
+        """Read when all is there, or if it is; whether the operation has ended.  Errors are
+        those of `wait`.
+        """
         if self._ended or self._reading:
             return self._ended
         self._reading = True

@@ -1,4 +1,6 @@
-"""The persistent exchange: requests that are made once for rows of one kind, and started at every mixing."""
+"""The persistent exchange: requests that are made once for rows of one kind, and started at
+every mixing.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ _PLACES = 4  # places of rows whose requests are kept
 
 
 class PersistentExchange:
-    """The halo of rows (m, d) of one dtype by persistent point-to-point requests, in one exchange at a time.
+    """The halo of rows (m, d) of one dtype by persistent point-to-point requests, in one exchange
+    at a time.
 
-    Rows are sent from where they lie; the requests of the last few places are kept, since a program mixes the same few arrays over
-    and over.  Rows that do not lie in the order of the route are sent from a buffer.  Persistent requests match messages that are
-    sent without them.
+    Rows are sent from where they lie; the requests of the last few places are kept, since a program
+    mixes the same few arrays over and over.  Rows that do not lie in the order of the route are
+    sent from a buffer.  Persistent requests match messages that are sent without them.
 
     Parameters
     ----------
@@ -60,7 +63,9 @@ class PersistentExchange:
         self.free = weakref.finalize(self, _free, self._receives, self._sends)
 
     def start(self, X: np.ndarray) -> list[Any]:
-        """Begin to send the rows `X` and to receive `halo`: the requests, which have been started."""
+        """Begin to send the rows `X` and to receive `halo`: the requests, which have been
+        started.
+        """
         sent = X
         if self._sent is not None:
             sent = self._sent
@@ -72,7 +77,9 @@ class PersistentExchange:
         return requests
 
     def _bind(self, address: int, count: int) -> list[Any]:
-        """Requests for rows at a place; they do not keep the array alive, and are only started for an array at that place."""
+        """Requests for rows at a place; they do not keep the array alive, and are only started
+        for an array at that place.
+        """
         if len(self._sends) >= _PLACES:
             for request in self._sends.popitem(last=False)[1]:
                 request.Free()

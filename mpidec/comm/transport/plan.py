@@ -1,4 +1,6 @@
-"""Geometry of one phase on one rank: the rows that the local sums read, and the rows that other ranks read.  No communication."""
+"""Geometry of one phase on one rank: the rows that the local sums read, and the rows that other
+ranks read.  No communication.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,16 @@ class Route:
     Attributes
     ----------
     send : array of int or None
-        The local rows in the order of sending; None if the rows for each rank are adjacent, and are sent from where they are.
+        The local rows in the order of sending; None if the rows for each rank are adjacent, and are
+        sent from where they are.
     dests, send_counts, send_starts : array of int
-        Rank `dests[i]` receives `send_counts[i]` rows, starting at position `send_starts[i]` of `send` (or of the local rows).
+        Rank `dests[i]` receives `send_counts[i]` rows, starting at position `send_starts[i]` of
+        `send` (or of the local rows).
     sources, recv_counts, recv_starts : array of int
         The same for the rows that arrive.
     own : (slice, slice) or None
-        Positions of the rows that stay on this rank, among those sent and those received, if there are any.
+        Positions of the rows that stay on this rank, among those sent and those received, if there
+        are any.
     """
 
     send: np.ndarray | None
@@ -61,7 +66,9 @@ class Route:
 
     @classmethod
     def of(cls, send: np.ndarray, to: np.ndarray, source: np.ndarray, rank: int) -> Route:
-        """Route of the local rows `send` to the ranks `to`, and of arriving rows from the ranks `source` (both ascending)."""
+        """Route of the local rows `send` to the ranks `to`, and of arriving rows from the ranks
+        `source` (both ascending).
+        """
         out, into = _segments(to, rank), _segments(source, rank)
         if out[3] is None and all(
             np.all(np.diff(part) == 1) for part in np.split(send, out[2][1:])
@@ -74,9 +81,10 @@ class Route:
 class Plan:
     """Rows `lo:hi` of one mixing matrix, prepared for the rank that hosts these agents.
 
-    The rows that the sums read are numbered: first the rows of this rank, then those of other ranks of the node, which are read in
-    place, then the halo, which arrives in messages.  The terms of a sum are in ascending order of the agents, independent of this
-    numbering, so that the order of summation is the same on any number of ranks.
+    The rows that the sums read are numbered: first the rows of this rank, then those of other ranks
+    of the node, which are read in place, then the halo, which arrives in messages.  The terms of a
+    sum are in ascending order of the agents, independent of this numbering, so that the order of
+    summation is the same on any number of ranks.
 
     Parameters
     ----------
@@ -171,12 +179,16 @@ class Plan:
 
     @cached_property
     def _out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Edges out of the local agents as arrays `(agent, receiver)`, sorted by agent, then receiver; without self-loops."""
+        """Edges out of the local agents as arrays `(agent, receiver)`, sorted by agent, then
+        receiver; without self-loops.
+        """
         return _edges(self.topology.source.columns(self.lo, self.hi), self.lo)
 
     @cached_property
     def _in(self) -> tuple[np.ndarray, np.ndarray]:
-        """Edges into the local agents as arrays `(agent, sender)`, sorted by agent, then sender; without self-loops."""
+        """Edges into the local agents as arrays `(agent, sender)`, sorted by agent, then sender;
+        without self-loops.
+        """
         return _edges(self._rows, self.lo)
 
     @cached_property
@@ -186,7 +198,9 @@ class Plan:
 
     @cached_property
     def halo_route(self) -> Route:
-        """Route of the halo: a neighbouring rank receives each row once, even if several of its agents read it."""
+        """Route of the halo: a neighbouring rank receives each row once, even if several of its
+        agents read it.
+        """
         agent, receiver = self._out
         to = self.partition.owner(receiver)
         remote = (to != self.rank) & ~np.isin(to, self._on_node)
@@ -200,7 +214,9 @@ class Plan:
 
     @cached_property
     def edge_route(self) -> tuple[Route, np.ndarray]:
-        """Route of one row per edge (edges within this rank included), and the in-edge that each arriving row belongs to."""
+        """Route of one row per edge (edges within this rank included), and the in-edge that each
+        arriving row belongs to.
+        """
         to = self.partition.owner(self._out[1])
         order = np.argsort(to, kind="stable")
         receiver, sender = self._in
@@ -209,7 +225,9 @@ class Plan:
         return Route.of(order, to[order], source[arrival], self.rank), arrival
 
     def edge_places(self, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Location of the row of each in-edge: 0 for this rank, 1, 2, ... for `ranks`; and its number among the out-edges there."""
+        """Location of the row of each in-edge: 0 for this rank, 1, 2, ... for `ranks`; and its
+        number among the out-edges there.
+        """
         receiver, sender = self._in
         owner = self.partition.owner(sender)
         source, row = (
@@ -246,7 +264,9 @@ def _edges(rows: Block, lo: int) -> tuple[np.ndarray, np.ndarray]:
 def _segments(
     ranks: np.ndarray, own: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, slice | None]:
-    """Segments of equal ranks: `(rank, count, start)` for the other ranks, and a slice for this rank (`own`), if it occurs."""
+    """Segments of equal ranks: `(rank, count, start)` for the other ranks, and a slice for this
+    rank (`own`), if it occurs.
+    """
     rank, start, count = np.unique(ranks, return_index=True, return_counts=True)
     other = rank != own
     own_segment = (

@@ -1,4 +1,6 @@
-"""Weighted sums of rows in one process, over messages, and over messages and the memory of the node together."""
+"""Weighted sums of rows in one process, over messages, and over messages and the memory of the
+node together.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def average(plan: Plan, rows: np.ndarray, halo: np.ndarray, out: np.ndarray) -> 
 def matrices(X: object, out: object, m: int) -> tuple[np.ndarray, np.ndarray] | None:
     """The arrays of a mixing of the common kind, and a new one if `out` is None.
 
-    None if one of them is of another kind, or if there is no memory, which `start` then finds, too, and tells the other ranks.
+    None if one of them is of another kind, or if there is no memory, which `start` then finds, too,
+    and tells the other ranks.
     """
     if type(X) is not np.ndarray or X.dtype.char not in "fd" or X.ndim != 2 or len(X) != m:
         return None
@@ -80,7 +83,8 @@ class LocalSum(Transport):
 class MessageSum(Transport):
     """The sums of rows that come in messages.
 
-    Rows (m, d) of a kind that comes again are exchanged by persistent requests, from its second mixing on.
+    Rows (m, d) of a kind that comes again are exchanged by persistent requests, from its second
+    mixing on.
     """
 
     def __init__(
@@ -178,7 +182,9 @@ class MessageSum(Transport):
         average(self._plan, rows, halo, target)
 
     def _keep(self, kind: Kind, d: int) -> None:
-        """Make the requests for rows (m, d) of a kind that have just been exchanged without them."""
+        """Make the requests for rows (m, d) of a kind that have just been exchanged without
+        them.
+        """
         plan, messages = self._plan, self._exchange.messages(self._plan)
         self._keeps = isinstance(messages, PointToPoint)
         if not isinstance(messages, PointToPoint):
@@ -197,7 +203,8 @@ class MessageSum(Transport):
 
 
 class MixedSum(MessageSum):
-    """The sums where several ranks share a node, and there are several nodes: rows of the node are read in place, others come in
+    """The sums where several ranks share a node, and there are several nodes: rows of the node are
+    read in place, others come in
     messages.
 
     Parameters

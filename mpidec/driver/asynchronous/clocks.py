@@ -1,4 +1,6 @@
-"""Events in time: Poisson clocks of the agents, or a given table; and the random numbers that belong to agents."""
+"""Events in time: Poisson clocks of the agents, or a given table; and the random numbers that
+belong to agents.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Event(NamedTuple):
 
 
 def generator(seed: int, agent: int, purpose: int) -> np.random.Generator:
-    """The random numbers of an agent for a purpose, one after the other, whatever the other agents do."""
+    """The random numbers of an agent for a purpose, one after the other, whatever the other
+    agents do.
+    """
     return np.random.default_rng([seed, agent, purpose])
 
 
@@ -56,7 +60,9 @@ def uniforms(seed: int, agent: int, purpose: int) -> Iterator[float]:
 
 
 def ticking(clocks: Sequence[tuple[int, Iterator[float]]]) -> Iterator[tuple[float, int]]:
-    """Time and name of each tick of many clocks, given as (name, intervals), in the order of time."""
+    """Time and name of each tick of many clocks, given as (name, intervals), in the order of
+    time.
+    """
     of = dict(clocks)
     heap = [(next(clock), name) for name, clock in clocks]
     heapq.heapify(heap)
@@ -67,13 +73,14 @@ def ticking(clocks: Sequence[tuple[int, Iterator[float]]]) -> Iterator[tuple[flo
 
 
 def meetings(seed: int, rates: np.ndarray, edges: csr_array | None = None) -> Iterator[Event]:
-    """Gradients, or wake-ups, of agents by Poisson clocks of the given `rates`, and averagings on edges.
+    """Gradients, or wake-ups, of agents by Poisson clocks of the given `rates`, and averagings on
+    edges.
 
     Parameters
     ----------
     edges : sparse array (n, n), optional
-        Rates of averagings of the edges.  Each agent has a clock with half the sum of the rates of its edges, and chooses the edge
-        by its share.
+        Rates of averagings of the edges.  Each agent has a clock with half the sum of the rates of
+        its edges, and chooses the edge by its share.
     """
     from scipy.sparse import csr_array
 
@@ -132,7 +139,8 @@ def checked(
     if not set(names) <= set(given):
         fields = f" with the fields {', '.join(given)}" if given else ""
         raise TypeError(
-            f"events is a {type(events).__name__}{fields}, expected a structured array of one dimension with the "
+            f"events is a {type(events).__name__}{fields}, expected a structured array of one "
+            "dimension with the "
             "fields time, kind, i and j"
         )
     times, n = np.asarray(events["time"], float), topology.n
@@ -180,7 +188,8 @@ def checked(
 
 
 def delays(delay: Delay | None, seed: int) -> DelayOf | None:
-    """Return the function (i, j) -> delay of the next message from i to j; None if there are no delays.
+    """Return the function (i, j) -> delay of the next message from i to j; None if there are no
+    delays.
 
     Parameters
     ----------

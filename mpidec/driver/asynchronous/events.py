@@ -71,8 +71,8 @@ class Events:
     ) -> Events:
         """Events that stand for those on ranks, where an event is taken to last `NOMINAL` seconds.
 
-        An agent that sleeps s seconds at each event has the rate 1 / (1 + s / NOMINAL), and a message that is held back for s
-        seconds arrives s / NOMINAL units later.
+        An agent that sleeps s seconds at each event has the rate 1 / (1 + s / NOMINAL), and a
+        message that is held back for s seconds arrives s / NOMINAL units later.
         """
         rates = np.array([1 / (1 + pauses.get(i, 0.0) / NOMINAL) for i in range(topology.n)])
         held = delays(delay, seed)

@@ -1,4 +1,6 @@
-"""Records of asynchronous runs: snapshots and metrics of runs on ranks, and the files, also of runs that are resumed."""
+"""Records of asynchronous runs: snapshots and metrics of runs on ranks, and the files, also of
+runs that are resumed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def maximum(net: Reductions, value: float, what: str) -> float:
 
 
 def names(measure: Metrics, *counters: str) -> tuple[str, ...]:
-    """The metrics of a run: the counters of asynchronous runs, others, and what the problem provides."""
+    """The metrics of a run: the counters of asynchronous runs, others, and what the problem
+    provides.
+    """
     provided = (name for name in measure.names if name not in COUNTERS)
     return (*ASYNCHRONOUS, *counters, *provided)
 
@@ -50,7 +54,9 @@ def with_counters(
     messages: int,
     message_bytes: int,
 ) -> dict[str, float]:
-    """A record: the metrics of the rows, with the counters of an asynchronous run in the place of those of common steps."""
+    """A record: the metrics of the rows, with the counters of an asynchronous run in the place
+    of those of common steps.
+    """
     return {
         **{name: value for name, value in metrics.items() if name not in COUNTERS},
         "step": step,
@@ -100,7 +106,9 @@ class Snapshots:
 
 
 class ResumedTotals(NamedTuple):
-    """What a resumed run has done before: steps; time, messages, bytes and events; the arrays of `Run.asynchronous`."""
+    """What a resumed run has done before: steps; time, messages, bytes and events; the arrays of
+    `Run.asynchronous`.
+    """
 
     step: int = 0
     counters: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
@@ -160,7 +168,9 @@ class AsyncFile:
         self.recorder: Recorder[Any] = Recorder(net, record, self._states(), ())
 
     def begin(self, names: tuple[str, ...], records: int) -> ResumedTotals:
-        """Create the file, for about so many records, or set the states to those of the last checkpoint."""
+        """Create the file, for about so many records, or set the states to those of the last
+        checkpoint.
+        """
         if not self.record.resume:
             X = self._agents.stacks["x"]
             self.recorder.create(
@@ -190,7 +200,9 @@ class AsyncFile:
         return math.inf if cannot_resume(self._solver) else self.record.checkpoint_seconds
 
     def append(self, row: Mapping[str, float], X: np.ndarray | None, flush: bool = False) -> None:
-        """Write a record, if its step is a new one; on rank 0, with the rows of all agents if the trajectory is stored."""
+        """Write a record, if its step is a new one; on rank 0, with the rows of all agents if
+        the trajectory is stored.
+        """
         if row["step"] > self.last:
             self.last = int(row["step"])
             self.recorder.append_gathered(self.last, row, X, flush)
@@ -226,7 +238,9 @@ class AsyncFile:
         self.recorder.finish(result.X, str(result.outcome), result.steps, arrays)
 
     def _states(self) -> tuple[Any, ...]:
-        """The states of the local agents as a named tuple of arrays; without agents, of arrays without rows."""
+        """The states of the local agents as a named tuple of arrays; without agents, of arrays
+        without rows.
+        """
         states, stacks = self._agents.states, self._agents.stacks
         some = states or [self._solver.init(np.zeros_like(stacks["x"], shape=stacks["x"].shape[1]))]
         found = vars(collected(some, stacks if states else stacked(some)))
@@ -241,8 +255,9 @@ class AsyncFile:
 class Records:
     """Records of all agents, made of the snapshots of all ranks by nonblocking reductions.
 
-    During the run, at moments that all ranks know beforehand: each rank takes part in a record when it comes between two of its
-    events, however late, with the rows that it had at that moment.  At a pause and at the end, all ranks together.
+    During the run, at moments that all ranks know beforehand: each rank takes part in a record when
+    it comes between two of its events, however late, with the rows that it had at that moment.  At
+    a pause and at the end, all ranks together.
 
     Parameters
     ----------
@@ -298,7 +313,9 @@ class Records:
             raise error
 
     def now(self, t: float) -> dict[str, float]:
-        """The record at the time t, that of the last snapshot of all ranks, written if its step is a new one."""
+        """The record at the time t, that of the last snapshot of all ranks, written if its step
+        is a new one.
+        """
         self._complete_begun()
         self._complete(t)
         self._net.agree(self._measure.error)
@@ -309,7 +326,8 @@ class Records:
     def finish(self, number: int) -> tuple[list[dict[str, float]], list[float]]:
         """Records at equal distances in wall time, and the sizes of the rows.
 
-        In the file they take the place of those that were written during the run; of each step the last one.
+        In the file they take the place of those that were written during the run; of each step the
+        last one.
         """
         self._complete_begun()
         if self._file is not None:
@@ -404,7 +422,9 @@ class Records:
 
     @contextmanager
     def _turn(self, wait: bool = True) -> Iterator[bool]:
-        """A context in which no other thread is in MPI; without `wait`, yields False if the thread that averages is."""
+        """A context in which no other thread is in MPI; without `wait`, yields False if the
+        thread that averages is.
+        """
         lock = self._net.engine.lock
         while not (entered := lock.acquire(True) > 0) and wait:
             time.sleep(_LOOK)
@@ -442,7 +462,9 @@ def activity_arrays(
 
 @contextmanager
 def failing(recorder: Recorder[Any] | None) -> Iterator[None]:
-    """Context of a run: an exception is written into its file, with the outcome "failed"; a `Retry` closes the file."""
+    """Context of a run: an exception is written into its file, with the outcome "failed"; a
+    `Retry` closes the file.
+    """
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,6 @@
-"""Agents of pairwise methods on the ranks of a network, in wall time: gradients and averagings in two threads of each rank."""
+"""Agents of pairwise methods on the ranks of a network, in wall time: gradients and averagings
+in two threads of each rank.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _SLACK = 16  # averagings that an agent may be behind before its gradients wait
 
 
 class _Clock:
-    """Time of an agent in units of its own gradients: wall time over the running average of the time from one to the next."""
+    """Time of an agent in units of its own gradients: wall time over the running average of the
+    time from one to the next.
+    """
 
     def __init__(self) -> None:
         self._gradients = 0
@@ -80,7 +84,9 @@ class _Agent:
         self._rate = rate
 
     def ask(self) -> None:
-        """After each gradient: averagings with neighbours, half as many as the rate; the neighbours begin the other half."""
+        """After each gradient: averagings with neighbours, half as many as the rate; the
+        neighbours begin the other half.
+        """
         if self.neighbors:
             self.wanted += int(self._numbers.poisson(self._rate / 2))
 
@@ -95,12 +101,14 @@ class _Agent:
 class PairwiseRunner(Runner):
     r"""The local agents of a pairwise method.
 
-    A thread that averages looks after messages and pairs agents without a coordinator.  Each agent has a word in the memory of its
-    node: 0 if it is free.  After a gradient an agent asks for a Poisson number of averagings, `rate` / 2 on average, each with a
-    neighbour that is chosen uniformly; the neighbours ask it as often, on average.  It takes both words, the lower agent's first,
-    by compare-and-swap, and lets go if the second one is taken: nobody waits while it holds a word, so that there is no deadlock on
-    any graph.  Then both send their offers, and average.  An offer that is held back keeps its two agents busy, and nobody else:
-    averagings with busy agents are then left out, as in the simulator, and are otherwise tried again.
+    A thread that averages looks after messages and pairs agents without a coordinator.  Each agent
+    has a word in the memory of its node: 0 if it is free.  After a gradient an agent asks for a
+    Poisson number of averagings, `rate` / 2 on average, each with a neighbour that is chosen
+    uniformly; the neighbours ask it as often, on average.  It takes both words, the lower agent's
+    first, by compare-and-swap, and lets go if the second one is taken: nobody waits while it holds
+    a word, so that there is no deadlock on any graph.  Then both send their offers, and average.
+    An offer that is held back keeps its two agents busy, and nobody else: averagings with busy
+    agents are then left out, as in the simulator, and are otherwise tried again.
 
     Parameters
     ----------
@@ -159,7 +167,9 @@ class PairwiseRunner(Runner):
         between_events: Callable[[], None],
         watch: Callable[[], None],
     ) -> None:
-        """All events, until the run has ended, or pauses, and no averaging is under way on any rank."""
+        """All events, until the run has ended, or pauses, and no averaging is under way on any
+        rank.
+        """
         self._stop, self._over, self._early = False, False, INTERRUPTED if interrupted() else 0
         thread = threading.Thread(
             target=self._averaging, args=(watch,), name="mpidec-averaging", daemon=True
@@ -245,7 +255,8 @@ class PairwiseRunner(Runner):
                         and finishing is None
                         and all(self._is_done(agent) for agent in self.agents)
                     ):
-                        finishing = self._finish()  # this rank begins no more averagings; others may still begin some with it
+                        # this rank begins no more averagings; others may still begin some with it
+                        finishing = self._finish()
                         patience = WaitMonitor("all agents to end their averagings")
                     if finishing is not None and finishing.Test():
                         return
@@ -284,7 +295,9 @@ class PairwiseRunner(Runner):
         return ended and agent.partner < 0 and agent.asked < 0
 
     def _arrive(self, agent: _Agent, k: int) -> None:
-        """The offer of a neighbour: the answer to this agent's own, or the beginning of an averaging."""
+        """The offer of a neighbour: the answer to this agent's own, or the beginning of an
+        averaging.
+        """
         solver, s = self.solver, agent.state
         with agent.lock:
             mine = agent.mine
@@ -332,7 +345,9 @@ class PairwiseRunner(Runner):
         return True
 
     def _busy(self, agent: _Agent) -> bool:
-        """One of the two is busy: the averaging is tried again, or left out if offers are held back, which may take long."""
+        """One of the two is busy: the averaging is tried again, or left out if offers are held
+        back, which may take long.
+        """
         if self.faults.delay is None:
             return False
         agent.begun, agent.next = agent.begun + 1, -1
@@ -345,7 +360,9 @@ class PairwiseRunner(Runner):
         self.messages += 1
 
     def receive(self, rank: int, message: Message) -> None:
-        """Answer a neighbour on another node that asks for an agent of this rank, or take its answer."""
+        """Answer a neighbour on another node that asks for an agent of this rank, or take its
+        answer.
+        """
         if message.kind == Kind.TAKEN:
             agent = self.agents[message.dest - self.lo]
             self._took(agent, agent.asked, bool(message.number))

@@ -75,7 +75,9 @@ class PushRunner(Runner):
         self.slots.poll()
 
     def send_again(self) -> None:
-        """At the beginning of a resumed run: send the last messages, which the file does not hold."""
+        """At the beginning of a resumed run: send the last messages, which the file does not
+        hold.
+        """
         for s, port, receivers in zip(self.states, self.slots.agents, self.slots.receivers):
             sent = self.solver.last_message(s) if s.k else None
             if sent is not None:
@@ -109,8 +111,9 @@ class PushRunner(Runner):
     def _after_others(self, port: Any, found: list[int], absent: dict[int, list[int]]) -> list[int]:
         """Where events are short, let the neighbours have theirs.
 
-        Otherwise a rank that shares its core would have hundreds of events in its time slice, without news.  A neighbour that does
-        not send in the meantime is not waited for in the next 1, 2, 4, ..., 64 events: nobody waits for a straggler.
+        Otherwise a rank that shares its core would have hundreds of events in its time slice,
+        without news.  A neighbour that does not send in the meantime is not waited for in the next
+        1, 2, 4, ..., 64 events: nobody waits for a straggler.
         """
         awaited = []
         for k, transfers in enumerate(found):

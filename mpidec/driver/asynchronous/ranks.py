@@ -55,12 +55,12 @@ def run(plan: Plan) -> AsyncResult:
 
     Notes
     -----
-    Collective.  Between the beginning and the end no rank waits for all others, but for checkpoints.  A gradient that is not
-    finite ends the run.
+    Collective.  Between the beginning and the end no rank waits for all others, but for
+    checkpoints.  A gradient that is not finite ends the run.
 
-    The first record is written at the beginning, others during the run, 200 at most, and those of the result at the end.  Now and
-    then the agents pause: when nothing is under way, a checkpoint is written, as at the end.  The target is judged by the last
-    record.
+    The first record is written at the beginning, others during the run, 200 at most, and those of
+    the result at the end.  Now and then the agents pause: when nothing is under way, a checkpoint
+    is written, as at the end.  The target is judged by the last record.
     """
     net, topology, solver = plan.net, plan.topology.at(0), as_asynchronous(plan.solver)
     faults = Faults.checked(plan, solver)
@@ -106,7 +106,9 @@ def _attempt(
     guard: Guard | None = None,
     last: bool = True,
 ) -> AsyncResult:
-    """The run with one step size; `Retry` if it does not converge and is not the last attempt; collective."""
+    """The run with one step size; `Retry` if it does not converge and is not the last attempt;
+    collective.
+    """
     net = plan.net
     agents = LocalAgents.of(solver, plan.topology.at(0), plan.X, net.agents)
     measure, before, file = Metrics(net, plan.problem), ResumedTotals(), None
@@ -186,7 +188,9 @@ def _recorded_step_size(plan: Plan, solver: PairwiseSolver | PushSolver) -> floa
 
 
 class _Run:
-    """The part of a run from its beginning, or from the checkpoint that it continues, to its end; all calls are collective."""
+    """The part of a run from its beginning, or from the checkpoint that it continues, to its
+    end; all calls are collective.
+    """
 
     def __init__(
         self,
@@ -277,7 +281,9 @@ class _Run:
         return result
 
     def _events(self, interrupted: Callable[[], bool]) -> tuple[float, int]:
-        """All events, until nothing is under way: the seconds, and why the run has ended, the same on all ranks."""
+        """All events, until nothing is under way: the seconds, and why the run has ended, the
+        same on all ranks.
+        """
         net, plan, runner, file = self.net, self.plan, self.runner, self.file
         termination, snapshots, records = self.termination, self.snapshots, self.records
         timer = CheckpointTimer(math.inf if file is None or net.rank else file.seconds)
@@ -361,7 +367,9 @@ class _Run:
     def _activity(
         self, elapsed: float
     ) -> tuple[np.ndarray, dict[tuple[int, int], int], np.ndarray, np.ndarray]:
-        """What all ranks have counted: the fields `counts`, `averagings`, `staleness` and `idle` of `AsyncResult`."""
+        """What all ranks have counted: the fields `counts`, `averagings`, `staleness` and `idle`
+        of `AsyncResult`.
+        """
         runner = self.runner
         counts = self._everywhere(np.array([s.k for s in self.agents.states], np.int64))
         pairs = self._everywhere(np.array(runner.averaging_counts(), np.int64).reshape(-1, 3))
@@ -400,7 +408,8 @@ class CheckpointTimer:
 
 
 class Monitor:
-    """Now and then, looks for ranks that have left the run with an exception, which is raised; rank 0 reports how far the run is.
+    """Now and then, looks for ranks that have left the run with an exception, which is raised; rank
+    0 reports how far the run is.
 
     Parameters
     ----------
@@ -441,7 +450,8 @@ def _warn_of_sleepers(net: Network, straggler: Mapping[int, float] | None) -> No
         longest = max(range(lo, hi), key=lambda i: seconds.get(i, 0.0), default=lo)
         if len({seconds.get(i, 0.0) for i in range(lo, hi)}) > 1:
             warnings.warn(
-                f"straggler: the {hi - lo} agents of rank {rank} take turns, and agent {longest} delays the others when "
+                f"straggler: the {hi - lo} agents of rank {rank} take turns, and agent {longest} "
+                "delays the others when "
                 f"it sleeps: give it a rank of its own (mpirun -n {net.n}), or simulate the run",
                 RuntimeWarning,
                 stacklevel=4,

@@ -22,7 +22,9 @@ SIMULATED = "a simulated run cannot be resumed: repeat it"
 
 
 class AgentState(Protocol):
-    """The state of an agent, a dataclass: its iterate, its number of events, and what else the solver needs."""
+    """The state of an agent, a dataclass: its iterate, its number of events, and what else the
+    solver needs.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     x: np.ndarray
@@ -30,7 +32,9 @@ class AgentState(Protocol):
 
 
 class LocalAgents(NamedTuple):
-    """States of the local agents, the stacks that their arrays are rows of, their neighbours, length and dtype of a message."""
+    """States of the local agents, the stacks that their arrays are rows of, their neighbours,
+    length and dtype of a message.
+    """
 
     states: list[AgentState]
     stacks: dict[str, np.ndarray]
@@ -83,38 +87,44 @@ class AsyncResult:
     x : array (d,)
         Their average.
     outcome : Outcome
-        "completed", "stopped" (by `stop`), "missed" (`stop` not reached), "diverged" or "interrupted" (in
-        `mpidec.Interrupted.result`); compares equal to the plain string.  Runs on ranks end after `steps` steps: "completed" if
-        their last record has reached `stop`.
+        "completed", "stopped" (by `stop`), "missed" (`stop` not reached), "diverged" or
+        "interrupted" (in `mpidec.Interrupted.result`); compares equal to the plain string.  Runs on
+        ranks end after `steps` steps: "completed" if their last record has reached `stop`.
     steps : int
         Wake-ups, or gradients, of an agent on average.
     metrics : dict of arrays
-        One entry per record: the counters `step` (events of an agent on average), `time`, `events`, `gradients`, `messages` and
-        `bytes` (of all agents); `consensus`; and, if the problem provides them, `gradient_norm`, `objective`, `error`, `error_rms`
-        and `error_max`; see `mpidec.driver.metrics.Metrics`.
+        One entry per record: the counters `step` (events of an agent on average), `time`, `events`,
+        `gradients`, `messages` and `bytes` (of all agents); `consensus`; and, if the problem
+        provides them, `gradient_norm`, `objective`, `error`, `error_rms` and `error_max`; see
+        `mpidec.driver.metrics.Metrics`.
     state : namespace
-        The fields of the solver's states, as stacks with a row per agent: `X`, and, for example, `X_tilde`; numbers as arrays
-        `(n,)` under their small names; of fields with a row per neighbour, lists if the numbers of neighbours differ.
+        The fields of the solver's states, as stacks with a row per agent: `X`, and, for example,
+        `X_tilde`; numbers as arrays `(n,)` under their small names; of fields with a row per
+        neighbour, lists if the numbers of neighbours differ.
     counts : array (n,)
         Wake-ups, or gradients, of each agent.
     averagings : dict
         Averagings of each edge, `{(i, j): number}` with i < j; empty for push methods.
     staleness : array of int
-        Histogram of the ages of messages when they are read, in units of time rounded down; empty for pairwise methods.
+        Histogram of the ages of messages when they are read, in units of time rounded down; empty
+        for pairwise methods.
     solver : Solver
         The solver with numbers for the parameters that the run has found.
     reason : str
         For a diverged run what happened, for a missed target the last value; else empty.
     agent : int or None
-        For a diverged run, the first agent whose iterate was not finite, or the one farthest from zero.
+        For a diverged run, the first agent whose iterate was not finite, or the one farthest from
+        zero.
     idle : array (ranks,) or None
-        On ranks: the share of the time in which each rank waited: its gradients for its averagings, or for something to read.
+        On ranks: the share of the time in which each rank waited: its gradients for its averagings,
+        or for something to read.
     choice : Choice or None
         How the step size was found, if it was "auto" or "safe".
 
     Notes
     -----
-    On ranks `X` and `state` have the local agents alone, and `staleness` counts how many messages of a sender a reading has found.
+    On ranks `X` and `state` have the local agents alone, and `staleness` counts how many messages
+    of a sender a reading has found.
     """
 
     X: np.ndarray
@@ -134,7 +144,9 @@ class AsyncResult:
 
     @property
     def verdict(self) -> str:
-        """What has become of the agents' error, as in "error_rms rests at 0.13 since step 600"; see `mpidec.driver.verdict`."""
+        """What has become of the agents' error, as in "error_rms rests at 0.13 since step 600";
+        see `mpidec.driver.verdict`.
+        """
         return verdict(self.metrics)
 
     def __repr__(self) -> str:
@@ -143,13 +155,17 @@ class AsyncResult:
             f", step size {self.step_size:.4g}" if isinstance(self.step_size, (int, float)) else ""
         )
         return (
-            f"AsyncResult({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
-            f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}{f'; {told}' if told else ''})"
+            f"AsyncResult({self.outcome} after {self.steps} "
+            f"steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
+            f"x {self.x.shape}, records: "
+            f"{len(self.metrics.get('step', ()))}{f'; {told}' if told else ''})"
         )
 
     @property
     def step_size(self) -> StepSize | None:
-        """The step size of the run: the number that "auto" or "safe" became, or the schedule; None without one."""
+        """The step size of the run: the number that "auto" or "safe" became, or the schedule;
+        None without one.
+        """
         return getattr(self.solver, "step_size", None)
 
     @property
@@ -172,7 +188,10 @@ def cannot_resume(solver: object) -> str:
     kind: Any = solver if isinstance(solver, type) else type(solver)
     if getattr(kind, "accumulates", True) or kind.last_message is not PushSolver.last_message:
         return ""
-    return f"{kind.__name__} cannot be resumed: its messages replace each other, and it has no method last_message"
+    return (
+        f"{kind.__name__} cannot be resumed: its messages replace each other, and it has no method "
+        "last_message"
+    )
 
 
 def wake(
@@ -184,7 +203,8 @@ def wake(
     width: int,
     dtype: np.dtype[Any],
 ) -> np.ndarray | None:
-    """What local agent i sends when it wakes up, of this dtype, if it has the length that the solver states.
+    """What local agent i sends when it wakes up, of this dtype, if it has the length that the
+    solver states.
 
     Raises
     ------
@@ -195,14 +215,16 @@ def wake(
     sent = solver.wake(s, received, own)
     if sent is not None and (np.ndim(sent) not in (1, 2) or np.shape(sent)[-1] != width):
         raise ValueError(
-            f"{type(solver).__name__}.wake returned an array of shape {np.shape(sent)}, expected rows of width(d) = "
+            f"{type(solver).__name__}.wake returned an array of shape {np.shape(sent)}, expected "
+            "rows of width(d) = "
             f"{width} numbers"
         )
     return None if sent is None else np.asarray(sent, dtype)
 
 
 def stacked(states: Sequence[AgentState]) -> dict[str, np.ndarray]:
-    """Make the array fields of the states rows of one stack each, and return the stacks; fields of different shapes stay alone.
+    """Make the array fields of the states rows of one stack each, and return the stacks; fields of
+    different shapes stay alone.
 
     Examples
     --------
@@ -225,7 +247,8 @@ def stacked(states: Sequence[AgentState]) -> dict[str, np.ndarray]:
 
 
 def collected(states: Sequence[AgentState], stacks: Mapping[str, np.ndarray]) -> SimpleNamespace:
-    """Return the fields of all states: stacks under capital letters (lists, if shapes differ), numbers as arrays.
+    """Return the fields of all states: stacks under capital letters (lists, if shapes differ),
+    numbers as arrays.
 
     Examples
     --------
@@ -241,7 +264,8 @@ def collected(states: Sequence[AgentState], stacks: Mapping[str, np.ndarray]) ->
         if isinstance(rows[0], np.ndarray):
             if name in stacks and not all(np.may_share_memory(row, stacks[name]) for row in rows):
                 raise ValueError(
-                    f"an event has assigned s.{name}, expected changes in place: s.{name} -= ..., s.{name}[:] = ..."
+                    f"an event has assigned s.{name}, expected changes in place: s.{name} -= ..., "
+                    f"s.{name}[:] = ..."
                 )
             found[name[0].upper() + name[1:]] = stacks.get(name, rows)
         else:

@@ -1,4 +1,6 @@
-"""Agents on the ranks of a network: what pairwise and push methods share, the faults that are injected, and how a run ends."""
+"""Agents on the ranks of a network: what pairwise and push methods share, the faults that are
+injected, and how a run ends.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,12 @@ _SECONDS = 0.005  # between two messages about the number of events
 
 
 class Termination:
-    """Distributed termination of an asynchronous run, or of a part of it, without a barrier: the events of all agents, and the end.
+    """Distributed termination of an asynchronous run, or of a part of it, without a barrier: the
+    events of all agents, and the end.
 
-    Each rank counts its events in a word that the ranks of its node read.  Ranks elsewhere send their number to rank 0, at most 200
-    times a second, which sends them the end.  A pause ends a part of the run; `go_on` begins the next one.
+    Each rank counts its events in a word that the ranks of its node read.  Ranks elsewhere send
+    their number to rank 0, at most 200 times a second, which sends them the end.  A pause ends a
+    part of the run; `go_on` begins the next one.
 
     Parameters
     ----------
@@ -56,7 +60,9 @@ class Termination:
 
     @property
     def total(self) -> int:
-        """Events of all ranks, as far as this one knows; rank 0 knows those of other nodes a few milliseconds later."""
+        """Events of all ranks, as far as this one knows; rank 0 knows those of other nodes a few
+        milliseconds later.
+        """
         return sum(int(words[_EVENTS]) for words in self._near) + sum(self._counts.values())
 
     def count(self, events: int = 1) -> None:
@@ -72,7 +78,9 @@ class Termination:
                 self._slots.tell(rank, END, self._rank, rank, _REASONS * self._part + reason)
 
     def go_on(self) -> None:
-        """Begin another part after a pause; all ranks have ended the last one, and none begins the next one yet."""
+        """Begin another part after a pause; all ranks have ended the last one, and none begins
+        the next one yet.
+        """
         self._mine[_ENDED] = 0
         self._part += 1
 
@@ -146,7 +154,9 @@ class FiniteGradient:
 
 
 class Faults(NamedTuple):
-    """Injected faults: message delays, message losses, and seconds that each local agent sleeps at each event."""
+    """Injected faults: message delays, message losses, and seconds that each local agent sleeps
+    at each event.
+    """
 
     delay: DelayOf | None
     lost: LossOf | None
@@ -165,7 +175,8 @@ class Faults(NamedTuple):
             )
             if isinstance(solver, PairwiseSolver) and not isinstance(solver.rate, numbers.Real):
                 raise ValueError(
-                    f"{type(solver).__name__}: rate is a {type(solver.rate).__name__}, expected a number on ranks; "
+                    f"{type(solver).__name__}: rate is a {type(solver.rate).__name__}, expected a "
+                    "number on ranks; "
                     "mpidec.simulate takes rates of edges"
                 )
             if (
@@ -174,7 +185,8 @@ class Faults(NamedTuple):
                 and MPI.Query_thread() < MPI.THREAD_SERIALIZED
             ):
                 raise RuntimeError(
-                    "MPI was initialized without threads, expected MPI_THREAD_SERIALIZED or more: gradients and "
+                    "MPI was initialized without threads, expected MPI_THREAD_SERIALIZED or more: "
+                    "gradients and "
                     "averagings are in two threads"
                 )
         return faults
@@ -192,7 +204,8 @@ def pauses(straggler: Mapping[int, float] | None, n: int) -> dict[int, float]:
         whole = isinstance(agent, numbers.Integral) and 0 <= int(agent) < n
         if not whole or not isinstance(seconds, numbers.Real) or not 0 <= float(seconds) < math.inf:
             raise ValueError(
-                f"straggler is {straggler!r}, expected agents in 0 .. {n - 1} and seconds: {{0: 0.5}}"
+                f"straggler is {straggler!r}, expected agents in 0 .. {n - 1} and seconds: {{0: "
+                f"0.5}}"
             )
     return {int(agent): float(seconds) for agent, seconds in given.items()}
 

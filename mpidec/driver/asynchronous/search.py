@@ -1,26 +1,31 @@
-r"""Search for the step size of an asynchronous run: a race of step sizes in the event simulation of the linear model.
+r"""Search for the step size of an asynchronous run: a race of step sizes in the event simulation of
+the linear model.
 
 An asynchronous method is a function of its events.  Where the agents' functions are quadratic,
 
 .. math:: \nabla f_i(\hat x + V e) = V (H_i e + g_i), \qquad \textstyle\sum_i g_i = 0,
 
-all of its states are linear in the initial points and in the :math:`g_i`, and events, delays and losses do not depend on them.
-So one simulation serves many step sizes: the rows of the agents have a column for each step size and each coordinate of e, the
-solver's step size is an array with one number per column, and its methods are called as in any run.  All step sizes meet the same
-events, which cancels most of the chance in their comparison.
+all of its states are linear in the initial points and in the :math:`g_i`, and events, delays and
+losses do not depend on them. So one simulation serves many step sizes: the rows of the agents have
+a column for each step size and each coordinate of e, the solver's step size is an array with one
+number per column, and its methods are called as in any run.  All step sizes meet the same events,
+which cancels most of the chance in their comparison.
 
 1. *The model.*  An estimate of the minimizer, and the curvatures :math:`H_i` there (`mpidec.driver.stepsize.linear`), from as few
-   gradients as for solvers in common steps: at most half of those of the run, in runs of 60 steps or more.
+   gradients as for solvers in common steps: at most half of those of the run, in runs of 60 steps
+   or more.
 2. *The events* are those of the run: the rates of gradients and averagings, or the given table; the delays; the losses.  Ranks
    have wall time, on which the choice must not depend: `Events.of_ranks` says what stands for it.
 3. *The race.*  Of an exact method (`RunningSumTracking` with exact gradients), the rate at which the error falls predicts the
-   steps to a relative error `tol`, as in `stepsize.race.fastest`.  Of the others, the error after the steps of the run is
-   predicted from a quarter of them, or 128 (`least_biased`), and with schedules from all (`stepsize.race.most_accurate`).
-   A race has at most `EVENTS` events.  If the best step size is the smallest one, there is a second race below it.
+   steps to a relative error `tol`, as in `stepsize.race.fastest`.  Of the others, the error after
+   the steps of the run is predicted from a quarter of them, or 128 (`least_biased`), and with
+   schedules from all (`stepsize.race.most_accurate`). A race has at most `EVENTS` events.  If the
+   best step size is the smallest one, there is a second race below it.
 4. *The bound.*  Without a model (a problem that is not smooth, too many agents), and where no step size converges in it, the
    step size is `safe` / L, with a warning.
 
-The race runs on rank 0, with the rows of all agents; the choice is the same number on any number of ranks.
+The race runs on rank 0, with the rows of all agents; the choice is the same number on any number of
+ranks.
 """
 
 from __future__ import annotations
@@ -57,7 +62,8 @@ EVENTS = 2**15
 
 
 class AsyncStack:
-    """An asynchronous solver with several step sizes at once, on the linear model; compare `mpidec.driver.stepsize.race.Stack`.
+    """An asynchronous solver with several step sizes at once, on the linear model; compare
+    `mpidec.driver.stepsize.race.Stack`.
 
     Parameters
     ----------
@@ -197,12 +203,15 @@ class AsyncSearch(ModelSearch):
 
 
 def least_biased(stack: AsyncStack, model: LinearModel, steps: int, longest: int) -> Ranking:
-    r"""The step size with the least predicted relative error after `steps` steps, from a race of K = `longest` steps.
+    r"""The step size with the least predicted relative error after `steps` steps, from a race of K
+    = `longest` steps.
 
-    The first half of the columns begins at the initial points, the second one, with the same step sizes, at the optimum.  By
-    linearity, what the second half has, F, is the bias with its fluctuations, and the difference of the two, T, what is left of the
-    start.  The bias is there soon; since it fluctuates, its mean square over the last K / 2 steps is taken.  What is left of the
-    start is, after `steps` steps, what a step size larger by `steps` / K leaves after K steps, as long as that is stable:
+    The first half of the columns begins at the initial points, the second one, with the same step
+    sizes, at the optimum.  By linearity, what the second half has, F, is the bias with its
+    fluctuations, and the difference of the two, T, what is left of the start.  The bias is there
+    soon; since it fluctuates, its mean square over the last K / 2 steps is taken.  What is left of
+    the start is, after `steps` steps, what a step size larger by `steps` / K leaves after K steps,
+    as long as that is stable:
 
     .. math:: e^2(a, \text{steps}) = \operatorname{mean}_{K / 2 \le k \le K} \|F(a, k)\|^2
               + \min_{a \le b \le a\, \text{steps} / K} \|T(b, K)\|^2
@@ -228,7 +237,8 @@ def least_biased(stack: AsyncStack, model: LinearModel, steps: int, longest: int
 
 
 def later(sizes: np.ndarray, left: np.ndarray, ratio: float) -> np.ndarray:
-    """The least of `left` among the step sizes (descending) from each one to `ratio` times it, interpolated at the upper end.
+    """The least of `left` among the step sizes (descending) from each one to `ratio` times it,
+    interpolated at the upper end.
 
     Examples
     --------
@@ -246,7 +256,8 @@ def later(sizes: np.ndarray, left: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def safe_size(problem: Problem, solver: PairwiseSolver | PushSolver, net: Reductions) -> float:
-    """The safe step size, from the largest smoothness constant of any agent, as the problem states it; collective.
+    """The safe step size, from the largest smoothness constant of any agent, as the problem states
+    it; collective.
 
     Raises
     ------
@@ -256,7 +267,8 @@ def safe_size(problem: Problem, solver: PairwiseSolver | PushSolver, net: Reduct
     stated = getattr(problem, "smoothness", None) if net.m else np.zeros(0)
     if stated is None:
         raise ValueError(
-            f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
+            f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could "
+            "choose its "
             "step size: give it as a number, step_size=0.1"
         )
     L = maximum(net, float(np.max(stated, initial=0.0)), "net.slots")

@@ -86,41 +86,46 @@ def simulate(
     progress: Callable[[int, int, Mapping[str, float]], None] | None = None,
     **unknown: NoReturn,
 ) -> AsyncResult:
-    r"""Run an asynchronous method on a queue of events, in this process; the result is a function of the arguments.
+    r"""Run an asynchronous method on a queue of events, in this process; the result is a function
+    of the arguments.
 
-    Agents wake up, or compute gradients, by Poisson clocks of their own; neighbours of a pairwise method average by Poisson clocks
-    of the edges.
+    Agents wake up, or compute gradients, by Poisson clocks of their own; neighbours of a pairwise
+    method average by Poisson clocks of the edges.
 
     Parameters
     ----------
     problem : problem, oracle or None
         The functions of all n agents.  None for averaging alone, of the rows of `x0`.
     solver : Solver, class or str
-        An asynchronous solver, such as `mpidec.solvers.A2CiD2(0.1)`.  `step_size="auto"` is searched for in a simulation of the
-        same events with a linear model of the problem; "safe" is a bound from the largest smoothness constant of any agent.
+        An asynchronous solver, such as `mpidec.solvers.A2CiD2(0.1)`.  `step_size="auto"` is
+        searched for in a simulation of the same events with a linear model of the problem; "safe"
+        is a bound from the largest smoothness constant of any agent.
     topology : Topology, str, networkx graph, matrix or function
         The graph; its weights are not used.
     steps : int, optional
-        Events (wake-ups, or gradients) of an agent on average.  The run ends at the time `steps` divided by the mean of `rates`.
+        Events (wake-ups, or gradients) of an agent on average.  The run ends at the time `steps`
+        divided by the mean of `rates`.
     events : structured array, optional
-        In place of `steps`: the events themselves, with the fields `time`, `kind` (0: gradient or wake-up of agent i, 1: averaging
-        of i and j), `i` and `j`, in the order of time.
+        In place of `steps`: the events themselves, with the fields `time`, `kind` (0: gradient or
+        wake-up of agent i, 1: averaging of i and j), `i` and `j`, in the order of time.
     x0 : array (d,) or (n, d), optional
         Initial point, common to all agents or one per agent; zeros by default.
     seed : int
         Seed of all random numbers.  Those of an agent belong to it and to its own count of events.
     delay : float, (low, high) or callable, optional
-        Time that a message is on its way: a constant, uniform, or `delay(rng, i, j)`.  For pairwise methods, the time from the
-        exchange to the end of the averaging; a pair of which one is busy does not average.
+        Time that a message is on its way: a constant, uniform, or `delay(rng, i, j)`.  For pairwise
+        methods, the time from the exchange to the end of the averaging; a pair of which one is busy
+        does not average.
     drop : float
         Probability that a message is lost; for pairwise methods, that an averaging does not happen.
     rates : float or array (n,), optional
-        Wake-ups, or gradients, of each agent in a unit of time; by default 1.  Small ones are stragglers.
+        Wake-ups, or gradients, of each agent in a unit of time; by default 1.  Small ones are
+        stragglers.
     every : float
         Steps between two records; units of time with `events`.
     stop : mapping or callable, optional
-        As for `mpidec.solve`: `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; the counters `time`, `events`,
-        `gradients`, `messages` and `bytes` are budgets.
+        As for `mpidec.solve`: `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; the
+        counters `time`, `events`, `gradients`, `messages` and `bytes` are budgets.
     record : path or Record, optional
         HDF5 file for metrics, trajectory and the result, as for `mpidec.solve`.
     progress : callable, optional
@@ -129,8 +134,9 @@ def simulate(
     Returns
     -------
     AsyncResult
-        For pairwise methods the states after the last event of each agent, not integrated to the end of the run.  For push
-        methods the messages that are on their way at the end are delivered and collected.
+        For pairwise methods the states after the last event of each agent, not integrated to the
+        end of the run.  For push methods the messages that are on their way at the end are
+        delivered and collected.
 
     Raises
     ------
@@ -141,9 +147,10 @@ def simulate(
 
     Notes
     -----
-    Not collective: under MPI, each process that calls it simulates alone.  The averagings of a pairwise method have the rates
-    `mpidec.topology.edge_rates(topology, solver.rate)`; its time is that of the queue.  A problem of the user's own without
-    ``grad(X, agents)`` is evaluated for all agents at each event.
+    Not collective: under MPI, each process that calls it simulates alone.  The averagings of a
+    pairwise method have the rates `mpidec.topology.edge_rates(topology, solver.rate)`; its time is
+    that of the queue.  A problem of the user's own without ``grad(X, agents)`` is evaluated for all
+    agents at each event.
 
     Examples
     --------
@@ -157,7 +164,8 @@ def simulate(
     check_arguments(unknown, simulate)
     if (steps is None) == (events is None):
         raise ValueError(
-            f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
+            f"{'neither steps nor events is' if steps is None else 'both steps and events are'} "
+            "given, expected one "
             "of them: steps=100, or events=, a table"
         )
     oracle, functions = as_oracle(problem), problem_of(problem)
@@ -172,7 +180,8 @@ def simulate(
     static = graph.at(0)
     if functions is None and method.needs_problem:
         raise ValueError(
-            f"{type(method).__name__} needs the gradients of a problem, but problem is None; for averaging, use "
+            f"{type(method).__name__} needs the gradients of a problem, but problem is None; for "
+            "averaging, use "
             "AsyncPushSum or PairwiseGossip"
         )
     pairwise = isinstance(method, PairwiseSolver)
@@ -183,7 +192,8 @@ def simulate(
         raise ValueError("rates is given, but the events are: leave out one of them")
     if rates is not None and pairwise and functions is None:
         raise ValueError(
-            "rates are those of gradients, but problem is None; the averagings have the rate of the solver"
+            "rates are those of gradients, but problem is None; the averagings have the rate of "
+            "the solver"
         )
     delays(delay, seed), losses(drop, seed)  # checked
     warn_of_losses(method, drop)
@@ -281,7 +291,9 @@ class _Simulation:
         guard: Guard | None = None,
         last: bool = True,
     ) -> AsyncResult:
-        """The result with a step size; a `guard` ends the run with `Retry`, unless it is the last attempt."""
+        """The result with a step size; a `guard` ends the run with `Retry`, unless it is the
+        last attempt.
+        """
         net, n, happening, end = self.net, self.net.n, self.happening, self.end
         functions, saved, target, unit = self.functions, self.saved, self.target, happening.unit
         gradient = None if functions is None else of_one(self.oracle, range(n), self.seed)
@@ -326,7 +338,9 @@ class _Simulation:
             sizes: list[float] = []
 
             def reached(t: float) -> bool:
-                """Measure and record the iterates at time `t`; whether they have reached the target."""
+                """Measure and record the iterates at time `t`; whether they have reached the
+                target.
+                """
                 row = with_counters(
                     measure(X),
                     int(t / unit + 1e-9),
@@ -413,7 +427,8 @@ def as_asynchronous(solver: Solver) -> PairwiseSolver | PushSolver:
     """Return `solver`, refused with a TypeError if it is not asynchronous."""
     if not isinstance(solver, (PairwiseSolver, PushSolver)):
         raise TypeError(
-            f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous solvers are A2CiD2, "
+            f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous "
+            "solvers are A2CiD2, "
             "AsyncPushSum, PairwiseGossip and RunningSumTracking"
         )
     return solver
@@ -424,7 +439,8 @@ def lost_mass(solver: PairwiseSolver | PushSolver, drop: float) -> str:
     if not (drop and isinstance(solver, PushSolver) and solver.accumulates):
         return ""
     return (
-        f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
+        f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a "
+        "wrong point: use "
         "RunningSumTracking"
     )
 
@@ -490,6 +506,7 @@ def checked_rates(rates: ArrayLike | None, n: int) -> np.ndarray:
         or not pace.any()
     ):
         raise ValueError(
-            f"rates is {rates!r:.60}, expected a number > 0, or {n} numbers >= 0, of which some are > 0"
+            f"rates is {rates!r:.60}, expected a number > 0, or {n} numbers >= 0, of which some "
+            "are > 0"
         )
     return np.array(np.broadcast_to(pace, (n,)))

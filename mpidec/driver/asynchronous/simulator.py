@@ -35,7 +35,9 @@ class EventSimulator(ABC):
         self._in_flight: list[Any] = []
 
     def _due(self, until: float) -> Iterator[Event]:
-        """The events up to the time `until`, included; what arrives before each of them, and then until `until`, is delivered."""
+        """The events up to the time `until`, included; what arrives before each of them, and
+        then until `until`, is delivered.
+        """
         for event in self._source:
             if event.time > until:
                 self._source = chain([event], self._source)
@@ -72,7 +74,8 @@ class PairwiseSimulator(EventSimulator):
     gradient : callable or None
         `gradient(i, x, k)`: the gradient of agent i at `x` for its own step k.
     delay : callable or None
-        `delay(i, j)`: the time between the exchange of i and j and the end of their averaging; until then they are busy.
+        `delay(i, j)`: the time between the exchange of i and j and the end of their averaging;
+        until then they are busy.
     lost : callable or None
         `lost(i)`: whether the next averaging that agent i begins fails, for both.
     """

@@ -1,4 +1,6 @@
-"""Step sizes that a run finds itself: "auto", the fastest (or most accurate) one in a linear model, and "safe", a bound."""
+"""Step sizes that a run finds itself: "auto", the fastest (or most accurate) one in a linear
+model, and "safe", a bound.
+"""
 
 from .choice import Choice as Choice, requested_rule as requested_rule, with_size as with_size
 from .guard import Guard as Guard, Retry as Retry

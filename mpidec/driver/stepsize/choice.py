@@ -26,13 +26,14 @@ class Choice:
     step_size : float
         The choice; the start value, if the step size is a schedule.
     rule : {"steps", "error", "safe"}
-        What was compared: predicted steps to a relative error of `tol`; predicted relative error after `steps` steps; or nothing,
-        `step_size` being the safe bound.
+        What was compared: predicted steps to a relative error of `tol`; predicted relative error
+        after `steps` steps; or nothing, `step_size` being the safe bound.
     tried : array
         The step sizes of the race, from the largest to the smallest; empty for "safe".
     predicted : array
-        Predicted steps or errors of these; inf for a step size with which the method does not converge.  The numbers of those
-        that dropped out early (`early`) are those of their last comparison, and no predictions.
+        Predicted steps or errors of these; inf for a step size with which the method does not
+        converge.  The numbers of those that dropped out early (`early`) are those of their last
+        comparison, and no predictions.
     steps : int
         Steps of the run.
     tol : float
@@ -47,11 +48,14 @@ class Choice:
     early : array of bool
         Which step sizes dropped out of the race early, being clearly slower than others in it.
     weights : str
-        The weights that the search has chosen of a graph with `weights="auto"`; empty for other graphs.
+        The weights that the search has chosen of a graph with `weights="auto"`; empty for other
+        graphs.
     limit : str
-        Why an exact method does not reach the minimizer, such as "10 % of the messages are lost"; empty if it does.
+        Why an exact method does not reach the minimizer, such as "10 % of the messages are lost";
+        empty if it does.
     futile : bool
-        Whether the method makes no progress with the codec of the run, with any step size: it is not begun again with smaller ones.
+        Whether the method makes no progress with the codec of the run, with any step size: it is
+        not begun again with smaller ones.
     """
 
     step_size: float
@@ -78,7 +82,9 @@ class Choice:
         return float(self.predicted[near[0]]) if len(near) else np.inf
 
     def halfway(self, steps: int) -> int:
-        """The step of a run of `steps` steps after which half of the way should be made; 0 if none is known."""
+        """The step of a run of `steps` steps after which half of the way should be made; 0 if
+        none is known.
+        """
         middle = self.expected / 2
         return max(32, int(middle)) if self.rule == "steps" and middle <= steps else 0
 
@@ -93,7 +99,9 @@ class Choice:
         return f"error after {self.steps} steps"
 
     def line(self) -> str:
-        """The choice as one line: `0.0403 (auto: error 1e-06 expected in 372 steps; 31 gradients, 0.12 s)`."""
+        """The choice as one line: `0.0403 (auto: error 1e-06 expected in 372 steps; 31
+        gradients, 0.12 s)`.
+        """
         if self.rule == "safe":
             return f"{self.step_size:.4g} (safe bound)" + (f"; {self.note}" if self.note else "")
         if self.rule == "steps":
@@ -134,14 +142,18 @@ class Choice:
         return "\n".join([*rows, f"step size {self.line()}"])
 
     def plot(self) -> Figure:
-        """A matplotlib figure of the predictions against the step sizes; `choice.plot().savefig("tune.png")` writes it."""
+        """A matplotlib figure of the predictions against the step sizes;
+        `choice.plot().savefig("tune.png")` writes it.
+        """
         return predictions(
             self.tried, self.predicted, self._dropped, self.step_size, self._quantity
         )
 
 
 def requested_rule(solver: Solver) -> str | None:
-    """The word "auto" or "safe" in the step size of a solver, or in the start of its schedule; None for a number."""
+    """The word "auto" or "safe" in the step size of a solver, or in the start of its schedule;
+    None for a number.
+    """
     step = getattr(solver, "step_size", None)
     word = step.start if isinstance(step, StepSchedule) else step
     return word if isinstance(word, str) and word in WORDS else None

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 def predictions(
     sizes: np.ndarray, predicted: np.ndarray, dropped: np.ndarray, chosen: float, quantity: str
 ) -> Figure:
-    """The predictions of a `quantity` against the step sizes, on logarithmic axes, with those that `dropped` out."""
+    """The predictions of a `quantity` against the step sizes, on logarithmic axes, with those
+    that `dropped` out.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.8, 3.2), layout="constrained")

@@ -1,4 +1,6 @@
-"""Guard of a run with a step size from the linear model, which may not hold far from the minimizer."""
+"""Guard of a run with a step size from the linear model, which may not hold far from the
+minimizer.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ class Guard:
     halfway : int
         The step after which half of the way should be made; 0 if none is known.
     away : float
-        :math:`\sqrt{\tfrac{1}{n} \sum_i \|\nabla f_i(\hat x)\|^2} / L`, how far the agents' own gradients lead from the estimated
-        minimizer: the scale of distances where that is zero, or zero up to rounding.
+        :math:`\sqrt{\tfrac{1}{n} \sum_i \|\nabla f_i(\hat x)\|^2} / L`, how far the agents' own
+        gradients lead from the estimated minimizer: the scale of distances where that is zero, or
+        zero up to rounding.
     left : float
         Part of the first distance that may be left there.
     """
@@ -64,7 +67,8 @@ class Guard:
         Raises
         ------
         Retry
-            If they have exploded, or are not so much closer to the minimizer than at the start when half of the way should be made.
+            If they have exploded, or are not so much closer to the minimizer than at the start when
+            half of the way should be made.
         """
         distance = self._distance(X)
         if not distance <= self._far or (k == self._half and not distance < self._near):
@@ -73,7 +77,8 @@ class Guard:
             )
 
     def far(self, X: np.ndarray, strict: bool) -> str:
-        """What is wrong with the last iterates if they are much farther from the minimizer than the initial points, or "".
+        """What is wrong with the last iterates if they are much farther from the minimizer than the
+        initial points, or "".
 
         If `strict`, they must be closer than those.  Collective.
         """
@@ -84,7 +89,8 @@ class Guard:
         return (
             ""
             if distance < limit
-            else f"distance {distance:.2g} from the point of the linear model, {self._start:.2g} at the start"
+            else f"distance {distance:.2g} from the point of the linear model, {self._start:.2g} "
+            "at the start"
         )
 
     def _distance(self, X: np.ndarray) -> float:

@@ -23,7 +23,8 @@ ENTRIES, MOST_DIMENSIONS = 2**17, 100
 KRYLOV, OWN_KRYLOV, AGENTS = 24, 8, 32
 # Largest n d for which rows of all agents are gathered.
 STACK = 2 * 10**7
-# Mini-batches per agent, and times as many for variance reduction, whose step size the rare large samples limit.
+# Mini-batches per agent, and times as many for variance reduction, whose step size the rare large
+# samples limit.
 DRAWS, MORE_DRAWS = 16, 4
 # The size of its noise, of e and of an earlier e, relative to that of a batch at e.
 REMEMBERED = math.sqrt(2.0)
@@ -43,12 +44,14 @@ Prox = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class LinearModel:
-    r"""Gradients :math:`\nabla f_i(\hat x + V e) \approx V (H_i e + g_i)`, with the :math:`g_i` centred: e = 0 is the optimum.
+    r"""Gradients :math:`\nabla f_i(\hat x + V e) \approx V (H_i e + g_i)`, with the :math:`g_i`
+    centred: e = 0 is the optimum.
 
     Attributes
     ----------
     H : array (s, n, r, r)
-        Curvatures of all agents: one for the exact gradient, several (s > 1) for random draws of a stochastic one.
+        Curvatures of all agents: one for the exact gradient, several (s > 1) for random draws of a
+        stochastic one.
     g : array (s, n, r)
     start : array (n, r)
         The initial point of each agent, in coordinates.
@@ -63,13 +66,14 @@ class LinearModel:
     far : array (n,) or None
         Curvatures far from :math:`\hat x`, along one direction; None without `slope`.
     slope : array (n,) or None
-        Largest norms of the gradients beyond :math:`g_i` and the far curvature, for losses of bounded slope; None where the model
-        is linear everywhere.
+        Largest norms of the gradients beyond :math:`g_i` and the far curvature, for losses of
+        bounded slope; None where the model is linear everywhere.
     V : array (d, r) or None
         Orthonormal basis of the dimensions; None for the coordinates themselves.
     prox : callable or None
-        `prox(E, t)`: the proximal points of the term, (n, r, S) -> (n, r, S), with the parameters t, (S,); the g_i are then not
-        centred, as the average gradient does not vanish at the minimizer.
+        `prox(E, t)`: the proximal points of the term, (n, r, S) -> (n, r, S), with the parameters
+        t, (S,); the g_i are then not centred, as the average gradient does not vanish at the
+        minimizer.
     """
 
     H: np.ndarray
@@ -97,12 +101,16 @@ class LinearModel:
 
     @property
     def away(self) -> float:
-        r""":math:`\sqrt{\tfrac{1}{n} \sum_i \|g_i\|^2} / L`, 0 without a curvature L: how far a step 1 / L leads from e = 0."""
+        r""":math:`\sqrt{\tfrac{1}{n} \sum_i \|g_i\|^2} / L`, 0 without a curvature L: how far a
+        step 1 / L leads from e = 0.
+        """
         size = float(np.linalg.norm(self.g[0])) / math.sqrt(self.n)
         return size / self.curvature if self.curvature > 0 and math.isfinite(size) else 0.0
 
     def gradients(self, V: np.ndarray, k: int) -> np.ndarray:
-        """The gradients of all agents at step k, at the rows `V`, one column per candidate and coordinate."""
+        """The gradients of all agents at step k, at the rows `V`, one column per candidate and
+        coordinate.
+        """
         E = V.reshape(len(V), self.r, -1)
         H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
         G: np.ndarray = H @ E
@@ -112,7 +120,9 @@ class LinearModel:
         return G.reshape(V.shape)
 
     def gradient(self, i: int, v: np.ndarray, k: int) -> np.ndarray:
-        """The gradients of agent i at its own step k, at the row `v`, one column per candidate and coordinate."""
+        """The gradients of agent i at its own step k, at the row `v`, one column per candidate
+        and coordinate.
+        """
         E = v.reshape(self.r, -1)
         draw = 0 if len(self.H) == 1 else int(self._chosen(k)[i])
         G: np.ndarray = self.H[draw, i] @ E
@@ -141,7 +151,9 @@ class LinearModel:
         return np.asarray(self._draws[block][place])
 
     def proximal(self, E: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """The proximal points of the functions, (n, r, S), with the parameters `sizes`, (S,) or (n, 1, S)."""
+        """The proximal points of the functions, (n, r, S), with the parameters `sizes`, (S,) or
+        (n, 1, S).
+        """
         values, Q = self._spectra
         T = Q.transpose(0, 2, 1) @ (E / sizes - self.g[0][:, :, None])
         T /= values[:, :, None] + 1 / sizes
@@ -156,8 +168,9 @@ class LinearModel:
     def reachable(self) -> np.ndarray:
         """An orthonormal basis (r, q) of the space that no run leaves.
 
-        It contains the initial points and the g_i, and each H_i maps it to itself.  Directions outside it come from linearly
-        dependent columns of data, and from the classes of a softmax; there the curvature is often only that of the l2 term.
+        It contains the initial points and the g_i, and each H_i maps it to itself.  Directions
+        outside it come from linearly dependent columns of data, and from the classes of a softmax;
+        there the curvature is often only that of the l2 term.
         """
         if self.prox is not None:
             return np.eye(self.r)
@@ -179,7 +192,9 @@ class LinearModel:
 
 @dataclass(frozen=True)
 class ModelFunctions:
-    """The functions of all agents in a linear model at one step, one column per candidate and coordinate."""
+    """The functions of all agents in a linear model at one step, one column per candidate and
+    coordinate.
+    """
 
     model: LinearModel
     k: int
@@ -203,11 +218,14 @@ class ModelFunctions:
         ValueError
         """
         raise ValueError(
-            'step_size="auto": the solver asks for the values of the functions, expected a number or a schedule as step_size'
+            'step_size="auto": the solver asks for the values of the functions, expected a number '
+            "or a schedule as step_size"
         )
 
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """The proximal points of the functions; `t` is a number per agent, or one per column, too."""
+        """The proximal points of the functions; `t` is a number per agent, or one per column,
+        too.
+        """
         model = self.model
         E = self._away(V).reshape(len(V), model.r, -1)
         sizes = np.broadcast_to(t, V.shape).reshape(E.shape)[:, :1]
@@ -239,16 +257,18 @@ class Linearization:
     steps : int
         Steps of the run; few steps make few draws.
     bounded : bool
-        Whether to look for gradients of bounded slope, which are far from linear in the first steps of a schedule.
+        Whether to look for gradients of bounded slope, which are far from linear in the first steps
+        of a schedule.
     term : Term, optional
         Term of the functions, whose proximal points the solver takes.
     on_face : bool
-        Whether the solver takes the proximal points of the functions with their term; the dimensions are then those in which the
-        term is smooth.
+        Whether the solver takes the proximal points of the functions with their term; the
+        dimensions are then those in which the term is smooth.
     vanishing : bool
         Whether the noise of the random draws vanishes at the point, as with variance reduction.
     agents : int
-        In short runs, how many top vectors of single agents are among the dimensions; 0 saves the gradients for them.
+        In short runs, how many top vectors of single agents are among the dimensions; 0 saves the
+        gradients for them.
     """
 
     net: Reductions
@@ -283,22 +303,25 @@ class Linearization:
 def linear_model(
     of: Linearization, x: np.ndarray, quadratic: bool = False
 ) -> tuple[LinearModel | None, np.ndarray | None, int]:
-    """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
+    """The linear model at the point `x`, on rank 0 (None on the others), the point, and the
+    gradients; collective.
 
     Parameters
     ----------
     of : Linearization
     x : array (d,)
     quadratic : bool
-        Whether the point is the minimizer that follows from the curvatures at `x`, by Newton's method.  If the gradient does not
-        vanish there, the functions are not quadratic: the point is None, and so is the model.
+        Whether the point is the minimizer that follows from the curvatures at `x`, by Newton's
+        method.  If the gradient does not vanish there, the functions are not quadratic: the point
+        is None, and so is the model.
 
     Notes
     -----
-    In short runs, the curvatures are projected on Lanczos vectors of their average, as many as `evaluations` allows.  Otherwise:
-    up to 100 dimensions (fewer with many agents: n r^2 <= 2^17), all curvatures are full, from d + 1 gradients; above, they are
-    projected on r dimensions: Lanczos vectors of the average curvature, from the initial point on; the top vector of the agents of
-    largest curvature; and the agents' gradients.
+    In short runs, the curvatures are projected on Lanczos vectors of their average, as many as
+    `evaluations` allows.  Otherwise: up to 100 dimensions (fewer with many agents: n r^2 <= 2^17),
+    all curvatures are full, from d + 1 gradients; above, they are projected on r dimensions:
+    Lanczos vectors of the average curvature, from the initial point on; the top vector of the
+    agents of largest curvature; and the agents' gradients.
     """
     near, face = _Neighbourhood(of, x), of.face(x)
     if face is not None and face.size > STACK:
@@ -314,7 +337,8 @@ def linear_model(
 
 
 class _Neighbourhood:
-    """The local agents' gradients near a point, in the dimensions of a model; its methods are collective.
+    """The local agents' gradients near a point, in the dimensions of a model; its methods are
+    collective.
 
     Attributes
     ----------
@@ -349,7 +373,8 @@ class _Neighbourhood:
     def span(self, face: np.ndarray | None) -> list[np.ndarray] | None:
         """Choose the dimensions; the products of the curvatures with them, where these are known.
 
-        All of a small face, or of a small space; else Krylov vectors, in a large space of all agents' gradients, too.
+        All of a small face, or of a small space; else Krylov vectors, in a large space of all
+        agents' gradients, too.
         """
         of, d = self._of, len(self.x)
         most, few = dimensions(of.net.n), evaluations(of.steps)
@@ -371,7 +396,9 @@ class _Neighbourhood:
         return None
 
     def _span_few(self, product: Gradient, away: np.ndarray, few: int) -> list[np.ndarray]:
-        """Choose Lanczos vectors from `few` gradients, with the top vectors of some agents; their products."""
+        """Choose Lanczos vectors from `few` gradients, with the top vectors of some agents;
+        their products.
+        """
         of, (m, d) = self._of, away.shape
         agents = of.agents if of.net.n * d <= STACK else 0
         spared = min(OWN_KRYLOV + agents, few // 2) if agents else 0
@@ -387,7 +414,9 @@ class _Neighbourhood:
     def curvatures(
         self, gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None
     ) -> np.ndarray:
-        """The local agents' curvatures (m, r, r), from differences of gradients with `base`, or `known` ones."""
+        """The local agents' curvatures (m, r, r), from differences of gradients with `base`, or
+        `known` ones.
+        """
         (m, d), r = base.shape, self.r
         H = np.empty((m, r, r))
         for j in range(r):
@@ -400,7 +429,9 @@ class _Neighbourhood:
         return np.asarray((H + H.transpose(0, 2, 1)) / 2)
 
     def minimize(self, H: np.ndarray) -> bool:
-        """Go to the minimizer of the functions with these curvatures; whether the gradient vanishes there."""
+        """Go to the minimizer of the functions with these curvatures; whether the gradient
+        vanishes there.
+        """
         net, term = self._of.net, self._of.term
         t = 1.0 if term is None else 1 / _curvature(net, H)
         first = residual(term, self.x, net.mean(self.G), t)
@@ -453,7 +484,9 @@ class _Neighbourhood:
     def _drawn(
         self, batches: Callable[[int], Gradient], H: np.ndarray, g: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The curvatures and gradients of some random draws, (s, m, r, r) and (s, m, r), around the exact ones."""
+        """The curvatures and gradients of some random draws, (s, m, r, r) and (s, m, r), around
+        the exact ones.
+        """
         H_drawn, g_drawn = [], []
         for k in range(self._of.draws(self.r)):
             gradient = batches(k)
@@ -467,9 +500,11 @@ class _Neighbourhood:
         return Hs, gs - gs.mean(axis=0) + g
 
     def _slopes(self, H: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """`far` and `slope` of all agents on rank 0; None on the others, and where no slope is bounded.
+        """`far` and `slope` of all agents on rank 0; None on the others, and where no slope is
+        bounded.
 
-        The gradients are evaluated on both sides of the minimizer, along the direction of the largest average curvature.
+        The gradients are evaluated on both sides of the minimizer, along the direction of the
+        largest average curvature.
         """
         net, V, G = self._of.net, self.V, self.G
         first = float(np.linalg.norm(net.mean(self._of.X0) - self.x))
@@ -505,7 +540,9 @@ class _Neighbourhood:
 
 
 def evaluations(steps: int) -> int:
-    """Gradients that the curvatures may take in a search for a run of `steps` steps, and as many those for the minimizer."""
+    """Gradients that the curvatures may take in a search for a run of `steps` steps, and as many
+    those for the minimizer.
+    """
     return max(FEWEST_GRADIENTS, steps // 4 - 1)
 
 
@@ -520,7 +557,9 @@ def flat(X: np.ndarray) -> np.ndarray:
 
 
 def _proximal(term: Term, x: np.ndarray, gradient: np.ndarray, V: np.ndarray | None) -> Prox:
-    """The proximal points of a term around the minimizer `x`, exactly; or on the face of `x`, in a basis `V` of it."""
+    """The proximal points of a term around the minimizer `x`, exactly; or on the face of `x`, in
+    a basis `V` of it.
+    """
     if V is not None:
         slope = V.T @ gradient  # minus that of the term, at the minimizer
         return lambda E, t: np.asarray((E + slope[:, None] * t) / (1 + term.l2 * t))
@@ -534,7 +573,9 @@ def _proximal(term: Term, x: np.ndarray, gradient: np.ndarray, V: np.ndarray | N
 
 
 def _curvature(net: Reductions, H: np.ndarray) -> float:
-    """The largest eigenvalue of the average of the curvatures of all agents, or 1 if there is none above 0; collective."""
+    """The largest eigenvalue of the average of the curvatures of all agents, or 1 if there is
+    none above 0; collective.
+    """
 
     def act(stack: np.ndarray) -> float:
         mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
@@ -547,7 +588,9 @@ def _curvature(net: Reductions, H: np.ndarray) -> float:
 def _newton(
     net: Reductions, H: np.ndarray, x: np.ndarray, gradient: np.ndarray, term: Term | None
 ) -> np.ndarray:
-    """The minimizer of the quadratic model at `x` with the average of the curvatures of all agents, plus the term; collective."""
+    """The minimizer of the quadratic model at `x` with the average of the curvatures of all
+    agents, plus the term; collective.
+    """
 
     def act(stack: np.ndarray) -> np.ndarray:
         mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
@@ -576,7 +619,9 @@ def _scaled(rows: np.ndarray) -> np.ndarray:
 
 
 def _orthonormal(columns: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of the span of `columns`, without directions that are smaller than the largest by `NEGLIGIBLE`."""
+    """An orthonormal basis of the span of `columns`, without directions that are smaller than
+    the largest by `NEGLIGIBLE`.
+    """
     values, Q = np.linalg.eigh(columns @ columns.T)
     return np.asarray(Q[:, values > max(NEGLIGIBLE**2 * values[-1], 0.0)])
 
@@ -593,7 +638,9 @@ def _on_root(net: Reductions, rows: np.ndarray, act: Callable[[np.ndarray], T], 
 
 
 def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The gradients `G` without g_i, of which the part beyond `far`, h_i e, has at most the norm `slope`."""
+    """The gradients `G` without g_i, of which the part beyond `far`, h_i e, has at most the norm
+    `slope`.
+    """
     G -= far
     G *= np.minimum(1.0, slope / np.sqrt((G**2).sum(axis=1, keepdims=True)).clip(min=1e-300))
     G += far
@@ -627,7 +674,8 @@ def _basis(
 def _lanczos(
     net: Reductions, product: Gradient, away: np.ndarray, length: int, keep: bool = False
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Orthonormal rows (length, d) from Lanczos' method for the average curvature, begun at the initial point, with full
+    """Orthonormal rows (length, d) from Lanczos' method for the average curvature, begun at the
+    initial point, with full
     orthogonalization, and, if `keep`, their products with the curvatures of the local agents.
     """
     m, d = away.shape
@@ -654,7 +702,9 @@ def _lanczos(
 def _top_directions(
     net: Reductions, product: Gradient, vectors: np.ndarray, m: int, most: int
 ) -> np.ndarray:
-    """Orthonormal rows that complete `vectors` by the top vectors of the `most` agents of largest curvature; collective."""
+    """Orthonormal rows that complete `vectors` by the top vectors of the `most` agents of
+    largest curvature; collective.
+    """
     curvature, top = _top_vectors(net, product, m, vectors.shape[1])
     rows = _on_root(net, np.hstack([curvature[:, None], top]), _largest, vectors[:0])[:most]
     rest = rows - (rows @ vectors.T) @ vectors
@@ -675,7 +725,9 @@ def _principal(G: np.ndarray) -> np.ndarray:
 def _top_vectors(
     net: Reductions, product: Gradient, m: int, d: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest curvature of each local agent, and its direction, after a few Lanczos steps of its own."""
+    """The largest curvature of each local agent, and its direction, after a few Lanczos steps of
+    its own.
+    """
     start = np.random.default_rng(3).standard_normal(d)
     v = np.tile(start / np.linalg.norm(start), (m, 1))
     basis, images = [], []

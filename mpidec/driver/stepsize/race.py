@@ -1,4 +1,6 @@
-"""Race of step sizes: the solver's own steps on a linear model, one step size per column of a stack; the safe bound; trial runs."""
+"""Race of step sizes: the solver's own steps on a linear model, one step size per column of a
+stack; the safe bound; trial runs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from ...solvers.base import Solver, at_step, state, with_step_size
 from ..answers import Answers
 from .linear import LinearModel, flat
 
-# The race is run with 5 % larger step sizes than those returned, which are then not at the edge of stability.
+# The race is run with 5 % larger step sizes than those returned, which are then not at the edge of
+# stability.
 MARGIN = 1.05
 # Steps of a race to a tolerance: it begins with SHORTEST, and doubles them up to LONGEST.
 SHORTEST, LONGEST = 32, 4096
@@ -29,11 +32,14 @@ LARGER, SMALLER = 5, 4
 AGREE = 1.1
 # Part of the noise with a term: from farther away, steps may grow that the run does not meet.
 NOISE = 0.03
-# Part of the tolerance below which errors are not compared where the model has a term: a face is reached in finitely many steps.
+# Part of the tolerance below which errors are not compared where the model has a term: a face is
+# reached in finitely many steps.
 REACHED = 1e-3
-# The safe bound: part of the largest stable step size, for agents of different curvatures; in units of 1 / L where none is stable.
+# The safe bound: part of the largest stable step size, for agents of different curvatures; in units
+# of 1 / L where none is stable.
 SAFE_PART, UNSTABLE_PART = 0.5, 0.25
-# Agents from which on there is no race, and fewer step sizes and steps are tried for the safe bound.
+# Agents from which on there is no race, and fewer step sizes and steps are tried for the safe
+# bound.
 MOST_AGENTS = 10_000
 # Largest error on the way, in units of that at the start: larger ones would drown the last digits.
 TRANSIENT = 1e6
@@ -56,8 +62,8 @@ class Stack:
     first : int
         Number of the first step.
     origin : array (r,), optional
-        The minimizer, for mixers whose averages of equal rows are other rows: what the solver mixes are then rows, not their
-        distances from the minimizer.
+        The minimizer, for mixers whose averages of equal rows are other rows: what the solver mixes
+        are then rows, not their distances from the minimizer.
     """
 
     def __init__(
@@ -108,7 +114,9 @@ class Stack:
         return E if self._origin is None else E - self._origin[:, None]
 
     def keep(self, chosen: np.ndarray) -> bool:
-        """Continue with the chosen candidates only; False, and no change, if the columns of some array of the state are others."""
+        """Continue with the chosen candidates only; False, and no change, if the columns of some
+        array of the state are others.
+        """
         r, S = self._model.r, len(self.sizes)
         kept = []
         for value in self._state:
@@ -169,7 +177,9 @@ class Candidates(Protocol):
         """The iterates, (m, r, S)."""
 
     def keep(self, chosen: np.ndarray) -> bool:
-        """Continue with the chosen candidates only; False, and no change, if that is not possible."""
+        """Continue with the chosen candidates only; False, and no change, if that is not
+        possible.
+        """
 
 
 @dataclass(frozen=True)
@@ -181,7 +191,8 @@ class Ranking:
     sizes : array (S,)
         The step sizes, from the largest to the smallest.
     predicted : array (S,)
-        The predicted steps to the tolerance, or the predicted error; inf for a step size that does not converge.
+        The predicted steps to the tolerance, or the predicted error; inf for a step size that does
+        not converge.
     best : int
         Index of the best; -1 if none converges.
     steps : int
@@ -208,7 +219,9 @@ class Ranking:
 
 
 def noise(model: LinearModel) -> np.ndarray:
-    """A starting point that contains every mode that a run can reach: the initial point, and as much noise."""
+    """A starting point that contains every mode that a run can reach: the initial point, and as
+    much noise.
+    """
     Z, B = np.random.default_rng(1).standard_normal(model.start.shape), model.reachable
     if 0 < B.shape[1] < model.r:
         Z = (Z @ B) @ B.T
@@ -233,10 +246,11 @@ def within_window(
     per_octave: int,
     higher: bool = False,
 ) -> Ranking | None:
-    """The ranking of step sizes 2^(`highest` / `per_octave`) and smaller ones; None if none converges.
+    """The ranking of step sizes 2^(`highest` / `per_octave`) and smaller ones; None if none
+    converges.
 
-    If the smallest one is the best, or none converges, the race goes on below them; above them if the largest one is the best
-    and `higher` ones may be stable.
+    If the smallest one is the best, or none converges, the race goes on below them; above them if
+    the largest one is the best and `higher` ones may be stable.
     """
     found: Ranking | None = None
     for attempt in range(3):
@@ -261,7 +275,8 @@ def fastest(
     longest: int = LONGEST,
     enough: int = ENOUGH,
 ) -> Ranking:
-    """The step size with the least predicted number of steps to a relative error `tol`, after `longest` steps at most.
+    """The step size with the least predicted number of steps to a relative error `tol`, after
+    `longest` steps at most.
 
     A race of at least `enough` steps ends after a part of the predicted steps.
     """
@@ -308,7 +323,9 @@ def fastest(
 
 
 def _places(stack: Candidates, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
-    """Columns of the candidates `alive` in the stack, which may still hold those that have been dropped."""
+    """Columns of the candidates `alive` in the stack, which may still hold those that have been
+    dropped.
+    """
     return np.flatnonzero(np.isin(stack.sizes, sizes[alive]))
 
 
@@ -321,7 +338,8 @@ def most_accurate(
     longest: int = HORIZON,
     part: float = 0.5,
 ) -> Ranking:
-    """The step size with the least predicted relative error after `steps` steps, of which `longest` at most are taken.
+    """The step size with the least predicted relative error after `steps` steps, of which `longest`
+    at most are taken.
 
     If the errors are `noisy`, their mean square in the last `part` of these steps is compared.
     """
@@ -366,7 +384,9 @@ def _power(
 def _geometric(
     first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int
 ) -> np.ndarray:
-    """Errors after `steps` steps, if they fall geometrically to a limit, from those after K / 2, 3 K / 4 and K."""
+    """Errors after `steps` steps, if they fall geometrically to a limit, from those after K / 2,
+    3 K / 4 and K.
+    """
     ratio = np.clip((last - middle) / (middle - first), 0.0, 1 - 1e-9)
     ratio = np.where(np.isfinite(ratio), ratio, 0.0)
     limit = np.maximum(last - (middle - last) * ratio / (1 - ratio), 0.0)
@@ -384,7 +404,9 @@ def stable(stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
 
 
 def progress(stack: Stack, model: LinearModel, steps: int) -> float:
-    """The error after `steps` steps of the only step size in the stack, in units of that at the start."""
+    """The error after `steps` steps of the only step size in the stack, in units of that at the
+    start.
+    """
     first = float(_errors(stack, model)[0][0])
     stack.run(steps)
     last = float(_errors(stack, model)[0][0])
@@ -394,9 +416,10 @@ def progress(stack: Stack, model: LinearModel, steps: int) -> float:
 def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
     """Half of the largest step size at which the solver is stable on quadratics of equal curvature.
 
-    The agents' functions have one curvature h, for several h from L / 1000 to L; the step sizes tried are 2 / L, and smaller by
-    factors of sqrt(2).  Agents could agree on it by themselves: it takes the largest L of all agents, and nothing else of their
-    data.  If L is 0, the step size is 1.
+    The agents' functions have one curvature h, for several h from L / 1000 to L; the step sizes
+    tried are 2 / L, and smaller by factors of sqrt(2).  Agents could agree on it by themselves: it
+    takes the largest L of all agents, and nothing else of their data.  If L is 0, the step size is
+    1.
 
     Parameters
     ----------
@@ -454,14 +477,17 @@ def trial_run(
 
 
 def sizes_around(size: float, most: int) -> np.ndarray:
-    """At most `most` step sizes around `size`, which is one of them, from the largest to the smallest."""
+    """At most `most` step sizes around `size`, which is one of them, from the largest to the
+    smallest.
+    """
     j = np.arange(LARGER, -SMALLER - 1, -1)
     nearest = np.sort(np.argsort(np.abs(j - 0.5), kind="stable")[: max(most, 1)])
     return np.asarray(size * 2.0 ** (j[nearest] / 2))
 
 
 def most_robust(errors: np.ndarray) -> int:
-    """Index of the step size with the least geometric mean of its own error and that of the next larger one.
+    """Index of the step size with the least geometric mean of its own error and that of the next
+    larger one.
 
     The error of one step size alone may be small by chance.
     """

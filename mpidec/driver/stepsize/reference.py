@@ -1,4 +1,6 @@
-"""Estimate of the minimizer of the average of all agents' functions, at which the gradients are linearized."""
+"""Estimate of the minimizer of the average of all agents' functions, at which the gradients are
+linearized.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class _Enough(Exception):
 
 
 def together(net: Reductions, evaluate: Callable[[], np.ndarray], like: np.ndarray) -> np.ndarray:
-    """The result of `evaluate()`, an array of the shape of `like`; an exception on one rank is raised on all; collective.
+    """The result of `evaluate()`, an array of the shape of `like`; an exception on one rank is
+    raised on all; collective.
 
     Raises
     ------
@@ -40,7 +43,8 @@ def together(net: Reductions, evaluate: Callable[[], np.ndarray], like: np.ndarr
         result = evaluate()
         if np.shape(result) != np.shape(like):
             raise ValueError(
-                f"grad(X) has shape {np.shape(result)} for X of shape {np.shape(like)}, expected the same"
+                f"grad(X) has shape {np.shape(result)} for X of shape {np.shape(like)}, expected "
+                "the same"
             )
     return result
 
@@ -52,10 +56,12 @@ def minimizer(
     quadratic: bool = False,
     most: int = MOST_EVALUATIONS,
 ) -> tuple[np.ndarray | None, int]:
-    """The minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the number of gradients; collective.
+    """The minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the number of
+    gradients; collective.
 
-    A known `problem.x_star` costs no gradient.  Otherwise rank 0 runs scipy's L-BFGS, and all ranks evaluate together, at most
-    `most` times.  With `quadratic`, it ends without a point after two evaluations if the functions look quadratic between these.
+    A known `problem.x_star` costs no gradient.  Otherwise rank 0 runs scipy's L-BFGS, and all ranks
+    evaluate together, at most `most` times.  With `quadratic`, it ends without a point after two
+    evaluations if the functions look quadratic between these.
     """
     failed = False  # on all ranks
     known = getattr(problem, "x_star", None)
@@ -125,7 +131,9 @@ def minimizer(
 
 
 def residual(term: Term | None, x: np.ndarray, gradient: np.ndarray, t: float) -> float:
-    """The norm of the gradient, or of that of a proximal gradient step of the size `t`: 0 at the minimizer."""
+    """The norm of the gradient, or of that of a proximal gradient step of the size `t`: 0 at the
+    minimizer.
+    """
     if term is None:
         return float(np.linalg.norm(gradient))
     return float(np.linalg.norm(x - term.prox((x - t * gradient)[None], t)[0])) / t
@@ -134,7 +142,8 @@ def residual(term: Term | None, x: np.ndarray, gradient: np.ndarray, t: float) -
 def composite_minimizer(
     net: Reductions, problem: Problem, term: Term, x0: np.ndarray, most: int = MOST_EVALUATIONS
 ) -> tuple[np.ndarray, int]:
-    """The minimizer of the average of all f_i with a term, as far as accelerated proximal gradient steps come; collective.
+    """The minimizer of the average of all f_i with a term, as far as accelerated proximal gradient
+    steps come; collective.
 
     As `minimizer`: the point, and the number of gradients.  Every rank takes the same steps.
     """

@@ -65,9 +65,11 @@ LARGEST_SMOOTHNESS = 1e150
 # Part of the best step size with variance reduction, of whose gradients few draws are known.
 REDUCED_PART = 0.85
 
-# The window of a race: octaves, step sizes in a factor of 2, and the largest one in units of 1 / curvature.
+# The window of a race: octaves, step sizes in a factor of 2, and the largest one in units of 1 /
+# curvature.
 SPAN, PER_OCTAVE, HIGHEST = 6, 4, 2.4
-# Largest curvature over the geometric mean of all, from which a race of implicit steps begins higher.
+# Largest curvature over the geometric mean of all, from which a race of implicit steps begins
+# higher.
 WIDE_SPECTRUM = 1e3
 # Part of the largest eigenvalue below which others are rounding errors.
 ROUNDED = 1e-14
@@ -91,7 +93,8 @@ MOST_TRIALS = 8
 AS_SAID = 1.25
 # Distance from the minimizer for those that reach it.
 TINY = 1e-300
-# Part of the first distance and of the agents' differences with which there is a second race where there is a term.
+# Part of the first distance and of the agents' differences with which there is a second race where
+# there is a term.
 NEAR_MINIMIZER = 0.1
 
 
@@ -171,7 +174,8 @@ class ModelSearch(ABC):
                 why = self._reason(refused)
                 if net.rank == 0:
                     warnings.warn(
-                        f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size',
+                        f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step '
+                        "size",
                         RuntimeWarning,
                         stacklevel=4,
                     )
@@ -209,7 +213,10 @@ class ModelSearch(ABC):
             return (
                 "the largest curvature is zero, as that of a function that is constant or linear."
             )
-        return "no step size converges in the linear model: check that the problem is convex, and the solver stable on the graph."
+        return (
+            "no step size converges in the linear model: check that the problem is convex, and the "
+            "solver stable on the graph."
+        )
 
     def _curved(self) -> LinearModel | None:
         """The model, if there is one and its curvature is a positive number."""
@@ -253,7 +260,9 @@ class ModelSearch(ABC):
 
     @property
     def _larger_by(self) -> float:
-        """The factor by which the step sizes of a race to a tolerance are larger than those returned."""
+        """The factor by which the step sizes of a race to a tolerance are larger than those
+        returned.
+        """
         return MARGIN / REDUCED_PART if self.reduced else MARGIN
 
     def guard(self, choice: Choice, attempt: int) -> Guard | None:
@@ -273,7 +282,9 @@ class ModelSearch(ABC):
         )
 
     def _prepare(self, x0: np.ndarray) -> int:
-        """Set the model, the estimated minimizer and `away`; the gradients that this took; collective."""
+        """Set the model, the estimated minimizer and `away`; the gradients that this took;
+        collective.
+        """
         self._model, self.point, gradients = self._linearized(x0)
         away = 0.0 if self._model is None else self._model.away
         shared = self._reductions.collectives.broadcast(away, 0, "the size of the gradients")
@@ -281,7 +292,9 @@ class ModelSearch(ABC):
         return gradients
 
     def _linearized(self, x0: np.ndarray) -> tuple[LinearModel | None, np.ndarray | None, int]:
-        """The linear model on rank 0, the estimated minimizer, and the gradients that both took; collective."""
+        """The linear model on rank 0, the estimated minimizer, and the gradients that both took;
+        collective.
+        """
         net, gradient = self._reductions, self._gradient
         batches = (
             None
@@ -323,7 +336,9 @@ class ModelSearch(ABC):
     def _composite(
         self, term: Term, of: Linearization, x0: np.ndarray, small: bool, most: int
     ) -> tuple[LinearModel | None, np.ndarray | None, int]:
-        """As `_linearized`, of functions with a term whose proximal points the solver takes; collective."""
+        """As `_linearized`, of functions with a term whose proximal points the solver takes;
+        collective.
+        """
         net, spent = self._reductions, 1
         known = getattr(self._problem, "x_star", None) is not None
         if small and not known and not of.on_face:
@@ -397,7 +412,9 @@ class Search(ModelSearch):
         return None if choice is None else self._verify(choice)
 
     def _verify(self, choice: Choice) -> Choice:
-        """The choice after trial runs with the problem itself, where the linear model may be wrong about it; collective."""
+        """The choice after trial runs with the problem itself, where the linear model may be
+        wrong about it; collective.
+        """
         if self._varying:
             return self._tried_out(choice)
         if self._exact and self.reduced:
@@ -421,7 +438,9 @@ class Search(ModelSearch):
         return self._on_root(lambda base: safe(self._solver, self._alike(base), in_range(L))), L
 
     def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
-        """At most 1 / `factor` of a choice with which the run did not converge, checked in the linear model."""
+        """At most 1 / `factor` of a choice with which the run did not converge, checked in the
+        linear model.
+        """
 
         def halved(base: Mixer) -> Choice:
             size = choice.step_size / factor
@@ -432,7 +451,9 @@ class Search(ModelSearch):
         return self._on_root(halved)
 
     def _on_root(self, act: Callable[[Mixer], T]) -> T:
-        """The result of `act` on rank 0, with a mixer of all agents in this process, like that of the run but for its codec."""
+        """The result of `act` on rank 0, with a mixer of all agents in this process, like that
+        of the run but for its codec.
+        """
         result: T | None = None
         with on_all_ranks(self._net):
             try:
@@ -448,11 +469,15 @@ class Search(ModelSearch):
         return cast("T", self._net.collectives.broadcast(result, 0, "the choice of a step size"))
 
     def _alike(self, base: Mixer, codec: bool = False) -> Operator[StepOperator]:
-        """The mixer of the run on another base, without its codec unless that is part of the question."""
+        """The mixer of the run on another base, without its codec unless that is part of the
+        question.
+        """
         return self._mixer.rebuilt(base, Kept(codec=codec, d=self._X0.shape[1]))
 
     def _fastest(self, gradients: int) -> Choice | None:
-        """The choice of the race over the graph; over one with several weights, the best choice, with its graph."""
+        """The choice of the race over the graph; over one with several weights, the best choice,
+        with its graph.
+        """
         graph = self.topology
         if not isinstance(graph, Adaptive):
             return self._on_root(lambda base: self._raced(base, gradients))
@@ -515,10 +540,11 @@ class Search(ModelSearch):
         exact: bool | None = None,
         most: float = np.inf,
     ) -> Ranking | None:
-        """The ranking of a race, from so large a part of the first distance; None if no step size converges.
+        """The ranking of a race, from so large a part of the first distance; None if no step size
+        converges.
 
-        An `exact` method is raced to the tolerance (None: that of the run), others to the end of the run; with step sizes up to
-        `most`.
+        An `exact` method is raced to the tolerance (None: that of the run), others to the end of
+        the run; with step sizes up to `most`.
         """
         octaves, per_octave, top = SPAN, PER_OCTAVE, HIGHEST
         if self._implicit:
@@ -596,10 +622,11 @@ class Search(ModelSearch):
         )
 
     def _tried_out(self, choice: Choice) -> Choice:
-        """The choice for gradients of bounded slope, after trial runs with the problem itself; collective.
+        """The choice for gradients of bounded slope, after trial runs with the problem itself;
+        collective.
 
-        The model goes on from their ends.  A first one decides whether the race was right about the choice.  If not,
-        there are trial runs with step sizes around it.
+        The model goes on from their ends.  A first one decides whether the race was right about the
+        choice.  If not, there are trial runs with step sizes around it.
         """
         length, bounded = (
             trial_length(self._steps),
@@ -619,9 +646,11 @@ class Search(ModelSearch):
         return replace(choice, step_size=float(sizes[best]))
 
     def _reduced(self, choice: Choice) -> Choice:
-        """The choice, or a smaller step size, with the steps that trial runs with the oracle of the run predict; collective.
+        """The choice, or a smaller step size, with the steps that trial runs with the oracle of the
+        run predict; collective.
 
-        What its gradients remember is older than in the model, and few samples may have most of the curvature.
+        What its gradients remember is older than in the model, and few samples may have most of the
+        curvature.
         """
         length = int(min(choice.expected, self._steps, 2 * LONGEST_REDUCED) / 2)
         if length < 2 * FEWEST:
@@ -641,7 +670,8 @@ class Search(ModelSearch):
         return replace(known, step_size=float(size), note=note)
 
     def _needed(self, size: float, length: int) -> float:
-        """The steps to the tolerance, from the rate of a trial run in all but its first quarter; inf if it makes no progress.
+        """The steps to the tolerance, from the rate of a trial run in all but its first quarter;
+        inf if it makes no progress.
 
         Collective.
         """
@@ -658,10 +688,12 @@ class Search(ModelSearch):
         return float(max(length + np.log(last / self._goal) / rate, 1.0))
 
     def _larger(self, choice: Choice) -> Choice:
-        """The choice, or a larger step size that is the best of a race near the minimizer, if trial runs bear it; collective.
+        """The choice, or a larger step size that is the best of a race near the minimizer, if trial
+        runs bear it; collective.
 
-        Far from the minimizer a step size that is too large for the linear model may be right for the functions: those of
-        bounded slope, and those that are flat where the term leads.  The trial runs are as long as the predicted run, at most.
+        Far from the minimizer a step size that is too large for the linear model may be right for
+        the functions: those of bounded slope, and those that are flat where the term leads.  The
+        trial runs are as long as the predicted run, at most.
         """
         if not self._exact or choice.expected < FEWEST or self._steps < 8 * FEWEST:
             return choice
@@ -691,7 +723,8 @@ class Search(ModelSearch):
         return choice
 
     def _tried(self, size: float, most: float) -> tuple[float, int]:
-        """The steps to the tolerance with this step size, from a trial run of some of `most`; inf for more than those; its steps.
+        """The steps to the tolerance with this step size, from a trial run of some of `most`; inf
+        for more than those; its steps.
 
         Collective.  The rates between a quarter, a half and three quarters of `most` tell.
         """
@@ -716,7 +749,9 @@ class Search(ModelSearch):
         return float(self._tol * np.sqrt(self._net.n) * size)
 
     def _distance(self, E: np.ndarray) -> float:
-        """The distance of all agents' rows from the estimated minimizer, from that of the local ones; collective."""
+        """The distance of all agents' rows from the estimated minimizer, from that of the local
+        ones; collective.
+        """
         return float(np.sqrt(self._net.sum((E**2).sum(axis=1, keepdims=True))[0]))
 
     def _trial_errors(self, sizes: np.ndarray, length: int) -> np.ndarray:
@@ -743,7 +778,8 @@ class Search(ModelSearch):
         return self._on_root(continued)
 
     def _trial(self, size: float, length: int) -> Generator[np.ndarray]:
-        """The rows minus the estimated minimizer, step by step, of a trial run with this step size; collective.
+        """The rows minus the estimated minimizer, step by step, of a trial run with this step size;
+        collective.
 
         With gradients of reduced variance, they are those that the run begins with.
         """
@@ -782,7 +818,8 @@ class Search(ModelSearch):
         return size
 
     def _with_codec(self, base: Mixer, model: LinearModel, size: float) -> tuple[float, bool]:
-        """The largest of `size` and some smaller ones that makes progress with the codec; `size`, with a warning, if none does.
+        """The largest of `size` and some smaller ones that makes progress with the codec; `size`,
+        with a warning, if none does.
 
         Also whether none does.
         """
@@ -802,8 +839,10 @@ class Search(ModelSearch):
             ):
                 return smaller * size, False
         warnings.warn(
-            f'step_size="auto": with this codec, {name_of(self._solver)} leaves {min(left):.2g} of the first error after '
-            f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set gamma, or take another "
+            f'step_size="auto": with this codec, {name_of(self._solver)} leaves {min(left):.2g} of '
+            "the first error after "
+            f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set "
+            "gamma, or take another "
             "codec or solver",
             RuntimeWarning,
             stacklevel=5,
@@ -811,7 +850,9 @@ class Search(ModelSearch):
         return size, True
 
     def _smoothness(self) -> float:
-        """The largest smoothness constant of any agent, as the problem states it, or else from the linear model; collective."""
+        """The largest smoothness constant of any agent, as the problem states it, or else from
+        the linear model; collective.
+        """
         largest, error = -1.0, None
         try:
             largest = float(np.max(getattr(self._problem, "smoothness"), initial=0.0))  # noqa: B009  (optional)
@@ -854,8 +895,10 @@ def in_range(smoothness: float) -> float:
     least, most = 1 / LARGEST_SMOOTHNESS, LARGEST_SMOOTHNESS
     if smoothness > 0 and not least <= smoothness <= most:
         raise ValueError(
-            f"the smoothness constant of the problem is {smoothness:.1g}, expected {least:g} to {most:g}, as squares of it "
-            "must fit into float64: change the scale of the data (standardize it), or of the objective"
+            f"the smoothness constant of the problem is {smoothness:.1g}, expected {least:g} to "
+            f"{most:g}, as squares of it "
+            "must fit into float64: change the scale of the data (standardize it), or of the "
+            "objective"
         )
     return smoothness
 

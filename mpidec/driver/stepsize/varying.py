@@ -25,9 +25,11 @@ LARGE = 1500
 
 
 def growth(solver: Solver, W: Operator[StepOperator]) -> float:
-    """The factor per step by which the disagreement grows where the functions are linear; 1 if it does not grow so fast.
+    """The factor per step by which the disagreement grows where the functions are linear; 1 if it
+    does not grow so fast.
 
-    The agents' gradients are constant and add up to zero.  So little curvature as small step sizes meet does not stop the growth.
+    The agents' gradients are constant and add up to zero.  So little curvature as small step sizes
+    meet does not stop the growth.
 
     Parameters
     ----------
@@ -77,7 +79,9 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
 
 
 def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
-    """Why a solver may diverge on a periodic schedule with any small step size, and a remedy, or ""; collective."""
+    """Why a solver may diverge on a periodic schedule with any small step size, and a remedy, or
+    ""; collective.
+    """
     graph = mixer.topology
     H = solver.period
     if (
@@ -128,6 +132,7 @@ def _message(solver: Solver, graph: str, factor: float, lazy: bool) -> str:
             "(mixing.codec=identity, mixing.gamma=0.5)"
         )
     return (
-        f"{name_of(solver)} may diverge on the {graph} schedule with any small step size: where the curvature is small, the "
+        f"{name_of(solver)} may diverge on the {graph} schedule with any small step size: where "
+        "the curvature is small, the "
         f"disagreement between the agents grows by a factor of {factor:.3g} per step; {remedy}"
     )

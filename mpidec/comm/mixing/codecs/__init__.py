@@ -36,7 +36,8 @@ def codec(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
     Raises
     ------
     ValueError, TypeError
-        If no codec or no parameter has this name (the message lists similar names), or a parameter is out of range.
+        If no codec or no parameter has this name (the message lists similar names), or a parameter
+        is out of range.
 
     Examples
     --------
@@ -52,7 +53,8 @@ def codec(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
     if isinstance(name, Codec):
         if given := [*options, *["seed"] * (seed is not None)]:
             raise ValueError(
-                f"{name!r} already has its parameters, got {', '.join(given)}: pass the codec's name instead"
+                f"{name!r} already has its parameters, got {', '.join(given)}: pass the codec's "
+                "name instead"
             )
         return name
     key = canonical(str(name), CODECS)

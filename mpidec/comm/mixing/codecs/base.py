@@ -15,29 +15,33 @@ Agents = Sequence[int] | np.ndarray
 
 
 class Codec(Described):
-    r"""Base class of codecs: conversion of rows to bytes and back; all rows of one length have encodings of the same size.
+    r"""Base class of codecs: conversion of rows to bytes and back; all rows of one length have
+    encodings of the same size.
 
-    A codec is a frozen dataclass of its parameters, independent of MPI.  Let :math:`C(x)` be the decoded row; then
+    A codec is a frozen dataclass of its parameters, independent of MPI.  Let :math:`C(x)` be the
+    decoded row; then
 
     .. math::
         E \|x - C(x)\|^2 \le (1 - \delta) \|x\|^2 \quad \text{(contractive)}, \qquad \text{or} \qquad
         E\, C(x) = x, \; E \|x - C(x)\|^2 \le \omega \|x\|^2 \quad \text{(unbiased)}.
 
-    If a codec is unbiased, :math:`C / (1 + \omega)` is contractive with :math:`\delta = 1 / (1 + \omega)`.
+    If a codec is unbiased, :math:`C / (1 + \omega)` is contractive with :math:`\delta = 1 / (1 +
+    \omega)`.
 
     Attributes
     ----------
     unbiased : bool
         Whether :math:`E\, C(x) = x`.
     lossy : bool
-        Whether a decoded row may differ from the row: mixing over a static graph then uses error feedback by default.
+        Whether a decoded row may differ from the row: mixing over a static graph then uses error
+        feedback by default.
     feedback : bool
         Whether mixing needs error feedback, because the decoded row lacks most of the entries.
 
     Notes
     -----
-    Rows are float32 or float64.  An infinite or NaN entry is still infinite or NaN in the decoded row, possibly with the whole
-    block around it, so that divergence is detected.
+    Rows are float32 or float64.  An infinite or NaN entry is still infinite or NaN in the decoded
+    row, possibly with the whole block around it, so that divergence is detected.
     """
 
     unbiased: ClassVar[bool] = False
@@ -69,7 +73,9 @@ class Codec(Described):
         X += Q if scale == 1 else scale * Q
 
     def delta(self, d: int) -> float:
-        r"""The contraction parameter :math:`\delta`, in (0, 1], for rows of `d` entries; :math:`1 / (1 + \omega)` if unbiased."""
+        r"""The contraction parameter :math:`\delta`, in (0, 1], for rows of `d` entries;
+        :math:`1 / (1 + \omega)` if unbiased.
+        """
         raise NotImplementedError
 
 

@@ -51,10 +51,12 @@ class Identity(Codec):
 
 @dataclass(frozen=True)
 class Float16(Codec):
-    r"""Half precision, scaled by a power of two per row so that nothing overflows: 2 d + 2 bytes, 11 significant bits.
+    r"""Half precision, scaled by a power of two per row so that nothing overflows: 2 d + 2 bytes,
+    11 significant bits.
 
-    Rounding to nearest: :math:`\delta = 1 - 2^{-21}`.  Entries smaller than :math:`2^{-29}` times the largest one lose bits, and
-    those smaller than :math:`2^{-40}` times the largest one become zero.
+    Rounding to nearest: :math:`\delta = 1 - 2^{-21}`.  Entries smaller than :math:`2^{-29}` times
+    the largest one lose bits, and those smaller than :math:`2^{-40}` times the largest one become
+    zero.
 
     Examples
     --------
@@ -93,9 +95,11 @@ class Float16(Codec):
 
 @dataclass(frozen=True)
 class BFloat16(Codec):
-    r"""Upper half of single precision: 2 d bytes, 8 significant bits, the exponent range of float32.
+    r"""Upper half of single precision: 2 d bytes, 8 significant bits, the exponent range of
+    float32.
 
-    Rounding to nearest, ties to even: :math:`\delta = 1 - 2^{-15}`.  Entries larger than 3.39e38 become infinite.
+    Rounding to nearest, ties to even: :math:`\delta = 1 - 2^{-15}`.  Entries larger than 3.39e38
+    become infinite.
 
     Examples
     --------
@@ -127,8 +131,9 @@ class BFloat16(Codec):
 class Blockwise8(Codec):
     r"""8-bit integers with a scale per block of a row: d bytes, and 4 bytes per block.
 
-    With :math:`a = \max_i |x_i| / 127` over a block of B entries, :math:`C(x)_i = a \,\mathrm{round}(x_i / a)`, with an error of at
-    most :math:`a / 2`: :math:`\delta = 1 - B / (4 \cdot 127^2)` (0.93 for the default).
+    With :math:`a = \max_i |x_i| / 127` over a block of B entries, :math:`C(x)_i = a
+    \,\mathrm{round}(x_i / a)`, with an error of at most :math:`a / 2`: :math:`\delta = 1 - B / (4
+    \cdot 127^2)` (0.93 for the default).
 
     Parameters
     ----------
@@ -137,12 +142,13 @@ class Blockwise8(Codec):
 
     Notes
     -----
-    The scale is a float32: a block whose largest entry is below 1e-36 becomes zero, and one whose largest entry is above 4e40
-    becomes NaN.
+    The scale is a float32: a block whose largest entry is below 1e-36 becomes zero, and one whose
+    largest entry is above 4e40 becomes NaN.
 
     References
     ----------
-    T. Dettmers, M. Lewis, S. Shleifer, L. Zettlemoyer, "8-bit optimizers via block-wise quantization", ICLR 2022.
+    T. Dettmers, M. Lewis, S. Shleifer, L. Zettlemoyer, "8-bit optimizers via block-wise
+    quantization", ICLR 2022.
 
     Examples
     --------
@@ -198,8 +204,9 @@ class QSGD(Codec):
 
     .. math:: C(x)_i = \frac{\|x\|}{s} \lfloor s x_i / \|x\| + u_i \rfloor, \qquad u_i \sim U[0, 1)
 
-    for each bucket of B entries: unbiased with :math:`\omega = \min(B / s^2, \sqrt{B} / s)` (0.57 for the default).
-    :math:`\lceil \log_2 (2 s + 1) \rceil` bits per entry and 4 bytes per bucket: 5.25 bits per entry for the default.
+    for each bucket of B entries: unbiased with :math:`\omega = \min(B / s^2, \sqrt{B} / s)` (0.57
+    for the default). :math:`\lceil \log_2 (2 s + 1) \rceil` bits per entry and 4 bytes per bucket:
+    5.25 bits per entry for the default.
 
     Parameters
     ----------
@@ -212,13 +219,13 @@ class QSGD(Codec):
 
     Notes
     -----
-    The norm is a float32, rounded up: a bucket whose norm is below 1e-38 becomes zero, and one whose norm is above 3e38 becomes
-    NaN.
+    The norm is a float32, rounded up: a bucket whose norm is below 1e-38 becomes zero, and one
+    whose norm is above 3e38 becomes NaN.
 
     References
     ----------
-    D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
-    encoding", NeurIPS 2017.
+    D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic, "QSGD: communication-efficient SGD via
+    gradient quantization and encoding", NeurIPS 2017.
 
     Examples
     --------
@@ -236,7 +243,8 @@ class QSGD(Codec):
         check.integer(self.seed, "qsgd: seed", least=0, most=2**64 - 1)
         if check.integer(self.bucket, "qsgd: bucket", least=8, most=1 << 20) % 8:
             raise ValueError(
-                f"qsgd: bucket is {self.bucket}, expected a multiple of 8 (e.g. {self.bucket // 8 * 8})"
+                f"qsgd: bucket is {self.bucket}, expected a multiple of 8 (e.g. "
+                f"{self.bucket // 8 * 8})"
             )
 
     @cached_property
@@ -355,7 +363,9 @@ def _slabs(d: int, unit: int = 1) -> Iterator[tuple[int, int]]:
 
 
 def _pack(values: np.ndarray, bits: int) -> np.ndarray:
-    """Numbers below 2**bits, packed eight at a time into `bits` bytes: uint8 (m, 8 c) -> (m, bits c)."""
+    """Numbers below 2**bits, packed eight at a time into `bits` bytes: uint8 (m, 8 c) -> (m,
+    bits c).
+    """
     words = np.zeros((len(values), values.shape[1] // 8), "<u8")
     for t in range(8):
         words |= values[:, t::8].astype(np.uint64) << np.uint64(t * bits)

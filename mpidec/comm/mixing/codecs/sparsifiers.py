@@ -19,7 +19,9 @@ _SHORT = 1 << 10  # length up to which rows are sorted in full
 
 @dataclass(frozen=True)
 class _Sparse(Codec):
-    """Base class of codecs that send k entries of each row: a given number, or a fraction of the row (at least one entry)."""
+    """Base class of codecs that send k entries of each row: a given number, or a fraction of the
+    row (at least one entry).
+    """
 
     feedback: ClassVar[bool] = True
     fraction: float = 0.01
@@ -50,8 +52,8 @@ class _Sparse(Codec):
 class TopK(_Sparse):
     r"""The k entries of largest magnitude, in full precision; the others are decoded as zero.
 
-    Contractive with :math:`\delta = k / d`, and much better for rows with few large entries.  Among equal magnitudes the first ones
-    are chosen; NaN counts as the largest magnitude.
+    Contractive with :math:`\delta = k / d`, and much better for rows with few large entries.  Among
+    equal magnitudes the first ones are chosen; NaN counts as the largest magnitude.
 
     Parameters
     ----------
@@ -62,8 +64,8 @@ class TopK(_Sparse):
 
     Notes
     -----
-    An encoded row contains the values in full precision, the lower 16 bits of their indices, and the number of values in each part
-    of 65536 entries: 1.25 % of a float64 row for the default.
+    An encoded row contains the values in full precision, the lower 16 bits of their indices, and
+    the number of values in each part of 65536 entries: 1.25 % of a float64 row for the default.
 
     References
     ----------
@@ -108,9 +110,10 @@ class TopK(_Sparse):
 class RandK(_Sparse):
     r"""Random k entries, the same indices for all agents in a step; the others are decoded as zero.
 
-    Every rank draws the indices from the seed and the step, so that only the values are sent: :math:`k / d` of the row.
-    :math:`E \|x - C(x)\|^2 = (1 - k / d) \|x\|^2`, that is :math:`\delta = k / d`; and :math:`\tfrac{d}{k} C` is unbiased.
-    Since all agents send the same entries, mixing without feedback averages these entries and leaves the others unchanged.
+    Every rank draws the indices from the seed and the step, so that only the values are sent:
+    :math:`k / d` of the row. :math:`E \|x - C(x)\|^2 = (1 - k / d) \|x\|^2`, that is :math:`\delta
+    = k / d`; and :math:`\tfrac{d}{k} C` is unbiased. Since all agents send the same entries, mixing
+    without feedback averages these entries and leaves the others unchanged.
 
     Parameters
     ----------
@@ -166,7 +169,9 @@ def _drawn(seed: int, d: int, k: int, step: int) -> np.ndarray:
 
 
 def _largest(X: np.ndarray, k: int) -> np.ndarray:
-    """Indices of the `k` largest magnitudes of each row, in ascending order; among equal magnitudes the first ones."""
+    """Indices of the `k` largest magnitudes of each row, in ascending order; among equal
+    magnitudes the first ones.
+    """
     m, d = X.shape
     if k == d:
         return np.tile(np.arange(d), (m, 1))
@@ -190,7 +195,8 @@ def _largest_of(x: np.ndarray, k: int) -> np.ndarray:
 
 
 def _candidates(x: np.ndarray, k: int) -> np.ndarray | None:
-    """Ascending indices that include those of the k largest magnitudes (about a third more than k), found with a lower bound from
+    """Ascending indices that include those of the k largest magnitudes (about a third more than k),
+    found with a lower bound from
     a sample; None if the sample is too small for a bound."""
     stride = k // 256 | 1
     sample = np.abs(x[::stride])

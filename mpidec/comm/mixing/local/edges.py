@@ -1,4 +1,6 @@
-"""Edges of one local-view call: who sends to whom with which weights, from the arguments, checked."""
+"""Edges of one local-view call: who sends to whom with which weights, from the arguments,
+checked.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ class Edges(NamedTuple):
         ):
             have = [name for name, there in zip(("self_weight", *names), given) if there]
             raise ValueError(
-                f"only {' and '.join(have)} given, expected self_weight with {src_name} (pull), with {dst_name} "
+                f"only {' and '.join(have)} given, expected self_weight with {src_name} (pull), "
+                f"with {dst_name} "
                 "(push), with both (push-pull), or nothing (the topology's weights)"
             )
         own = number(self_weight, "self_weight") if given[0] else 0.0
@@ -91,15 +94,18 @@ class Edges(NamedTuple):
         if plan is None:
             setter = "set_topology" if kind == "rank" else "set_machine_topology"
             raise ValueError(
-                f"no topology is set for the {kind}s: call net.{setter}(topology), or give all weights"
+                f"no topology is set for the {kind}s: call net.{setter}(topology), or give all "
+                "weights"
             )
         route = plan.halo_route
         sources, dests = tuple(route.sources.tolist()), dict.fromkeys(route.dests.tolist(), 1.0)
         if weights is not None and not weights.keys() <= set(sources):
             strangers = sorted(set(weights) - set(sources))
             raise ValueError(
-                f"{src_name} names {kind} {strangers[0]}, which does not send to {kind} {plan.rank} in the "
-                f"{plan.topology.name} topology ({kind}s {list(sources)} do): add {src_name.replace('src', 'dst')} "
+                f"{src_name} names {kind} {strangers[0]}, which does not send to {kind} "
+                f"{plan.rank} in the "
+                f"{plan.topology.name} topology ({kind}s {list(sources)} do): add "
+                f"{src_name.replace('src', 'dst')} "
                 "on both sides"
             )
         return cls("static", sources, dests, own, weights, plan if weights is None else None)
@@ -149,7 +155,9 @@ def repeatable(given: Nodes) -> Nodes:
 
 
 def weighted(given: Nodes, what: str, me: int, size: int, kind: str = "rank") -> dict[int, float]:
-    """`{node: weight}`, ascending, from a dict, or from a list of nodes, which then have weight 1."""
+    """`{node: weight}`, ascending, from a dict, or from a list of nodes, which then have weight
+    1.
+    """
     if type(given) is not dict and (
         isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable))
     ):

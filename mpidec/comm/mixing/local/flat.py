@@ -44,12 +44,14 @@ class FlatArray(NamedTuple):
 
     @classmethod
     def of(cls, x: Any, kinds: str = "fc") -> FlatArray:
-        """From an array, a tensor or a number whose dtype is of one of the `kinds` of NumPy; one on a device is copied.
+        """From an array, a tensor or a number whose dtype is of one of the `kinds` of NumPy; one on
+        a device is copied.
 
         Raises
         ------
         TypeError
-            If the entries are of another kind, or masked, or cannot be read, or autograd records the tensor.
+            If the entries are of another kind, or masked, or cannot be read, or autograd records
+            the tensor.
         """
         if (
             type(x) is not np.ndarray
@@ -77,7 +79,9 @@ class FlatArray(NamedTuple):
 
     @property
     def values(self) -> np.ndarray:
-        """The numbers in the precision of the arithmetic: float32 for the 16-bit formats, else their own."""
+        """The numbers in the precision of the arithmetic: float32 for the 16-bit formats, else
+        their own.
+        """
         return self.widen(self.flat)
 
     def widen(self, bits: np.ndarray) -> np.ndarray:
@@ -85,18 +89,24 @@ class FlatArray(NamedTuple):
         return bits if bits.dtype.char in _PRECISE else widen(bits, self.dtype)
 
     def restore(self, values: np.ndarray) -> Any:
-        """A result, in the precision of the arithmetic, as an array of the same shape, format and kind."""
+        """A result, in the precision of the arithmetic, as an array of the same shape, format
+        and kind.
+        """
         return self.restore_bits(
             values if values.dtype == self.flat.dtype else narrow(values, self.dtype)
         )
 
     def restore_bits(self, bits: np.ndarray, shape: tuple[int, ...] | None = None) -> Any:
-        """A result in the same format as an array of the same kind, of the same or another shape."""
+        """A result in the same format as an array of the same kind, of the same or another
+        shape.
+        """
         return self.make(bits.reshape(self.shape if shape is None else shape), self.dtype)
 
 
 def combine(terms: Iterable[tuple[float, np.ndarray]], like: np.ndarray) -> np.ndarray:
-    """`sum_t weight_t * array_t`, term by term in the order given, in the dtype of `like`; always a new array."""
+    """`sum_t weight_t * array_t`, term by term in the order given, in the dtype of `like`;
+    always a new array.
+    """
     given, size = list(terms), len(like)
     if not given:
         return np.zeros_like(like)

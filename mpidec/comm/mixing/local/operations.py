@@ -20,7 +20,9 @@ from .flat import FlatArray, combine
 def _finish_edges(
     operation: Operation, mode: str, sources: Iterable[int], dests: Iterable[int], confirm: bool
 ) -> Steps:
-    """Wait for all that arrives along the edges: from `sources`, or (push) from whichever rank has sent."""
+    """Wait for all that arrives along the edges: from `sources`, or (push) from whichever rank
+    has sent.
+    """
     if mode == "push":
         yield from operation.barrier()
         return
@@ -80,7 +82,9 @@ def neighbor_allgather(
 def exchange(
     operation: Operation, arrays: dict[int, FlatArray], edges: Edges, confirm: bool
 ) -> Steps:
-    """Steps of `exchange`: what arrives is of the kind of what was sent there, or of the first array."""
+    """Steps of `exchange`: what arrives is of the kind of what was sent there, or of the first
+    array.
+    """
     op, mode, signature, *_ = operation.subject
     for dest, array in sorted(arrays.items()):
         subject = Subject(op, mode, signature, array.dtype, array.shape)
@@ -118,15 +122,16 @@ def leader(
 ) -> Steps:
     """Steps of `hierarchical_neighbor_allreduce` on the lowest rank of a machine.
 
-    The leader averages over its machine, mixes with the other leaders, and hands the result out.  `fingerprint`, of the weights,
-    must be the same on all ranks of the machine.
+    The leader averages over its machine, mixes with the other leaders, and hands the result out.
+    `fingerprint`, of the weights, must be the same on all ranks of the machine.
     """
     operation.expect(TO_LEADER, members)
     yield ARRIVED
     for rank in members:
         if operation.received[rank, TO_LEADER][0].weight != fingerprint:
             raise RankMismatchError(
-                f"rank {rank} and rank {leaders[machine]} of machine {machine} give different weights in "
+                f"rank {rank} and rank {leaders[machine]} of machine {machine} give different "
+                "weights in "
                 f"{operation}, expected the same on all ranks of a machine"
             )
     shares = [(1.0, x.widen(operation.take(rank, TO_LEADER, x.flat.dtype))) for rank in members]

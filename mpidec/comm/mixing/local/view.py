@@ -2,8 +2,8 @@ r"""Local-view calls of a network: for a program that is written for one agent, 
 
 .. math:: x_i^+ = s_i x_i + \sum_j r_{ij} t_{ji} x_j
 
-where the receiver i chooses `self_weight` :math:`s_i` and `src_weights` :math:`r_{ij}`, and the sender j chooses
-`dst_weights` :math:`t_{ji}`.
+where the receiver i chooses `self_weight` :math:`s_i` and `src_weights` :math:`r_{ij}`, and the
+sender j chooses `dst_weights` :math:`t_{ji}`.
 """
 
 from __future__ import annotations
@@ -48,23 +48,27 @@ _DICT = dict, type(None)
 
 
 class LocalView:
-    """The calls of a network for programs with one agent per rank, on arrays of any shape: `net.local`.
+    """The calls of a network for programs with one agent per rank, on arrays of any shape:
+    `net.local`.
 
-    Every rank makes the same calls in the same order, except for `pair_gossip`, which two ranks make.  The inputs are never
-    modified, the results are new arrays, and sums are taken in ascending order of the ranks.  `start_...` begins a call
-    and returns a `Pending` at once; its `wait()` returns the result.
+    Every rank makes the same calls in the same order, except for `pair_gossip`, which two ranks
+    make.  The inputs are never modified, the results are new arrays, and sums are taken in
+    ascending order of the ranks.  `start_...` begins a call and returns a `Pending` at once; its
+    `wait()` returns the result.
 
     Attributes
     ----------
     check : bool or "all"
-        Whether lists of senders and receivers are compared when they are used for the first time (by one confirmation
-        per message); True by default.  "all": in each call that has both lists, all ranks wait for each other, compare the lists
-        of all, and raise together, so that a program can go on.
+        Whether lists of senders and receivers are compared when they are used for the first time
+        (by one confirmation per message); True by default.  "all": in each call that has both
+        lists, all ranks wait for each other, compare the lists of all, and raise together, so that
+        a program can go on.
 
     Notes
     -----
-    Wrong use raises a ValueError that names both sides, on all ranks involved.  A wait that lasts longer than `MPIDEC_TIMEOUT`
-    seconds (60 by default; `inf`: no limit) reports which rank waits for which, and aborts the job.
+    Wrong use raises a ValueError that names both sides, on all ranks involved.  A wait that lasts
+    longer than `MPIDEC_TIMEOUT` seconds (60 by default; `inf`: no limit) reports which rank waits
+    for which, and aborts the job.
     """
 
     def __init__(
@@ -97,7 +101,8 @@ class LocalView:
     # Topologies
 
     def set_topology(self, topology: TopologyLike) -> None:
-        """Set the graph of the calls without lists of their own; a schedule begins at its first step.
+        """Set the graph of the calls without lists of their own; a schedule begins at its first
+        step.
 
         Parameters
         ----------
@@ -107,12 +112,13 @@ class LocalView:
         Raises
         ------
         ValueError, TypeError
-            If there is no such topology, if it is not for one agent per rank, or if it differs between ranks.
+            If there is no such topology, if it is not for one agent per rank, or if it differs
+            between ranks.
 
         Notes
         -----
-        Collective: a few small reductions, and none for one of the last 16 that were set: where ranks differ then, the next
-        call says so.
+        Collective: a few small reductions, and none for one of the last 16 that were set: where
+        ranks differ then, the next call says so.
         """
         self.one_agent_each()
         kept = topology if isinstance(topology, (str, Topology, Schedule)) else None
@@ -140,10 +146,11 @@ class LocalView:
         return None if self._machine_graph is None else self._machine_graph.topology
 
     def set_machine_topology(self, topology: TopologyLike) -> None:
-        """Set the graph between machines for `hierarchical_neighbor_allreduce`; machines are numbered by their lowest ranks.
+        """Set the graph between machines for `hierarchical_neighbor_allreduce`; machines are
+        numbered by their lowest ranks.
 
-        A machine is a node with shared memory, or a block of `MPIDEC_RANKS_PER_MACHINE` or `MPIDEC_RANKS_PER_NODE` ranks where
-        one of these variables is set.  Collective.
+        A machine is a node with shared memory, or a block of `MPIDEC_RANKS_PER_MACHINE` or
+        `MPIDEC_RANKS_PER_NODE` ranks where one of these variables is set.  Collective.
 
         Raises
         ------
@@ -202,12 +209,14 @@ class LocalView:
         src_weights: Nodes = None,
         dst_weights: Nodes = None,
     ) -> Any:
-        r"""A weighted sum of this rank's array and its neighbours': :math:`s_i x_i + \sum_j r_{ij} t_{ji} x_j`.
+        r"""A weighted sum of this rank's array and its neighbours': :math:`s_i x_i + \sum_j r_{ij}
+        t_{ji} x_j`.
 
         Parameters
         ----------
         x : array of any shape
-            The same shape and dtype on neighbouring ranks: float16 to complex128, NumPy or PyTorch (also bfloat16).
+            The same shape and dtype on neighbouring ranks: float16 to complex128, NumPy or PyTorch
+            (also bfloat16).
         self_weight : float, optional
         src_weights : dict {rank: weight} or list of ranks (weights 1), optional
             The factors of these ranks' arrays on arrival.
@@ -217,9 +226,10 @@ class LocalView:
         Returns
         -------
         array like x
-            Without weights: the row of `W x` of the topology that was set.  With `self_weight` and `src_weights`: pulled
-            along its edges; neighbours that are not named have weight 0.  With `self_weight` and `dst_weights`: pushed; each rank
-            gets whatever is sent to it.  With all three: from exactly these to exactly those ranks, which may be none.
+            Without weights: the row of `W x` of the topology that was set.  With `self_weight` and
+            `src_weights`: pulled along its edges; neighbours that are not named have weight 0.
+            With `self_weight` and `dst_weights`: pushed; each rank gets whatever is sent to it.
+            With all three: from exactly these to exactly those ranks, which may be none.
 
         Raises
         ------
@@ -227,12 +237,13 @@ class LocalView:
 
         Notes
         -----
-        Weights are used as given: `self_weight`, `src_weights` and `dst_weights` may sum to any number.  For an average, the
-        factors :math:`s_i + \sum_j r_{ij} t_{ji}` of each receiver must sum to 1; to conserve the total over all ranks (push-sum),
-        those of each sender, :math:`s_j + \sum_i r_{ij} t_{ji}`.
+        Weights are used as given: `self_weight`, `src_weights` and `dst_weights` may sum to any
+        number.  For an average, the factors :math:`s_i + \sum_j r_{ij} t_{ji}` of each receiver
+        must sum to 1; to conserve the total over all ranks (push-sum), those of each sender,
+        :math:`s_j + \sum_i r_{ij} t_{ji}`.
 
-        One message per edge, and two small ones per rank and level of a tree when pushing.  16-bit floats are summed in
-        float32.
+        One message per edge, and two small ones per rank and level of a tree when pushing.  16-bit
+        floats are summed in float32.
 
         Examples
         --------
@@ -283,8 +294,9 @@ class LocalView:
     ) -> Pending:
         """Begin `neighbor_allreduce`.
 
-        `name`, here and in the other calls that begin one, stands in messages about it, and must be the same on all ranks: it
-        shows when several calls under way were begun in another order elsewhere.
+        `name`, here and in the other calls that begin one, stands in messages about it, and must be
+        the same on all ranks: it shows when several calls under way were begun in another order
+        elsewhere.
         """
         if (
             self_weight is None
@@ -383,7 +395,9 @@ class LocalView:
     def _sum_as_before(
         self, x: np.ndarray, self_weight: Weight, src_weights: Any, dst_weights: Any
     ) -> np.ndarray | None:
-        """The sum with weights of this call, if one of such an array over the same ranks has been taken before; else None."""
+        """The sum with weights of this call, if one of such an array over the same ranks has
+        been taken before; else None.
+        """
         key = self._sum_key(x, src_weights, dst_weights)
         sums = self._sums.get(key)
         if sums is None or not x.flags.carray:
@@ -397,7 +411,9 @@ class LocalView:
             return y
 
     def _sum_key(self, x: Any, src_weights: Nodes, dst_weights: Nodes) -> tuple[Any, ...] | None:
-        """What identifies the ranks of a call with weights, and its array; None if the next one is to be prepared again."""
+        """What identifies the ranks of a call with weights, and its array; None if the next one
+        is to be prepared again.
+        """
         if (
             type(x) is not np.ndarray
             or x.dtype.char not in "df"
@@ -434,7 +450,8 @@ class LocalView:
     def neighbor_allgather(
         self, x: Any, src_ranks: Iterable[int] | None = None, dst_ranks: Iterable[int] | None = None
     ) -> Any:
-        """The neighbours' arrays, one after the other along the first axis; this rank's own is not among them.
+        """The neighbours' arrays, one after the other along the first axis; this rank's own is not
+        among them.
 
         Parameters
         ----------
@@ -540,7 +557,8 @@ class LocalView:
     def pair_gossip(
         self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5
     ) -> Any:
-        """`self_weight * x + pair_weight * (the peer's x)`; only the two ranks call, each naming the other.
+        """`self_weight * x + pair_weight * (the peer's x)`; only the two ranks call, each naming
+        the other.
 
         Examples
         --------
@@ -583,7 +601,8 @@ class LocalView:
         src_machine_weights: Nodes = None,
         dst_machine_weights: Nodes = None,
     ) -> Any:
-        r"""The machines' averages, mixed between machines: every rank of machine m gets :math:`\sum_{m'} W_{mm'} \bar x_{m'}`.
+        r"""The machines' averages, mixed between machines: every rank of machine m gets
+        :math:`\sum_{m'} W_{mm'} \bar x_{m'}`.
 
         Parameters
         ----------
@@ -593,8 +612,9 @@ class LocalView:
 
         Notes
         -----
-        With L ranks on each machine this is :math:`W \otimes \mathbf{1}\mathbf{1}^T / L`.  Machines of different sizes
-        count equally: their averages are mixed.  Each machine's lowest rank is its leader, which exchanges with other leaders.
+        With L ranks on each machine this is :math:`W \otimes \mathbf{1}\mathbf{1}^T / L`.  Machines
+        of different sizes count equally: their averages are mixed.  Each machine's lowest rank is
+        its leader, which exchanges with other leaders.
 
         Examples
         --------
@@ -681,7 +701,8 @@ class LocalView:
 
         Notes
         -----
-        Up and down a binomial tree: neighbouring ranks, then neighbouring pairs, and so on; the same bits on all ranks.
+        Up and down a binomial tree: neighbouring ranks, then neighbouring pairs, and so on; the
+        same bits on all ranks.
 
         Examples
         --------
@@ -707,7 +728,8 @@ class LocalView:
         return self._begin("allreduce", prepare, name=name)
 
     def allgather(self, x: Any) -> Any:
-        """The arrays of all ranks, one after the other along the first axis, in the order of the ranks.
+        """The arrays of all ranks, one after the other along the first axis, in the order of the
+        ranks.
 
         Parameters
         ----------
@@ -769,13 +791,17 @@ class LocalView:
         return self._begin("broadcast", prepare, name=name)
 
     def barrier(self) -> None:
-        """Return when all ranks have come here, and what they have sent through windows is in its slots."""
+        """Return when all ranks have come here, and what they have sent through windows is in
+        its slots.
+        """
         for window in self._windows:
             window.flush()
         self.start_barrier().wait()
 
     def start_barrier(self) -> Pending:
-        """Begin to wait for all ranks; unlike `barrier`, not for what they have sent through windows: `flush` these before."""
+        """Begin to wait for all ranks; unlike `barrier`, not for what they have sent through
+        windows: `flush` these before.
+        """
 
         def prepare(operation: Operation) -> Steps:
             operation.join_tree()
@@ -789,7 +815,8 @@ class LocalView:
         """Refuse a network with another number of agents than ranks."""
         if self.n != self.size:
             raise ValueError(
-                f"the network has {self.n} agents on {self.size} ranks, expected one on each: these calls are for "
+                f"the network has {self.n} agents on {self.size} ranks, expected one on each: "
+                "these calls are for "
                 "Network(); for any number of agents there is net.mixer(topology)"
             )
 
@@ -802,7 +829,9 @@ class LocalView:
         members: Iterable[int] = (),
         name: str = "",
     ) -> Pending:
-        """Begin a call; errors in its arguments are reported to the ranks that would wait for this one."""
+        """Begin a call; errors in its arguments are reported to the ranks that would wait for
+        this one.
+        """
         self.one_agent_each()
         operation = self._matching.operation(named(op, name), peer)
         try:
@@ -831,7 +860,9 @@ class LocalView:
         return self._graph.take() if dests is None and self._graph is not None else None
 
     def _compare_lists(self, op: str, sources: object, dests: object) -> None:
-        """Let all ranks compare the lists of all, if `check` says so; lists that are wrong otherwise the call itself refuses."""
+        """Let all ranks compare the lists of all, if `check` says so; lists that are wrong
+        otherwise the call itself refuses.
+        """
         self.one_agent_each()
         if self.check != "all" or sources is None or dests is None or self.size == 1:
             return
@@ -847,7 +878,9 @@ class LocalView:
             raise apart(sender, receiver, bool(rows[sender, 0, receiver]), op)
 
     def _connect(self, operation: Operation, edges: Edges, check: bool = True) -> bool:
-        """Tell an operation who takes part; whether the receivers must confirm that they expect its messages."""
+        """Tell an operation who takes part; whether the receivers must confirm that they expect
+        its messages.
+        """
         operation.mode = edges.mode
         if edges.mode == "static" and self._graph is not None:
             operation.signature = self._graph.signature
@@ -879,6 +912,7 @@ def _rows_of(x: Any) -> FlatArray:
     array = FlatArray.of(x, _NUMBERS)
     if not array.shape:
         raise ValueError(
-            "the array has no dimension, expected at least one, along which arrays are joined: x.reshape(1)"
+            "the array has no dimension, expected at least one, along which arrays are joined: "
+            "x.reshape(1)"
         )
     return array

@@ -1,4 +1,6 @@
-"""What moves rows between ranks that map no memory of each other: the interface of messages and of MPI's one-sided calls."""
+"""What moves rows between ranks that map no memory of each other: the interface of messages and
+of MPI's one-sided calls.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Weights = list[float | None]
 
 
 class Records(Protocol):
-    """The value, the slots and the outboxes of one agent; `AgentRecords` of `records`, or one that guards it."""
+    """The value, the slots and the outboxes of one agent; `AgentRecords` of `records`, or one
+    that guards it.
+    """
 
     p: float
 
@@ -41,7 +45,9 @@ class Records(Protocol):
 
 
 class Edge:
-    """A directed edge from a local agent to one of another rank, whose slot this one does not map: the k-th of its outboxes."""
+    """A directed edge from a local agent to one of another rank, whose slot this one does not
+    map: the k-th of its outboxes.
+    """
 
     __slots__ = ("agent", "dest", "k", "place", "rank", "under_way")
 
@@ -86,13 +92,15 @@ class Words(Protocol):
 
 
 class Carrier(Protocol):
-    """Moves rows from outboxes to slots of other ranks, and values of other ranks to slots of this one.
+    """Moves rows from outboxes to slots of other ranks, and values of other ranks to slots of this
+    one.
 
     Attributes
     ----------
     name : {"messages", "rma"}
     unaided : bool
-        Whether all its calls end without any help of the other ranks: nobody need look after messages.
+        Whether all its calls end without any help of the other ranks: nobody need look after
+        messages.
     """
 
     name: str
@@ -108,7 +116,9 @@ class Carrier(Protocol):
         """Move on what is under way, rows from outboxes and values that were asked for."""
 
     def fetch(self, place: int, k: int, deliver: Callable[[np.ndarray, float], None]) -> None:
-        """Begin to read the value of the k-th in-neighbour of a local agent; `ship` hands it, with its `p`, to `deliver`."""
+        """Begin to read the value of the k-th in-neighbour of a local agent; `ship` hands it,
+        with its `p`, to `deliver`.
+        """
 
     def receive(self, rank: int, message: Message) -> None:
         """Take a message of this carrier on another rank."""

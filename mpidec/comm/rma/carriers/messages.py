@@ -1,4 +1,6 @@
-"""Rows in messages: one row of an edge is under way, and those that wait for it are joined in its outbox."""
+"""Rows in messages: one row of an edge is under way, and those that wait for it are joined in
+its outbox.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Memory of ranks that others read and write by MPI's one-sided calls, in one passive epoch, and the end of it."""
+"""Memory of ranks that others read and write by MPI's one-sided calls, in one passive epoch, and
+the end of it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _LINE = 64  # of a cache line, to which blocks are aligned
 _REFUSED = (
     (
         r"Open MPI v4\.",
-        "Open MPI 4 crashes in MPI_Compare_and_swap: install a later version, or leave out transport='rma'",
+        "Open MPI 4 crashes in MPI_Compare_and_swap: install a later version, or leave out "
+        "transport='rma'",
     ),
 )
 
@@ -42,8 +45,8 @@ class MPIMemory:
 
     Notes
     -----
-    Collective.  Offsets are in bytes.  Requests of `get`, `swap` and `add` are complete when this has been done; that of `put` when
-    its row may be changed, and the row is there after `flush`.
+    Collective.  Offsets are in bytes.  Requests of `get`, `swap` and `add` are complete when this
+    has been done; that of `put` when its row may be changed, and the row is there after `flush`.
     """
 
     def __init__(self, comm: MPI.Intracomm, together: Collectives, size: int):
@@ -134,7 +137,9 @@ os.register_at_fork(after_in_child=_KEPT.clear)
 
 
 class Ended:
-    """Blocks whose windows are closed: freed when no rank has an array in them, which users may keep."""
+    """Blocks whose windows are closed: freed when no rank has an array in them, which users may
+    keep.
+    """
 
     def __init__(self) -> None:
         self._blocks: list[MPIMemory] = []
@@ -153,7 +158,9 @@ class Ended:
             self._blocks = left
 
     def free_kept(self, comm: MPI.Intracomm, together: Collectives) -> None:
-        """Free those of closed networks over the same processes that no rank uses any more; collective."""
+        """Free those of closed networks over the same processes that no rank uses any more;
+        collective.
+        """
         same = (MPI.IDENT, MPI.SIMILAR)
         self._blocks = [
             block for block in _KEPT if MPI.Group.Compare(block.group, comm.group) in same

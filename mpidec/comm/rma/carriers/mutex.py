@@ -52,7 +52,8 @@ class HeldMutexes:
         for rank in ranks:
             if rank in self._held:
                 raise RuntimeError(
-                    f"the mutex of rank {rank} is held by this rank already: a mutex is not re-entrant"
+                    f"the mutex of rank {rank} is held by this rank already: a mutex is not "
+                    "re-entrant"
                 )
         try:
             with self._lock:
@@ -80,8 +81,9 @@ class HeldMutexes:
 class Mutex(HeldMutexes):
     """Mutual exclusion on all ranks, each of which has one mutex.
 
-    Who releases a mutex hands it to the next rank that waits for it, in the order of the ranks.  Ranks that share memory with its
-    owner take it there; others ask the owner, who answers when it makes a call of this package.
+    Who releases a mutex hands it to the next rank that waits for it, in the order of the ranks.
+    Ranks that share memory with its owner take it there; others ask the owner, who answers when it
+    makes a call of this package.
 
     Parameters
     ----------
@@ -138,7 +140,8 @@ class Mutex(HeldMutexes):
                 waited = time.monotonic() - began
                 if waited > limit:
                     holder = (
-                        f"held by rank {owner} for {native.held_mutex(self._memory[rank], owner):.3g} s"
+                        f"held by rank {owner} for "
+                        f"{native.held_mutex(self._memory[rank], owner):.3g} s"
                         if owner >= 0
                         else "which this rank shares no memory with"
                     )

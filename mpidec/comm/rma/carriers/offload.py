@@ -1,4 +1,6 @@
-"""Whether the network adapter performs MPI's one-sided calls itself: what the system and the MPI library say about it."""
+"""Whether the network adapter performs MPI's one-sided calls itself: what the system and the MPI
+library say about it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Interconnect(NamedTuple):
 
 @cache
 def interconnect() -> Interconnect:
-    """Whether adapters perform one-sided calls, as far as adapters, settings and the library's version tell."""
+    """Whether adapters perform one-sided calls, as far as adapters, settings and the library's
+    version tell.
+    """
     found, said = adapters(SYSTEM), settings()
     library = MPI.Get_library_version()
     told = ", ".join(f"{name}={value}" for name, value in said.items()) or "no settings"
@@ -54,7 +58,9 @@ def adapters(system: Path) -> list[str]:
 
 
 def settings() -> dict[str, str]:
-    """What the library and the layers below it have been told about the network, where that is not the default."""
+    """What the library and the layers below it have been told about the network, where that is
+    not the default.
+    """
     names, environment = _MPICH if "MPICH" in MPI.Get_library_version() else _OPEN_MPI
     values = {name: _variable(name) for name in names}
     values |= {name: os.environ.get(name, "") for name in environment}
@@ -62,7 +68,9 @@ def settings() -> dict[str, str]:
 
 
 def excludes(value: str) -> bool:
-    """Whether a list of components or transports names only such as have no remote memory access."""
+    """Whether a list of components or transports names only such as have no remote memory
+    access.
+    """
     names = {name.strip().split(";")[0] for name in value.lower().split(",")}
     return not value.startswith("^") and names <= _SLOW
 

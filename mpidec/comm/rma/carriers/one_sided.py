@@ -1,11 +1,15 @@
-"""Rows by MPI's one-sided calls: a sender writes to a mailbox of three buffers, and neither end ever waits for the other.
+"""Rows by MPI's one-sided calls: a sender writes to a mailbox of three buffers, and neither end
+ever waits for the other.
 
-A mailbox lies at the receiver: the number of the buffer that holds its contents, or 0, and three buffers.  The sender writes to one
-that is neither published nor was taken last, and publishes it by an atomic exchange; the receiver takes the contents by another
-one, and copies them to its slot.  So a row, its `p` and the number of its transfers appear in one instant, without a lock that a
-process could hold while it is stopped.  What has not been taken is joined with what follows: it is written again, as a whole.
+A mailbox lies at the receiver: the number of the buffer that holds its contents, or 0, and three
+buffers.  The sender writes to one that is neither published nor was taken last, and publishes it by
+an atomic exchange; the receiver takes the contents by another one, and copies them to its slot.  So
+a row, its `p` and the number of its transfers appear in one instant, without a lock that a process
+could hold while it is stopped.  What has not been taken is joined with what follows: it is written
+again, as a whole.
 
-A value changes under a counter, odd in the meantime: who reads the same even number before and after a row has a whole one.
+A value changes under a counter, odd in the meantime: who reads the same even number before and
+after a row has a whole one.
 """
 
 from __future__ import annotations
@@ -136,7 +140,8 @@ class Inbox:
 
 
 class Task:
-    """Steps of which each begins when the request before is complete, or in the turn that it waits for.
+    """Steps of which each begins when the request before is complete, or in the turn that it waits
+    for.
 
     Attributes
     ----------
@@ -160,7 +165,8 @@ class Task:
 
 
 class GuardedRecords:
-    """The records of an agent whose value other ranks read while this one changes it; see `Records`.
+    """The records of an agent whose value other ranks read while this one changes it; see
+    `Records`.
 
     Parameters
     ----------
@@ -312,7 +318,9 @@ class OneSided:
             post.task, post.edge.under_way = None, False
 
     def _flush(self, written: Sequence[Outgoing]) -> None:
-        """All rows first, then one flush if no rank has to help, since in each one MPI may give the core to another process."""
+        """All rows first, then one flush if no rank has to help, since in each one MPI may give
+        the core to another process.
+        """
         if self.unaided and written:
             self.memory.flush_all()
         else:

@@ -61,7 +61,9 @@ class OneSidedPlan:
         self._memory: MPIMemory | None = None
 
     def _is_best(self, context: Context) -> bool:
-        """Whether there are several nodes, whose adapters perform one-sided calls; the same on all ranks."""
+        """Whether there are several nodes, whose adapters perform one-sided calls; the same on
+        all ranks.
+        """
         if context.memory is not None and context.memory.single_node:
             return False
         possible = np.array([offload.interconnect().offloaded and not refusal()], np.int8)
@@ -96,7 +98,8 @@ class OneSidedPlan:
             error = None
             if not memory.unified:
                 error = RuntimeError(
-                    f"{self._what}: the window's memory model is MPI_WIN_SEPARATE, and these calls need MPI_WIN_UNIFIED: "
+                    f"{self._what}: the window's memory model is MPI_WIN_SEPARATE, and these calls "
+                    "need MPI_WIN_UNIFIED: "
                     "use transport='messages'"
                 )
             self._together.agree(error, self._what)

@@ -1,4 +1,6 @@
-"""Mutexes by MPI's one-sided calls: ranks that wait stand in a queue, and each looks at its own memory only."""
+"""Mutexes by MPI's one-sided calls: ranks that wait stand in a queue, and each looks at its own
+memory only.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ FREE, WAITING, GRANTED, LEFT, PASSED = range(5)  # states of a rank in the queue
 
 
 class QueueMutex(HeldMutexes):
-    """Mutual exclusion on all ranks, each of which has one mutex; handed on in the order in which ranks have asked for it.
+    """Mutual exclusion on all ranks, each of which has one mutex; handed on in the order in which
+    ranks have asked for it.
 
-    The end of the queue of a mutex is a word of its rank.  Each rank has two words for each mutex: who follows it in the queue,
-    and its state.  A rank that waits no longer stays in the queue as `LEFT`, is passed over, or waits at its old place again.
+    The end of the queue of a mutex is a word of its rank.  Each rank has two words for each mutex:
+    who follows it in the queue, and its state.  A rank that waits no longer stays in the queue as
+    `LEFT`, is passed over, or waits at its old place again.
 
     Parameters
     ----------
@@ -33,7 +37,8 @@ class QueueMutex(HeldMutexes):
 
     References
     ----------
-    Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory multiprocessors, ACM TOCS 9, 1991, Algorithm 5.
+    Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory multiprocessors,
+    ACM TOCS 9, 1991, Algorithm 5.
     """
 
     def __init__(self, memory: MPIMemory, me: int, lock: AbstractContextManager[object]):
@@ -64,7 +69,8 @@ class QueueMutex(HeldMutexes):
                 if waited > limit:
                     holder = memory.fetch(rank, WORD * HOLDER) - 1
                     raise TimeoutError(
-                        f"the mutex of rank {rank}, held by rank {holder}, could not be taken in {limit:g} s"
+                        f"the mutex of rank {rank}, held by rank {holder}, could not be taken in "
+                        f"{limit:g} s"
                     )
                 progress()
                 os.sched_yield() if waited < _BRIEFLY else time.sleep(1e-3)

@@ -1,4 +1,6 @@
-"""Memory of a window: one block on each rank, which the other ranks of its node map and write to."""
+"""Memory of a window: one block on each rank, which the other ranks of its node map and write
+to.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class SharedMemory:
     block : array of uint8
         Of this rank.
     blocks : dict of int to array of uint8
-        Of each rank whose memory this one can write to, itself included.  The others are reached by messages.
+        Of each rank whose memory this one can write to, itself included.  The others are reached by
+        messages.
     complete : bool
         Whether every rank can write to the memory of every other one.
 
@@ -52,9 +55,9 @@ class SharedMemory:
 
     Notes
     -----
-    Collective: a gathering of four numbers and two reductions of one.  A block is an unnamed file (memfd) that exists while a
-    process maps it: nothing is left behind by a job that is killed.  A forked child gets a private copy of this rank's block, and
-    zeros for those of other ranks.
+    Collective: a gathering of four numbers and two reductions of one.  A block is an unnamed file
+    (memfd) that exists while a process maps it: nothing is left behind by a job that is killed.  A
+    forked child gets a private copy of this rank's block, and zeros for those of other ranks.
     """
 
     def __init__(
@@ -87,7 +90,8 @@ class SharedMemory:
                 )
             except (OSError, OverflowError, ValueError) as caught:
                 error = MemoryError(
-                    f"{what}: rank {context.rank} gets no memory for {size / 2**20:.3g} MB ({caught}): make a "
+                    f"{what}: rank {context.rank} gets no memory for {size / 2**20:.3g} MB "
+                    f"({caught}): make a "
                     "smaller window, or raise the limits (ulimit -v)"
                 )
             together.agree(error, what)
@@ -114,7 +118,9 @@ class SharedMemory:
 
 
 class SharedWords:
-    """Words of the ranks whose memory this one maps; see `Words`.  `boards`: those of each rank, shape (1 + agents, 8)."""
+    """Words of the ranks whose memory this one maps; see `Words`.  `boards`: those of each rank,
+    shape (1 + agents, 8).
+    """
 
     def __init__(self, boards: dict[int, np.ndarray]):
         self._boards = boards
