@@ -235,4 +235,4 @@ def _warn(plan: Plan, mixer: Operator[StepOperator], unstable: str) -> None:
     few = solver.advice(plan.steps)
     for warning in (codec_limits.warning(solver, mixer, plan.X.shape[1]), unstable, few):
         if warning:
-            warnings.warn(warning, RuntimeWarning, stacklevel=5)
+            warnings.warn(warning, RuntimeWarning, stacklevel=4)

@@ -177,7 +177,7 @@ class Journal:
                 "version): the memory starts at zero, and the results differ from an uninterrupted "
                 "run",
                 RuntimeWarning,
-                stacklevel=8,
+                stacklevel=7,
             )
         mixer.recall(memory)
         try:

@@ -10,21 +10,12 @@ from ..comm.runtime.interrupts import interrupts
 from ..solvers.base import Solver, at_step, state
 from . import codec_limits
 from .answers import Answers, Errors, gradients_for, term_of
-from .attempts import Attempt, attempted
+from .attempts import Attempt
 from .decisions import Control
 from .journal import Journal
 from .outcome import Outcome, RunEnd, not_finite
 from .plan import Plan, State
 from .result import Result
-
-
-def run(plan: Plan) -> Result:
-    """Run a solver in common steps; collective.
-
-    A step size that is to be found is searched for before, and a run that does not converge with it
-    begins again with a smaller one.
-    """
-    return attempted(plan, once)
 
 
 def steps(

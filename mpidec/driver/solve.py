@@ -18,7 +18,6 @@ from ..problems.oracles import Remembering
 from ..record.recorder import Record
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver
-from . import loop
 from .answers import gradients_for
 from .arguments import (
     as_oracle,
@@ -36,6 +35,8 @@ from .arguments import (
 )
 from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.result import AsyncResult
+from .attempts import attempted
+from .loop import once
 from .metrics import GROWING
 from .outcome import Outcome as Outcome, Stop, StopFunction, Target, target_of
 from .plan import Mixing, Plan, Progress as Progress, arithmetic
@@ -43,8 +44,7 @@ from .result import Result as Result
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
-    from .answers import gradients_for
-from .arguments import Delay, TopologyLike
+    from .arguments import Delay, TopologyLike
 
 
 @overload
@@ -312,7 +312,7 @@ def solve(
             drop=drop,
             straggler=straggler,
         )
-        result: Result | AsyncResult = run_on_ranks(plan) if apart else loop.run(plan)
+        result: Result | AsyncResult = run_on_ranks(plan) if apart else attempted(plan, once)
     if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed
         raise Interrupted(result, saved)
     return result
