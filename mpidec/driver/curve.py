@@ -93,9 +93,10 @@ def _oracles(oracle: object) -> Words:
             if name not in FREE and (plain or is_dataclass(value)):
                 found[f"{kinds[-1]}.{name}"] = word(value)
         within = (getattr(inner, name, None) for name in ("source", "problem"))
-        inner = next(
-            (each for each in within if hasattr(each, "grad") or hasattr(each, "start")), None
-        )
+        asked = (each for each in within if hasattr(each, "grad") or hasattr(each, "start"))
+        outer, inner = inner, next(asked, None)
+        if inner is outer:  # an oracle that is a problem, too
+            break
     return {"problem": " of ".join(kinds) or "None", **found}
 
 

@@ -226,7 +226,7 @@ TRIES = {
     "no problem": (
         lambda: solve(p=None, t=T.ring(4)),
         "problem is None",
-        "ExactDiffusion needs the gradient of a problem",
+        "ExactDiffusion needs the gradients of a problem",
     ),
     "problem without grad": (
         lambda: solve(p=NoGrad()),
@@ -253,8 +253,8 @@ TRIES = {
         "(4,)",
     ),
     "solver misspelt": (
-        lambda: solve(s="gradient tracking"),
-        "unknown solver 'gradient tracking'",
+        lambda: solve(s="gradient trakking"),
+        "unknown solver 'gradient trakking'",
         "did you mean gradient_tracking",
     ),
     "solver in camel case": (lambda: solve(s="GradientTraking"), "did you mean gradient_tracking"),
@@ -283,7 +283,7 @@ TRIES = {
     ),
     "solver not derived": (
         lambda: solve(s=NotDerived()),
-        "NotDerived has no point, check",
+        "NotDerived has no ask, point, check",
         "derive the class from mpidec.solvers.Solver",
     ),
     "swapped": (
@@ -523,7 +523,7 @@ TRIES = {
         "did you mean delay?",
     ),
     "problem misspelt": (
-        lambda: P.load_problem((A, Y), n=4, problem="least-squares"),
+        lambda: P.load_problem((A, Y), n=4, problem="least-sqares"),
         "did you mean least_squares?",
     ),
     "parameter misspelt": (

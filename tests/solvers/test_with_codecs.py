@@ -168,7 +168,7 @@ def test_the_command_line(settings, words, tmp_path, capfd):
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--set", "mixing.codec=topk"], "did you mean top_k"),
+        (["--set", "mixing.codec=topp_k"], "did you mean top_k"),
         (["--set", "mixing.codec=top_k", "--set", "mixing.fracton=1"], "did you mean fraction"),
         (["--set", "mixing.method=fastmix"], "has no effect without mixing.accelerate"),
         (

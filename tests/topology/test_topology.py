@@ -152,7 +152,10 @@ def test_every_entry_of_the_catalogue_is_checked_here():
         "sleeping_agents",
     }  # test_schedules.py, and tests/solvers/test_federated.py
     assert all(inspect.getdoc(make).splitlines()[0] for make in T.CATALOGUE.values())
-    assert all(getattr(T, name) is inspect.unwrap(make) for name, make in T.CATALOGUE.items())
+    assert all(
+        inspect.unwrap(getattr(T, name)) is inspect.unwrap(make)
+        for name, make in T.CATALOGUE.items()
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

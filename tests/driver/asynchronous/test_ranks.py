@@ -344,7 +344,7 @@ def test_a_run_that_fails_goes_on_from_its_last_checkpoint(comm, solver, shared_
             T.ring(net.n),
             steps=step + 60,
             net=net,
-            record=mpidec.Record(path, resume=True),
+            record=mpidec.Record(path, resume=True, changed=True),
         )
         run = mpidec.read(path)
         assert (
