@@ -7,25 +7,12 @@ import pickle
 import networkx as nx
 import numpy as np
 import pytest
+from helpers.graphs import UNDIRECTED, edges_of
 
 import mpidec.topology as T
 from mpidec.topology.matchings import matching_decomposition, undirected_edges
 
 pytestmark = pytest.mark.serial
-
-GRAPHS = [
-    *(T.erdos_renyi(11, 0.5, seed=s) for s in range(12)),
-    *(T.complete(n) for n in range(1, 10)),
-    T.star(7),
-    T.ring(7),
-    T.grid(12),
-    T.binary_tree(9),
-    T.from_networkx(nx.petersen_graph()),
-]
-
-
-def edges_of(topology):
-    return {tuple(sorted(edge)) for edge in topology.to_networkx().edges}
 
 
 def pairs(partner):
@@ -47,7 +34,7 @@ def greedy(edges):
 
 
 def test_random_matchings_are_maximal_and_belong_to_seed_and_step():
-    for graph in GRAPHS:
+    for graph in UNDIRECTED:
         schedule = T.random_matchings(graph, seed=3)
         for k in range(5):
             W = schedule.at(k).W.toarray()
@@ -88,7 +75,7 @@ def test_expectation_of_random_matchings(graph):
 
 
 def test_graphs_are_divided_into_matchings():
-    for graph in GRAPHS:
+    for graph in UNDIRECTED:
         partners = matching_decomposition(graph.n, *undirected_edges("", graph))
         most = max((len(graph.neighbors(i)) for i in range(graph.n)), default=0)
         assert len(partners) <= most + 1
@@ -175,43 +162,7 @@ def test_matchings_of_matcha_are_active_as_often_as_they_should():
 # Spanning trees, and graphs by name
 
 
-def test_spanning_trees_keep_the_distances_to_the_root():
-    for graph in GRAPHS:
-        for root in {0, graph.n // 2, graph.n - 1}:
-            tree, G = T.spanning_tree(graph, root), graph.to_networkx()
-            assert tree.is_tree and edges_of(tree) <= edges_of(graph)
-            far = nx.single_source_shortest_path_length(G, root)
-            assert nx.single_source_shortest_path_length(tree.to_networkx(), root) == far
-            for i in set(G) - {root}:
-                parent = [int(j) for j in tree.neighbors(i) if far[j] < far[i]]
-                assert parent == [min(nx.all_shortest_paths(G, root, i))[-2]]
-            tree = T.spanning_tree(graph, root, ties="number")
-            least = {(i, min(j for j in G[i] if far[j] < far[i])) for i in set(G) - {root}}
-            assert edges_of(tree) == {tuple(sorted(edge)) for edge in least}
-    weighted = T.spanning_tree(T.torus(9), weights=0.1)
-    assert weighted.W[0, 1] == 0.1 and weighted.W[1, 1] == 1 - 0.1 * len(weighted.neighbors(1))
-
-
-def test_catalogue_takes_the_graph_by_name():
-    made = T.CATALOGUE["matcha"](9, 0.3, graph="erdos_renyi(p=0.6, seed=2)", seed=4)
-    assert made == T.matcha(T.erdos_renyi(9, 0.6, 2), 0.3, 4)
-    assert T.CATALOGUE["spanning_tree"](12, graph="grid") == T.spanning_tree(T.grid(12))
-    assert T.CATALOGUE["periodic_average"](6, 3, graph="one_peer_exponential").period == 3
-
-
 WRONG = [
-    (
-        lambda: T.CATALOGUE["matcha"](6, graph="rign"),
-        "unknown topology in matcha: graph = 'rign': did you mean ring",
-    ),
-    (
-        lambda: T.CATALOGUE["matcha"](6, graph="ring(3)"),
-        "graph is 'ring(3)', expected a name, perhaps with settings",
-    ),
-    (
-        lambda: T.CATALOGUE["matcha"](6, graph="ring(q=3)"),
-        "unknown parameter of ring 'q': expected one of weights",
-    ),
     (lambda: T.matcha(T.ring(6), 0), "matcha: budget is 0, expected"),
     (
         lambda: T.matcha(T.exponential(6)),
@@ -219,14 +170,6 @@ WRONG = [
     ),
     (lambda: T.random_matchings(T.one_peer_exponential(6)), "expected a constant topology such as"),
     (lambda: T.random_matchings(T.ring(6)).at(-1), "random_matchings.at: k is -1"),
-    (
-        lambda: T.spanning_tree(T.from_weights(np.eye(3), connected=False)),
-        "from_weights is not connected",
-    ),
-    (
-        lambda: T.spanning_tree(T.ring(6), root=6),
-        "spanning_tree: root is 6, expected an integer from 0 to 5",
-    ),
 ]
 
 

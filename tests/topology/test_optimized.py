@@ -14,22 +14,6 @@ def sigma(topology):
     return np.linalg.norm(topology.W.toarray() - np.full((n, n), 1 / n), 2)
 
 
-@pytest.mark.parametrize(
-    "make", [T.grid, T.symmetric_exponential, T.exponential, T.star, T.erdos_renyi]
-)
-@pytest.mark.parametrize("weights, gamma", [("lazy", 0.5), ("lazy(0.8)", 0.8)])
-def test_lazy_weights(make, weights, gamma):
-    n = 7
-    want = (1 - gamma) * np.eye(n) + gamma * make(n).W.toarray()
-    np.testing.assert_allclose(make(n, weights=weights).W.toarray(), want, atol=1e-15)
-
-
-@pytest.mark.parametrize("weights", ["lazy()", "lazy(0)", "lazy(1.5)", "lazy(a)", "lazy(nan)"])
-def test_wrong_lazy_weights(weights):
-    with pytest.raises(ValueError, match=r"lazy\(gamma\)"):
-        T.ring(5, weights=weights)
-
-
 def support(topology):
     return (topology.W.toarray() != 0) | np.eye(topology.n, dtype=bool)
 

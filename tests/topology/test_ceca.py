@@ -1,0 +1,125 @@
+"""CECA's rounds: exactness, digits and counts, partners, the reference.  No MPI."""
+
+import numpy as np
+import pytest
+from helpers.graphs import rounds
+
+import mpidec.topology as T
+
+pytestmark = pytest.mark.serial
+
+
+CECA = [{"ports": 2}, {"ports": 1}, {"ports": 1, "parity": "repository"}]
+
+
+def block_average(schedule, transposed_start=False):
+    """The period's product of CECA's 2n x 2n matrices, made from the rounds' own fields."""
+    n = schedule.n
+    I = np.eye(n)  # noqa: E741
+    Y = np.eye(2 * n)
+    for k in range(schedule.period):
+        t = schedule.at(k)
+        P = 2 * t.W.toarray() - I
+        a, b = (t.count + 1) / (2 * t.count + 1), t.count / (2 * t.count + 1)
+        half = (I + P) / 2
+        W = np.block(
+            [[half, 0 * I], [a * P, b * I]] if t.digit else [[a * I, b * P], [0 * I, half]]
+        )
+        Y = W @ Y
+    return Y
+
+
+@pytest.mark.parametrize("options", CECA, ids=str)
+def test_ceca_averages_any_number_of_agents_exactly(options):
+    for n in range(1, 65):
+        if options["ports"] == 1 and n % 2 and n > 1:
+            continue
+        schedule = T.ceca(n, **options)
+        assert (schedule.period, schedule.kind, schedule.n) == (rounds(n), "doubly", n)
+        average = block_average(schedule)[:n]
+        if n > 1:
+            np.testing.assert_allclose(
+                average, np.c_[np.full((n, n), 1 / n), np.zeros((n, n))], atol=1e-15
+            )
+            for k in range(schedule.period):
+                P = 2 * schedule.at(k).W.toarray() - np.eye(n)
+                assert (
+                    set(np.unique(P)) == {0.0, 1.0}
+                    and (P.sum(axis=0) == 1).all()
+                    and (np.diag(P) == 0).all()
+                )
+                assert options["ports"] == 2 or (P == P.T).all()
+        assert schedule.directed == (options["ports"] == 2 and n > 2)
+
+
+@pytest.mark.parametrize("options", CECA, ids=str)
+def test_digits_and_counts_of_ceca(options):
+    for n in range(2, 42, 2):
+        schedule = T.ceca(n, **options)
+        digits = [schedule.at(k).digit for k in range(schedule.period)]
+        assert int("".join(map(str, digits)), 2) == n - 1 and digits[0] == 1
+        assert [schedule.at(k).next_digit for k in range(schedule.period)] == [*digits[1:], 1]
+        counts = [schedule.at(k).count for k in range(schedule.period)]
+        assert counts[0] == 0 and 2 * counts[-1] + digits[-1] == n - 1
+        assert all(2 * c + d == e for c, d, e in zip(counts, digits, counts[1:]))
+    one = T.ceca(1, **options).at(5)
+    assert (one.digit, one.count, one.next_digit, one.W.toarray().tolist()) == (1, 0, 1, [[1.0]])
+
+
+def test_partners_of_ceca():
+    assert [T.ceca(6).at(k).out_neighbors(0).tolist() for k in range(3)] == [[1], [1], [3]]
+    assert [T.ceca(6).at(k).in_neighbors(0).tolist() for k in range(3)] == [[5], [5], [3]]
+    assert [T.ceca(6, ports=1).at(k).neighbors(0).tolist() for k in range(3)] == [[1], [3], [5]]
+    assert [T.ceca(6, 1, "repository").at(k).neighbors(1).tolist() for k in range(3)] == [
+        [2],
+        [4],
+        [0],
+    ]
+    assert isinstance(T.ceca(6).at(1), T.CecaRound) and T.ceca(6).at(1).name == "ceca"
+
+
+@pytest.mark.parametrize("n", [6, 7, 10, 12, 17, 30])
+def test_reference_rounds_of_ceca(n, reference):
+    data = reference("ceca_consensus")
+    for key, options in (("2P", {"ports": 2}), ("1P", {"ports": 1, "parity": "repository"})):
+        if (table := data.get(f"n{n}__{key}__sendrecv")) is None:
+            continue
+        schedule = T.ceca(n, **options)
+        for k, expected in enumerate(table):
+            t = schedule.at(k)
+            got = [
+                [int(t.out_neighbors(i)[0]), int(t.in_neighbors(i)[0]), t.count, t.digit]
+                for i in range(n)
+            ]
+            assert got == expected.tolist()
+    if (x := data.get(f"n{n}__1Ppaper__x__yzero")) is not None:
+        y = data[f"n{n}__1Ppaper__y__yzero"]
+        for k in range(len(x) - 1):
+            t = T.ceca(n, ports=1).at(k)
+            sent = x[k] if t.digit else y[k]
+            mean = (sent + (2 * t.W.toarray() - np.eye(n)) @ sent) / 2
+            np.testing.assert_allclose(mean, x[k + 1] if t.digit else y[k + 1], atol=1e-13)
+
+
+WRONG = [
+    (
+        lambda: T.ceca(7, ports=1),
+        ValueError,
+        "ceca: n = 7 agents cannot be paired, expected an even n with ports=1 "
+        "(ceca(7, ports=2) takes any n)",
+    ),
+    (lambda: T.ceca(6, ports=3), ValueError, "ports is 3, expected one of 1, 2"),
+    (lambda: T.ceca(6, ports=True), ValueError, "ports is True, expected one of 1, 2"),
+    (lambda: T.ceca(6, ports="2"), ValueError, "ports is '2', expected one of 1, 2"),
+    (lambda: T.ceca(6, parity="papers"), ValueError, "did you mean paper?"),
+    (lambda: T.ceca("6"), TypeError, "ceca: n is '6', expected an integer >= 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"), WRONG, ids=[words[-24:] for *_, words in WRONG]
+)
+def test_wrong_calls_say_what_is_wrong(call, error, words):
+    with pytest.raises(error) as caught:
+        call()
+    assert words in str(caught.value)
