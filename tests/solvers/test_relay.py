@@ -1,48 +1,19 @@
 """RelaySGD whole, and local momentum and Adam: against recursions written edge by edge, and the optimizers of PyTorch."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.updates import RNG, X0, A, B, gradient, solved, updates
 from mpi4py import MPI
 
 import mpidec
 from mpidec import solvers as S, topology as T
-from mpidec.testing.contract import properties
 
 N, D, STEPS = 6, 5, 20
-RNG = np.random.default_rng(4)
-A, B = RNG.standard_normal((N, 6, D)) / 2, RNG.standard_normal((N, 6))
-X0 = RNG.standard_normal((N, D))
 MASKS = RNG.random((15, 2, N, N)) < 0.2
 TREES = {"chain": T.chain(N), "trees": T.double_binary_trees(N)}
-
-
-def gradient(X):
-    return np.einsum("npd,np->nd", A, np.einsum("npd,nd->np", A, X) - B)
-
-
-def solved(net, solver, topology, mixing=None, steps=STEPS):
-    here = slice(net.lo, net.hi)
-    problem = mpidec.problems.LeastSquares(A[here], B[here])
-    return mpidec.solve(problem, solver, topology, steps=steps, x0=X0, net=net, mixing=mixing).X
-
-
-def updates(solver):
-    """`D = update(G)` of the local optimizer, with all its memory."""
-    B = M = V = k = 0
-
-    def momentum(G):
-        nonlocal B
-        B = solver.momentum * B + (1 - solver.dampening) * G
-        return G + solver.momentum * B if solver.nesterov else B
-
-    def adam(G):
-        nonlocal M, V, k
-        k, M, V = k + 1, 0.9 * M + 0.1 * G, 0.999 * V + 0.001 * G**2
-        return M / (1 - 0.9**k) / (np.sqrt(V / (1 - 0.999**k)) + 1e-8)
-
-    return {S.Momentum: momentum, S.Adam: adam}.get(type(solver), lambda G: G)
 
 
 def dense(solver, topology, masks):
@@ -127,55 +98,6 @@ def test_messages_have_one_order_on_any_number_of_ranks():
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(
-    "solver",
-    [S.Momentum(S.DGD(0.05)), S.Momentum(S.DGD(0.05), 0.8, nesterov=True), S.Adam(S.DGD(0.05))],
-    ids=str,
-)
-def test_one_agent_takes_the_steps_of_torch(solver):
-    torch = pytest.importorskip("torch")
-    x = torch.nn.Parameter(torch.from_numpy(X0[0].copy()))
-    made = (
-        torch.optim.Adam([x], 0.05)
-        if isinstance(solver, S.Adam)
-        else torch.optim.SGD([x], 0.05, momentum=solver.momentum, nesterov=solver.nesterov)
-    )
-    for _ in range(STEPS):
-        residual = torch.from_numpy(A[0]) @ x - torch.from_numpy(B[0])
-        made.zero_grad()
-        (residual @ residual / 2).backward()
-        made.step()
-    problem = mpidec.problems.LeastSquares(A[:1], B[:1])
-    X = mpidec.solve(problem, solver, T.ring(1), steps=STEPS, x0=X0[:1]).X
-    np.testing.assert_allclose(X[0], x.detach().numpy(), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("step_size", [0.02, lambda k: 0.1 / (k + 1)], ids=["constant", "varying"])
-def test_updates_take_the_place_of_gradients_in_any_solver(step_size):
-    W, a = T.ring(N).W.toarray(), step_size if callable(step_size) else lambda k: step_size
-    update, X, C = (
-        updates(solver := S.Momentum(S.DGD(step_size, order="awc"), nesterov=True)),
-        X0,
-        0,
-    )
-    for k in range(STEPS):
-        X = W @ X - a(k) * update(gradient(X))
-    with mpidec.Network(N) as net:
-        here = slice(net.lo, net.hi)
-        np.testing.assert_allclose(solved(net, solver, T.ring(N)), X[here], atol=1e-13)
-        if not callable(
-            step_size
-        ):  # the constant one of D2, whose correction remembers the last update
-            update, X = updates(solver), X0
-            for _ in range(STEPS):
-                U = -step_size * update(gradient(X))
-                new = W @ (X + U + C)
-                X, C = new, new - X - U
-            got = solved(net, replace(solver, solver=S.D2(step_size)), T.ring(N))
-            np.testing.assert_allclose(got, X[here], atol=1e-12)
-
-
-@pytest.mark.serial
 def test_exact_solvers_stay_exact_with_momentum_and_overlap():
     x = np.linalg.lstsq(A.reshape(-1, D), B.ravel(), rcond=None)[0]
     for solver in (S.Momentum(S.RelaySGD(), 0.5, nesterov=True), S.RelaySGD(overlap=True)):
@@ -186,63 +108,63 @@ def test_exact_solvers_stay_exact_with_momentum_and_overlap():
         np.testing.assert_allclose(result.X, np.tile(x, (N, 1)), atol=1e-9)
 
 
-def test_push_sum_with_half_rounds():
-    n, S_ = 8, 3
-    schedule = T.one_peer_exponential(n)  # the operators of half-round j of step k: 3 k + j
-    for rounds in (1, S_):
-        X = np.arange(n * 2.0).reshape(n, 2)
-        G, want = 1 - X, X
-        for k in range(4):
-            want = want - 0.1 * G
-            for j in range(rounds):
-                want = (want + np.roll(want, 2 ** ((rounds * k + j) % 3), axis=0)) / 2
-        with mpidec.Network(n) as net:
-            here, W = slice(net.lo, net.hi), net.mixer(schedule).repeat(rounds)
-            s = S.PushSum(0.1).init(X[here])
-            for k in range(4):
-                s = S.PushSum(0.1).step(s, G[here], W.at(k))
-            np.testing.assert_allclose(s.X, want[here], rtol=1e-13)
-            np.testing.assert_allclose(net.mean(s.U), X.mean(axis=0) - 0.4 * G.mean(axis=0))
-            once = S.PushSum(0.0).step(S.PushSum(0.0).init(X[here]), G[here], W.at(0))
-            if rounds == 3:  # a whole period: the exact average
-                np.testing.assert_allclose(once.X, np.tile(X.mean(axis=0), (n, 1))[here])
+def steps_of(solver, W, X, C, B, steps=12):
+    """The states of some steps on the quadratics with the gradients C (X - B): the same bits for every kind of array."""
+    s = solver.init(X, W.at(0))
+    states, functions = (
+        [s],
+        SimpleNamespace(
+            grad=lambda X: C * (X - B),
+            prox=lambda V, t: V,
+            argmin=lambda V, t, start: (V + t * C * B) / (1 + t * C),
+        ),
+    )
+    for k in range(steps):
+        s = solver.step(s, solver.ask(functions, s), W.at(k))
+        states.append(s)
+    return states
 
 
-@pytest.mark.serial
+def quadratics(net, dtype, d=3):
+    rng = np.random.default_rng(net.n)
+    data = (
+        rng.standard_normal((net.n, d)),
+        rng.uniform(0.5, 2, (net.n, 1)),
+        rng.standard_normal((net.n, d)),
+    )
+    return [array[net.lo : net.hi].astype(dtype) for array in data]
+
+
+@pytest.mark.parametrize("relay", ["model", "gradient"])
+def test_relay_sends_one_message_a_step(relay):
+    with mpidec.Network(6) as net:
+        W = net.mixer(T.chain(6))
+        steps_of(S.RelaySGD(0.1, relay=relay), W, *quadratics(net, np.float32))
+        assert W.rounds == 12
+        assert (
+            net.comm.allreduce(W.bytes) == 12 * 10 * (3 + 1) * 4
+        )  # steps, edges, numbers in a row, bytes
+
+
+def test_relay_counts_add_up_to_n_on_every_edge():
+    n = 9
+    with mpidec.Network(n) as net:
+        W, solver = net.mixer(T.binary_tree(n)), S.RelaySGD(0.0)
+        s = solver.init(np.zeros((net.m, 1)), W.at(0))
+        for k in range(n):
+            s = solver.step(s, np.zeros((net.m, 1)), W.at(k))
+        counts = s.M[:, -1:]
+        back = W.at(0).exchange(counts)  # an edge has the same place among in-edges and out-edges
+        np.testing.assert_array_equal(counts + back, np.full_like(back, n))
+
+
 @pytest.mark.parametrize(
-    "solver",
+    "make, words",
     [
-        S.Momentum(S.RelaySGD(), 0.5, nesterov=True),
-        S.Momentum(S.GradientTracking(), 0.5, dampening=0.5),
-        S.Momentum(S.DGD()),
+        (lambda: S.RelaySGD(0.1, relay="x"), "expected one of model, gradient"),
+        (lambda: S.RelaySGD(0.1, missing="x"), "expected one of initial, current, count, own"),
     ],
-    ids=str,
 )
-def test_momentum_keeps_the_contract(solver):
-    mpidec.testing.check_solver(solver)
-
-
-@pytest.mark.serial
-def test_adam_keeps_kinds_and_types_of_arrays():
-    checks = properties(S.Adam(S.RelaySGD()))
-    for name in (
-        "dtype",
-        "rows",
-        "columns",
-        "kinds",
-        "few_agents",
-    ):  # square roots of torch are others
-        checks[name]()
-
-
-def test_refusals():
-    with pytest.raises(TypeError, match=r"expected a solver: Momentum\(solvers.DGD\(0.1\)\)"):
-        S.Momentum(0.1)
-    with pytest.raises(ValueError, match="Consensus takes no gradients"):
-        S.Adam(S.Consensus())
-    with pytest.raises(ValueError, match="momentum"):
-        S.Momentum(S.DGD(0.1), 1.0)
-    with pytest.raises(ValueError, match="needs a tree"):
-        solved(mpidec.Network(N), S.Momentum(S.RelaySGD(0.1)), T.ring(N))
-    with pytest.raises(ValueError, match="needs a tree"):
-        S.RelaySGD(0.1).check(T.striped([T.chain(N), T.ring(N)]))
+def test_a_wrong_word(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
