@@ -32,3 +32,9 @@ def aware(request, monkeypatch):
         transport_device, "cuda_aware", lambda: (request.param == "aware", "the test says so")
     )
     return request.param == "aware"
+
+
+@pytest.fixture
+def net():
+    with mpidec.Network(transport="shared") as net:
+        yield net

@@ -1,12 +1,11 @@
 """Matching of calls: headers, operations under way, polls within polls, errors found in a poll."""
 
 import contextlib
-import gc
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.matching import OTHER, SUBJECT, apart, started
 from mpi4py import MPI
 
 import mpidec
@@ -14,20 +13,12 @@ from mpidec import RankMismatchError
 from mpidec.comm.checks import header as h
 from mpidec.comm.checks.history import PastOperation
 from mpidec.comm.checks.matching import Matching
-from mpidec.comm.checks.operation import ARRIVED, SENT, Operation, tree
+from mpidec.comm.checks.operation import ARRIVED
 
 pytestmark = [pytest.mark.wide, pytest.mark.library]
 
+
 LARGE = 50_000  # numbers: more than follows a header in its message
-
-
-@pytest.fixture
-def matching(comm):
-    own = comm.Dup()
-    matching = Matching(own, serial=5)
-    yield matching
-    matching.close()
-    own.Free()
 
 
 def poll_until(matching, holds):
@@ -36,51 +27,6 @@ def poll_until(matching, holds):
         if holds():
             return
     raise AssertionError("polled a million times")
-
-
-def started(matching, op, steps, array=("<f8", (LARGE,)), peer=None, senders=()):
-    operation = matching.operation(op, peer)
-    operation.array, operation.senders = array, set(senders)
-    operation.receivers = frozenset(rank for rank, _ in senders)
-    return matching.start(operation, steps(operation))
-
-
-def test_a_header_survives_its_packing():
-    rng = np.random.default_rng(1)
-    texts = ["", "neighbor_allreduce", "W(X) über ring, step 3", "x" * 3000, "\udcff"]
-    for _ in range(300):
-        op, mode, signature, dtype, text = (texts[t] for t in rng.integers(0, len(texts) - 1, 5))
-        subject = h.Subject(
-            op, mode, signature, dtype, tuple(rng.integers(0, 2**62, rng.integers(0, 9)).tolist())
-        )
-        header = h.Header(
-            int(rng.integers(6)),
-            bool(rng.integers(2)),
-            int(rng.integers(2**62)),
-            subject,
-            int(rng.integers(6)),
-            bool(rng.integers(2)),
-            float(rng.standard_normal()),
-            int(rng.integers(2**62)),
-            int(rng.integers(2**30)),
-            text,
-            int(rng.integers(-1, 2**62)),
-            bool(rng.integers(2)),
-        )
-        raw = h.pack(2**48 - 1, header)
-        assert h.unpack(np.frombuffer(raw + b"array", np.uint8)) == (2**48 - 1, header, len(raw))
-        assert len(raw) % 16 == 0  # the array behind it is aligned
-    odd = h.Header(h.FAILED, False, 1, h.Subject(texts[-1]), text=texts[-1])
-    assert h.unpack(np.frombuffer(h.pack(0, odd), np.uint8))[1].text == "\\udcff"
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 8, 13])
-@pytest.mark.parametrize("root", [0, 1])
-def test_the_tree_spans_all_ranks(size, root):
-    edges = {(tree(rank, size, root)[0], rank) for rank in range(size)}
-    assert edges == {
-        (rank, child) for rank in range(size) for child in tree(rank, size, root)[1]
-    } | {(None, root % size)}
 
 
 def test_a_poll_within_a_poll_returns_at_once(matching):
@@ -210,64 +156,6 @@ def test_closing_finds_a_rank_that_is_one_call_ahead(comm):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_large_arrays_reach_their_operations_in_any_order(matching):
-    """Rank 1 sends to rank 0 in a call of all ranks, then in one of two; rank 0 takes the second first."""
-    if matching.rank > 1:
-        return
-
-    def sends(value):
-        def steps(operation):
-            operation.send(0, h.EDGE, np.full(LARGE, value))
-            yield SENT
-
-        return steps
-
-    def takes(operation):
-        operation.expect(h.EDGE, [1])
-        yield ARRIVED
-        return float(operation.take(1, h.EDGE, np.dtype(float))[0])
-
-    if matching.rank == 1:
-        for operation in (
-            started(matching, "all", sends(1.0)),
-            started(matching, "two", sends(2.0), peer=0),
-        ):
-            operation.wait()
-    else:
-        two = started(matching, "two", takes, peer=1, senders=[(1, h.EDGE)])
-        two.wait()
-        every = started(matching, "all", takes, senders=[(1, h.EDGE)])
-        every.wait()
-        assert (two.result, every.result) == (2, 1)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_large_arrays_of_several_stages(matching):
-    """An operation that takes two large arrays of one rank, sent before it begins."""
-    if matching.rank > 1:
-        return
-    stages = (h.TO_LEADER, h.EDGE, h.UP)
-
-    def sends(operation):
-        for stage in stages:
-            operation.send(0, stage, np.full(LARGE, float(stage)))
-        yield SENT
-
-    def takes(operation):
-        for stage in stages[::-1]:
-            operation.expect(stage, [1])
-            yield ARRIVED
-        return [float(operation.take(1, stage, np.dtype(float))[-1]) for stage in stages]
-
-    if matching.rank == 1:
-        started(matching, "stages", sends).wait()
-    else:
-        operation = started(matching, "stages", takes, senders=[(1, stage) for stage in stages])
-        operation.wait()
-        assert operation.result == list(stages)
-
-
-@pytest.mark.mpi(min_size=2)
 def test_a_failure_that_any_poll_receives_is_not_lost(matching):
     """Rank 1 gives up a call without headers; rank 0 polls in the wait for something else, and then asks."""
     if matching.rank == 0:
@@ -321,41 +209,6 @@ def test_a_rank_that_is_out_of_step_says_so(matching, comm):
     comm.Barrier()
 
 
-def test_an_operation_that_the_end_of_the_network_leaves_incomplete(comm):
-    own = comm.Dup()
-    matching = Matching(own)
-
-    def steps(operation):
-        operation.expect(h.EDGE, [matching.rank])  # from itself, which sends nothing
-        yield ARRIVED
-
-    operation = started(matching, "itself", steps)
-    matching.close()
-    with pytest.raises(
-        RuntimeError, match="itself call 1 was not complete when the network was closed"
-    ):
-        operation.wait()
-    own.Free()
-
-
-def test_operations_do_not_keep_their_arrays(matching):
-    """An operation that has ended holds neither what it sent nor what it received."""
-
-    def steps(operation):
-        operation.send(matching.rank, h.EDGE, np.ones(LARGE))
-        operation.expect(h.EDGE, [matching.rank])
-        yield ARRIVED
-
-    operation = started(matching, "itself", steps, senders=[(matching.rank, h.EDGE)])
-    operation.wait()
-    gc.collect()
-    assert not [
-        thing
-        for thing in gc.get_referents(operation, *vars(operation).values())
-        if isinstance(thing, np.ndarray)
-    ]
-
-
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("other", ["mean", "sum", "gather"])
 def test_different_calls_of_all_ranks_are_told_although_their_kinds_are_known(other):
@@ -382,40 +235,6 @@ def test_different_calls_of_all_ranks_are_told_although_their_kinds_are_known(ot
         np.testing.assert_array_equal(
             net.sum(np.full((1, 7), 3.0)), 3.0 * net.size
         )  # all are in step
-
-
-SUBJECT = h.Subject("call", "push", "root 0", "<f8", (2, 3))
-OTHER = {"op": "sum", "mode": "pull", "signature": "root 1", "dtype": "<f4", "shape": (3, 2)}
-
-
-def apart(text):
-    """Whether a mismatch names both ranks and what differs."""
-    return "rank 0" in text and "rank 1" in text
-
-
-@pytest.mark.serial
-def test_each_difference_from_an_operation_is_a_mismatch():
-    """Of the subject, field by field; of who sends, at which stage, and how often."""
-    operation = Operation(SimpleNamespace(rank=0, size=3), SUBJECT.op, 7)
-    operation.mode, operation.signature, operation.array = SUBJECT[1], SUBJECT[2], SUBJECT[3:]
-    operation.senders = {(1, h.EDGE)}
-
-    def found(source=1, stage=h.EDGE, subject=SUBJECT):
-        return operation.mismatch(source, h.Header(h.DATA, False, 7, subject, stage))
-
-    assert found() == "" and set(OTHER) == set(h.Subject._fields)
-    for name, other in OTHER.items():
-        assert apart(found(subject=SUBJECT._replace(**{name: other}))), name
-    operation.comparable = lambda shape: shape[1:]
-    assert found(subject=SUBJECT._replace(shape=(9, 3))) == ""
-    assert apart(found(subject=SUBJECT._replace(shape=(2, 4))))
-    operation.array = None
-    assert found(subject=SUBJECT._replace(dtype="<f4", shape=(9,))) == ""
-    assert "rank 2" in found(source=2) and apart(found(stage=h.UP))
-    operation.any_sender = True
-    assert found(source=2) == "" and apart(found(stage=h.UP))
-    operation.received[1, h.EDGE] = h.Header(h.DATA, False, 7, SUBJECT), np.ones(6)
-    assert apart(found()) and found(source=2) == ""
 
 
 @pytest.mark.mpi(min_size=2)

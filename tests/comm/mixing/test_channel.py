@@ -1,10 +1,11 @@
-"""Mixers that lose messages, that mix several times, and that divide the columns among graphs, against dense products."""
+"""Messages that are lost: entries of W, draws of seeds, steps and edges."""
 
 import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.losses import masks, stack, weights
 from mpi4py import MPI
 
 import mpidec
@@ -12,23 +13,6 @@ from mpidec import topology as T
 from mpidec.comm.mixing.faults import Loss
 
 N, D = 7, 5
-
-
-def stack(seed=0, d=D):
-    return np.random.default_rng(seed).standard_normal((N, d))
-
-
-def masks(*stripes, steps=3, share=0.3):
-    return np.random.default_rng(1).random((steps, *stripes, N, N)) < share
-
-
-def weights(W, lost, fill):
-    """The matrix of a step in which some messages are lost."""
-    left = W * ~(lost & ~np.eye(N, dtype=bool))
-    missing = W.sum(axis=1) - left.sum(axis=1)
-    if fill == "renormalize":
-        return left / left.sum(axis=1, keepdims=True) * W.sum(axis=1, keepdims=True)
-    return left + np.diag(missing) * (fill == "own")
 
 
 @pytest.mark.parametrize("fill", ["renormalize", "own", "zero"])
@@ -191,51 +175,6 @@ def test_a_function_says_what_is_lost():
                 W.at(k)(X[net.lo : net.hi]), (V @ X)[net.lo : net.hi], atol=1e-15
             )
             np.testing.assert_allclose(V.sum(axis=0), 1)  # lost in both directions: still doubly
-
-
-@pytest.mark.parametrize("lossy", [False, True])
-def test_columns_are_divided_among_graphs(lossy):
-    X, lost = stack(), masks(3)
-    graphs = T.striped([T.binary_tree(N), T.ring(N), T.star(N)])
-    want, edges = np.empty_like(X), []
-    for stripe, graph in enumerate(graphs):
-        V = graph.W.toarray()
-        V = weights(V, lost[1, stripe], "renormalize") if lossy else V
-        want[:, stripe::3] = (V @ X)[:, stripe::3]
-        arrives = ~lost[1, stripe] if lossy else np.ones((N, N), bool)
-        edges.append((np.where(V != 0, 1, 0) - np.eye(N)) * arrives)
-    with mpidec.Network(N) as net:
-        mixer, here = net.mixer(graphs), slice(net.lo, net.hi)
-        W = (mixer.lossy(lost) if lossy else mixer).at(1)
-        np.testing.assert_allclose(W(X[here]), want[here], atol=1e-15)
-        A, B, C = W([X[here], X[here, :4], X[here, :1]])  # each array is divided by itself
-        np.testing.assert_array_equal(A[:, :4], B)
-        np.testing.assert_array_equal(A[:, :1], C)
-        sums = W.sum_edges(W.exchange(W.to_edges(X[here])))
-        for stripe in range(3):
-            np.testing.assert_allclose(
-                sums[:, stripe::3], (edges[stripe] @ X)[here, stripe::3], atol=1e-14
-            )
-        one = mixer.bytes
-        mixer(X[here])
-        sent = net.sum(np.full((net.m, 1), (mixer.bytes - one) / net.m))
-        assert sent.item() == pytest.approx(
-            8 * sum(g.source.arcs * len(range(stripe, D, 3)) for stripe, g in enumerate(graphs))
-        )
-
-
-def test_several_mixings_in_a_step_go_on_with_the_schedule():
-    X, schedule, lost = stack(), T.one_peer_exponential(N), masks(steps=20)
-    with mpidec.Network(N) as net:
-        W = net.mixer(schedule)
-        for mixer, gone in (W.repeat(2), lost & False), (W.lossy(lost).repeat(2), lost):
-            for k in range(4):
-                want = X
-                for r in (2 * k, 2 * k + 1):
-                    want = weights(schedule.at(r).W.toarray(), gone[r], "renormalize") @ want
-                np.testing.assert_allclose(
-                    mixer.at(k)(X[net.lo : net.hi]), want[net.lo : net.hi], atol=1e-15
-                )
 
 
 def test_refusals():

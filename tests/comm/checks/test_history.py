@@ -1,0 +1,37 @@
+"""Past operations answer the queries of other ranks."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.matching import OTHER, SUBJECT, apart
+
+from mpidec.comm.checks import header as h
+from mpidec.comm.checks.operation import Operation
+
+pytestmark = [pytest.mark.wide, pytest.mark.library]
+
+
+@pytest.mark.serial
+def test_each_difference_from_an_operation_is_a_mismatch():
+    """Of the subject, field by field; of who sends, at which stage, and how often."""
+    operation = Operation(SimpleNamespace(rank=0, size=3), SUBJECT.op, 7)
+    operation.mode, operation.signature, operation.array = SUBJECT[1], SUBJECT[2], SUBJECT[3:]
+    operation.senders = {(1, h.EDGE)}
+
+    def found(source=1, stage=h.EDGE, subject=SUBJECT):
+        return operation.mismatch(source, h.Header(h.DATA, False, 7, subject, stage))
+
+    assert found() == "" and set(OTHER) == set(h.Subject._fields)
+    for name, other in OTHER.items():
+        assert apart(found(subject=SUBJECT._replace(**{name: other}))), name
+    operation.comparable = lambda shape: shape[1:]
+    assert found(subject=SUBJECT._replace(shape=(9, 3))) == ""
+    assert apart(found(subject=SUBJECT._replace(shape=(2, 4))))
+    operation.array = None
+    assert found(subject=SUBJECT._replace(dtype="<f4", shape=(9,))) == ""
+    assert "rank 2" in found(source=2) and apart(found(stage=h.UP))
+    operation.any_sender = True
+    assert found(source=2) == "" and apart(found(stage=h.UP))
+    operation.received[1, h.EDGE] = h.Header(h.DATA, False, 7, SUBJECT), np.ones(6)
+    assert apart(found()) and found(source=2) == ""

@@ -1,0 +1,69 @@
+"""Quantizers: bias and variance, overflow, packing."""
+
+import numpy as np
+import pytest
+from helpers.codecs import ALL, rows, through
+
+from mpidec.comm.mixing.codecs import QSGD, Blockwise8, Float16, RandK
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.mark.parametrize("d", [1, 6, 40])
+@pytest.mark.parametrize(
+    "c", [QSGD(), QSGD(levels=1, bucket=8), QSGD(levels=3, bucket=16, seed=5)], ids=repr
+)
+def test_qsgd_is_unbiased_and_its_variance_is_bounded(c, d):
+    X, times = rows(1, d), 1000
+    Y = np.array([through(c, X, step)[0] for step in range(times)])
+    omega, square = 1 / c.delta(d) - 1, np.square(X).sum()
+    assert (
+        abs(Y.mean(axis=0) - X[0])
+        <= 5 * np.sqrt(np.square(Y - X).mean(axis=0) / times) + 1e-6 * abs(X)
+    ).all()
+    assert np.square(Y - X).sum(axis=1).mean() <= omega * square * 1.02
+    assert np.square(Y * c.delta(d) - X).sum(axis=1).mean() <= (1 - c.delta(d)) * square * 1.02
+
+
+@pytest.mark.parametrize("c", [c for c in ALL if not isinstance(c, RandK)], ids=repr)
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_finite_stays_so(c):
+    for d, dtype in ((1, "f4"), (50, "f8"), (3000, "f8"), (40000, "f4")):
+        X = rows(4, d, dtype)
+        X[:3, d // 2] = np.nan, np.inf, -np.inf
+        Y = through(c, X)
+        assert not np.isfinite(Y[:3, d // 2]).any()
+        assert np.isfinite(Y[3]).all()
+
+
+def test_float16_does_not_overflow():
+    for X in (rows(2, 9) * 1e300, rows(2, 9) * 1e-300, rows(2, 9, np.float32) * np.float32(1e36)):
+        np.testing.assert_allclose(
+            through(Float16(), X), X, rtol=2**-10, atol=abs(X).max() * 2**-24
+        )
+    np.testing.assert_array_equal(
+        through(Float16(), np.array([[1.0, -0.5, 3.0]])), [[1.0, -0.5, 3.0]]
+    )
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_packing_is_lossless(bits):
+    from mpidec.comm.mixing.codecs.quantizers import _pack, _unpack
+
+    values = np.random.default_rng(bits).integers(0, 2**bits, (3, 40)).astype(np.uint8)
+    packed = _pack(values, bits)
+    assert packed.shape == (3, 5 * bits)
+    np.testing.assert_array_equal(_unpack(packed, bits), values)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: QSGD(levels=200), "levels is 200, expected an integer from 1 to 127"),
+        (lambda: QSGD(bucket=12), r"multiple of 8 \(e.g. 8\)"),
+        (lambda: Blockwise8(block=0.5), "block is 0.5"),
+    ],
+)
+def test_wrong_parameters_are_named(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()

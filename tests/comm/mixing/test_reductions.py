@@ -1,0 +1,42 @@
+"""Sums and means over all agents, and rows to rank 0."""
+
+import numpy as np
+import pytest
+from helpers.mixing import stack
+from mpi4py import MPI
+
+import mpidec
+
+pytestmark = [pytest.mark.wide, pytest.mark.library]
+
+
+def test_mean_and_gather():
+    n = 10
+    X = stack(n, (3, 2))
+    with mpidec.Network(n) as net:
+        np.testing.assert_allclose(net.mean(X[net.lo : net.hi]), X.mean(axis=0), atol=1e-15)
+        whole = net.gather(X[net.lo : net.hi])
+        assert (whole is None) == (net.rank > 0)
+        if net.rank == 0:
+            np.testing.assert_array_equal(whole, X)
+        np.testing.assert_array_equal(net.scatter(whole), X[net.lo : net.hi])
+
+
+def test_the_mean_of_half_precision_is_rounded_once():
+    """The sum, 91,000, is larger than any float16, and 1001.0 / 10 is not the rounded sum divided by 10."""
+    n = 10
+    X = np.array([[9100.0, 100.1]] * n, np.float16)
+    X[0] += np.array([0.0, 1.0], np.float16)
+    with mpidec.Network(n) as net:
+        mine = X[net.lo : net.hi]
+        for mean in (net.mean(mine), net.mean(mine.astype(">f2")), net.mean(list(mine))):
+            assert mean.dtype == np.float16
+            np.testing.assert_array_equal(mean, X.astype(float).mean(axis=0).astype(np.float16))
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 30])
+def test_sums_have_the_same_bits_on_any_number_of_ranks(columns):
+    n = 1000
+    X = stack(n, (columns,))
+    with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
+        np.testing.assert_array_equal(net.sum(X[net.lo : net.hi]), alone.sum(X))
