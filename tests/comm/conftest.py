@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers import standin
+from helpers.refusals import TRANSPORTS
 
 import mpidec
 from mpidec.comm.arrays import devices, staging
@@ -38,3 +39,11 @@ def aware(request, monkeypatch):
 def net():
     with mpidec.Network(transport="shared") as net:
         yield net
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request, monkeypatch):
+    monkeypatch.setenv(
+        "MPIDEC_TIMEOUT", "600"
+    )  # the test's own limit is shorter, and shows where the ranks are
+    return request.param
