@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
@@ -88,6 +90,14 @@ def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
         if parameter.default is parameter.empty or text != word(parameter.default):
             parts[name] = text
     return f"{type(thing).__name__}({', '.join(f'{name}={text}' for name, text in parts.items())})"
+
+
+def warn(text: str) -> None:
+    """Give a RuntimeWarning that points to the line of the program that has called the package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mpidec."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
 def summary(thing: object) -> str:

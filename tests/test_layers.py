@@ -116,6 +116,7 @@ PROTOCOLS = {
     "Solver",
     "Problem",
     "Oracle",
+    "OracleLike",
     "Schedule",
     "LinearModel",
     "Streams",

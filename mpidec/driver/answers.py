@@ -12,68 +12,60 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..exceptions import ResumeError
-from ..problems.oracles import Gradient, Remembering
+from ..problems.members import prox_of
+from ..problems.oracles import Gradient, Gradients, Oracle
 from ..protocols import Reductions, StepSize
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver, name_of
-from .arguments import problem_of
 
 if TYPE_CHECKING:
-    from ..problems import Oracle, Problem
+    from ..problems import Problem
     from ..problems.terms import Term
 
 Evaluate = Callable[[], np.ndarray]
 
 
-def term_of(oracle: Problem | Oracle | None) -> Term | None:
-    """The term of a problem, whose proximal points a solver takes; None if the gradients include
-    a subgradient of it.
-    """
-    included = getattr(oracle, "includes_term", False)
-    return None if included else getattr(problem_of(oracle), "term", None)
-
-
 def gradients_for(
-    solver: Solver, oracle: Problem | Oracle | None, agents: range, seed: int
-) -> Gradient | None:
-    """The function that evaluates the gradients of the local agents; None for a solver that asks
-    for nothing.
+    solver: Solver, oracle: Oracle | None, agents: range, seed: int
+) -> Gradients | None:
+    """The gradients of the local agents; None for a solver that asks for nothing.
 
     Raises
     ------
     ValueError
         If the problem has not what the solver needs.
     """
-    problem, needs, name = problem_of(oracle), solver.needs, name_of(solver)
+    needs, name = solver.needs, name_of(solver)
     if isinstance(solver, Asynchronous):
         if needs.functions != ("grad",):
             raise ValueError(
                 f"{name} needs {', '.join(needs.functions) or 'nothing'} of the functions, "
-                "expected gradients: events take "
-                "one gradient each"
+                "expected gradients: events take one gradient each"
             )
-        if problem is None and not solver.needs_problem:
+        if oracle is None and not solver.needs_problem:
             return None
     if not needs.problem:
         return None
-    if problem is None or oracle is None:
+    if oracle is None:
         what = "gradients" if needs.functions == ("grad",) else "functions"
         raise ValueError(f"{name} needs the {what} of a problem, but problem is None")
     if needs.argmin:
-        if not hasattr(problem, "prox"):
-            raise ValueError(
-                f"{name} needs problem.prox, which {type(problem).__name__} does not have"
-            )
-        drawn = getattr(oracle, "random", True) or hasattr(oracle, "batches")
-        if hasattr(oracle, "start") and drawn:
-            raise ValueError(
-                f"{name} minimizes each agent's own function and takes no random gradients, got "
-                f"{type(oracle).__name__}: "
-                "pass the problem itself, or take a linearized method, such as DLM"
-            )
-    if hasattr(oracle, "start"):
-        return oracle.start(agents, seed)
-    return lambda X, k: problem.grad(X)
+        _check_argmin(name, oracle)
+    return oracle.gradients(agents, seed)
+
+
+def _check_argmin(name: str, oracle: Oracle) -> None:
+    """Refuse an oracle for a solver that minimizes each agent's own function."""
+    if prox_of(oracle.problem) is None:
+        raise ValueError(
+            f"{name} needs problem.prox, which {type(oracle.problem).__name__} does not have"
+        )
+    if oracle.random or oracle.batches is not None:
+        raise ValueError(
+            f"{name} minimizes each agent's own function and takes no random gradients, got "
+            f"{name_of(oracle.layers()[0])}: "
+            "pass the problem itself, or take a linearized method, such as DLM"
+        )
 
 
 class Errors:
@@ -149,7 +141,8 @@ class Answers:
         self._problem, self._term, self._gradient = problem, term, gradient
         self._checked, self._k = _at_once if errors is None else errors.or_zeros, 0
         self.gradients = self.points = 0
-        self._starts = _has_start(getattr(problem, "prox", None))
+        self._prox = prox_of(problem)
+        self._starts = _has_start(self._prox)
 
     def at(self, k: int) -> Answers:
         """The functions at step k."""
@@ -177,13 +170,12 @@ class Answers:
         found from `start` on.
         """
         self.points += 1
-        prox = getattr(self._problem, "prox")  # noqa: B009  (optional)
         known = {"start": start} if self._starts else {}
-        return self._checked(lambda: prox(V, t[:, 0], **known), V.shape, V.dtype)
+        return self._checked(lambda: self._prox(V, t[:, 0], **known), V.shape, V.dtype)  # type: ignore[misc]
 
     def memory(self) -> dict[str, np.ndarray]:
         """What variance-reduced gradients remember, by name."""
-        return self._gradient.memory() if isinstance(self._gradient, Remembering) else {}
+        return self._gradient.memory() if isinstance(self._gradient, Gradients) else {}
 
     def recall(
         self, memory: Mapping[str, np.ndarray], gradients: int, points: int, step: int
@@ -196,15 +188,17 @@ class Answers:
         ResumeError
         """
         self.gradients, self.points = gradients, points
-        if step > 0 and isinstance(self._gradient, Remembering) != bool(memory):
+        gradient = self._gradient if isinstance(self._gradient, Gradients) else None
+        remembered = gradient and gradient.remembered
+        if step > 0 and (remembered is None) == bool(memory):
             raise ResumeError(
                 f"the checkpoint of step {step} has {'a' if memory else 'no'} memory of "
                 "variance-reduced gradients: "
                 "resume with the oracle that wrote it"
             )
-        if memory and isinstance(self._gradient, Remembering):
+        if memory and remembered is not None:
             try:
-                self._gradient.recall(memory)
+                remembered.recall(memory)
             except ValueError as error:
                 raise ResumeError(str(error)) from error
 

@@ -10,52 +10,74 @@ import numbers
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._words import STEP_SIZES, word
+from .._words import STEP_SIZES, parameters, word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..plugins import Table, nearest
 from ..problems.custom import REAL
 from ..problems.differences import mismatch
+from ..problems.members import agents_of, dtype_of, is_checked, term_of
+from ..problems.oracles import Bare, Oracle, OracleLike, Subgradient, adapted
+from ..problems.terms import Separable
 from ..protocols import Reductions
 from ..record.recorder import Record
 from ..solvers.asynchronous import is_asynchronous
-from ..solvers.base import Solver
+from ..solvers.base import Solver, name_of, step_size_of
 from ..topology.given import (
     TOPOLOGIES,
+    Graph,
     TopologyLike as TopologyLike,
     built,
     converted,
+    is_matrix,
     is_networkx,
     named,
     required_parameters,
     what_is,
 )
+from ..topology.schedule import Schedule
+from ..topology.topology import Topology
 
 if TYPE_CHECKING:
-    from ..problems import Oracle, Problem
-    from ..topology import Schedule, Topology
+    from ..problems import Problem
     from ..topology.weights import WeightsLike
 
 SOLVER = ("init", "step", "ask", "point", "check", "needs", "keeps_rows", "unstable")
-OTHER_NAMES = {
-    "iterations": "steps",
-    "iters": "steps",
-    "max_iter": "steps",
-    "maxiter": "steps",
-    "epochs": "steps",
-    "tol": "stop",
-    "out": "record",
-    "random_state": "seed",
-    "network": "net",
-    "callback": "progress",
-    "verbose": "progress",
-    "rates": "straggler",
-    "straggler": "rates",
+SOLVER_NAME = (
+    'expected a name such as "exact_diffusion", or an object such as '
+    "mpidec.solvers.ExactDiffusion(step_size=0.1) (python -m mpidec.run --list)"
+)
+BELONGS = {  # where arguments belong that `solve` does not have; {} is their value
+    **dict.fromkeys(
+        STEP_SIZES,
+        "it belongs to the solver, such as mpidec.solvers.ExactDiffusion(step_size={})",
+    ),
+    **dict.fromkeys(
+        ("l1", "l2", "batch_size", "partition", "standardize"),
+        "it belongs to the problem, such as mpidec.problems.load_problem(data, n=16, l2=0.1) or "
+        "MiniBatch(problem, 32)",
+    ),
+    "weights": "they belong to the topology, such as mpidec.topology.ring(16, weights={0}) or "
+    "from_networkx(G, weights={0})",
+    "iterations": "did you mean steps?",
+    "iters": "did you mean steps?",
+    "max_iter": "did you mean steps?",
+    "maxiter": "did you mean steps?",
+    "epochs": "did you mean steps?",
+    "tol": "did you mean stop?",
+    "out": "did you mean record?",
+    "random_state": "did you mean seed?",
+    "network": "did you mean net?",
+    "callback": "did you mean progress?",
+    "verbose": "did you mean progress?",
+    "rates": "did you mean straggler?",
+    "straggler": "did you mean rates?",
 }
 ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
 DIGRAPH_WEIGHTS = {
@@ -66,18 +88,13 @@ DIGRAPH_WEIGHTS = {
 }  # by the last of a solver's `kinds`
 LONGEST = 160  # characters of an argument that ranks compare
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Delay = float | tuple[float, float] | Callable[[np.random.Generator, int, int], float]
 
 
-def problem_of(oracle: Problem | Oracle | None) -> Problem | None:
-    """The problem behind an oracle."""
-    problem: Problem | None = getattr(oracle, "problem", oracle)  # type: ignore[arg-type]
-    return problem
-
-
 def infer_agents(
-    problem: Problem | Oracle | None, topology: TopologyLike, x0: ArrayLike | None = None
+    problem: Problem | OracleLike | None, topology: TopologyLike, x0: ArrayLike | None = None
 ) -> int:
     """Return the number of agents n that the arguments of `solve` stand for; if the problem knows
     only its local ones, m.
@@ -93,24 +110,21 @@ def infer_agents(
     >>> infer_agents(None, mpidec.topology.ring(4)), infer_agents(None, np.eye(3)), infer_agents(None, "ring", np.ones((5, 2)))
     (4, 3, 5)
     """
-    n = getattr(topology, "n", None)
-    if isinstance(n, numbers.Integral) and not inspect.isclass(topology):
-        return int(n)
-    if is_networkx(topology) and not inspect.isclass(topology):
+    if isinstance(topology, (Topology, Schedule)):
+        return topology.n
+    if is_networkx(topology):
         return topology.number_of_nodes()
-    shape = getattr(topology, "shape", None)
-    if shape:
-        return int(shape[0])
+    if is_matrix(topology) and topology.shape:
+        return int(topology.shape[0])
     if isinstance(topology, (list, tuple)):
         return len(topology)
     made = _looked_up(topology)
     if not callable(made):
         _converted(made)
-    as_oracle(problem)
-    for name in ("n", "m"):
-        number = getattr(problem_of(problem), name, None)
-        if isinstance(number, numbers.Integral):
-            return int(number)
+    oracle = as_oracle(problem)
+    if oracle is not None:
+        n = agents_of(oracle.problem)
+        return int(oracle.problem.m if n is None else n)
     if x0 is not None and np.ndim(x0) == 2:
         return len(np.asarray(x0))
     raise ValueError(
@@ -173,12 +187,10 @@ def _looked_up(topology: object) -> object:
         return _named(TOPOLOGIES, topology)
     if inspect.isclass(topology):
         remedy = (
-            ORDER
-            if _is_solver(topology)
-            else "expected a topology such as mpidec.topology.ring(16)"
+            ORDER if is_solver(topology) else "expected a topology such as mpidec.topology.ring(16)"
         )
         raise TypeError(f"topology is the class {topology.__name__}: {remedy}")
-    if _is_solver(topology):
+    if is_solver(topology):
         raise TypeError(f"topology is the solver {type(topology).__name__}: {ORDER}")
     return topology
 
@@ -208,9 +220,7 @@ def _converted(
         raise ValueError(str(error).replace(FOR_DIGRAPHS, remedy)) from None
 
 
-def as_solver(
-    solver: Solver | type[Solver] | str, problem: Problem | Oracle | None = None
-) -> Solver:
+def as_solver(solver: Solver | type[Solver] | str, oracle: Oracle | None = None) -> Solver:
     """Return the solver that `solver` stands for: an instance, a class (made with its defaults), or
     a name.
 
@@ -225,67 +235,49 @@ def as_solver(
     >>> as_solver("consensus"), as_solver(mpidec.solvers.Consensus)
     (Consensus(), Consensus())
     """
-    made: Any = solver
+    made: object = solver
     options: Mapping[str, Any] = {}
     if isinstance(solver, str):
         from ..registry import SOLVERS
 
         made, options = _named(SOLVERS, solver), SOLVERS.options(solver)
-    if inspect.isclass(made):
-        if not all(callable(getattr(made, name, None)) for name in ("init", "step")):
-            raise TypeError(
-                f"solver is the class {made.__name__}, which has no init and step: {_expected()}"
-            )
+    if isinstance(made, type) and issubclass(made, Solver):
         if required := required_parameters(made):
             raise TypeError(
                 f"solver {made.__name__} needs {' and '.join(required)}: pass an object, "
                 f"{made.__name__}({', '.join(f'{name}=...' for name in required)})"
             )
         made = made(**options)
-    if _is_graph(made):
+    if isinstance(made, Solver):
+        return _with_term(made, oracle)
+    if is_graph(made):
         raise TypeError(f"solver is {what_is(made)}: {ORDER}")
     missing = [name for name in SOLVER if not hasattr(made, name)]
-    if missing:
-        if not {"init", "step"} & set(missing):
-            raise TypeError(
-                f"solver {type(made).__name__} has no {', '.join(missing)}: derive the class from "
-                "mpidec.solvers.Solver"
-            )
-        own = hasattr(made, "step") and type(made).__module__ == "__main__"
-        remedy = (
-            "derive it from mpidec.solvers.Solver and define init(X, W) and step(s, G, W)"
-            if own
-            else _expected()
+    if {"init", "step"}.isdisjoint(missing):
+        raise TypeError(
+            f"solver {name_of(made)} has no {', '.join(missing)}: derive the class from "
+            "mpidec.solvers.Solver"
         )
-        raise TypeError(f"solver is {what_is(made)}: {remedy}")
-    return _with_term(made, problem)
+    own = "derive it from mpidec.solvers.Solver and define init(X, W) and step(s, G, W), or "
+    raise TypeError(f"solver is {what_is(made)}: {own * ('step' not in missing)}{SOLVER_NAME}")
 
 
-def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
+def _with_term(solver: Solver, oracle: Oracle | None) -> Solver:
     """Return the solver with the term of the problem, if it has a field for it; refuse one that
     would ignore the term.
     """
-    term = getattr(problem_of(problem), "term", None)
+    term = None if oracle is None else oracle.term
     if term is None:
         return solver
     if _takes_term(solver):
-        given = getattr(solver, "term", None) is not None
+        given = term_of(solver) is not None
         return solver if given else dataclasses.replace(solver, term=term)  # type: ignore[type-var]
-    ignored = solver.needs.problem and not solver.needs.term
-    if ignored and not getattr(problem, "includes_term", False):
-        bounded = getattr(term, "bounded", True)
-        remedy = (
-            "use a solver with a proximal step, such as NIDS"
-            if bounded
-            else (
-                "wrap the problem in mpidec.problems.Subgradient(problem), or use a solver with a "
-                "proximal step, such as NIDS"
-            )
-        )
+    if solver.needs.problem and not solver.needs.term:
+        wrap = "wrap the problem in mpidec.problems.Subgradient(problem), or "
         raise ValueError(
-            f"the problem has the term {term!r}, which {type(solver).__name__} would ignore, as it "
-            "takes gradients: "
-            f"{remedy}"
+            f"the problem has the term {term!r}, which {name_of(solver)} would ignore, as it "
+            f"takes gradients: {wrap * (isinstance(term, Separable) and not term.bounded)}"
+            "use a solver with a proximal step, such as NIDS"
         )
     return solver
 
@@ -296,7 +288,7 @@ def _takes_term(solver: Solver | type[Solver]) -> bool:
     )
 
 
-def with_subgradients(oracle: Problem | Oracle, solver: type[Solver]) -> Problem | Oracle:
+def with_subgradients(oracle: Oracle, solver: type[Solver]) -> Oracle:
     """Return `oracle`, with subgradients of the problem's term if the class `solver` takes
     gradients and no term.
 
@@ -304,22 +296,20 @@ def with_subgradients(oracle: Problem | Oracle, solver: type[Solver]) -> Problem
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((1, 1, 1)), [[1.0]], term=mpidec.problems.l1(0.1))
-    >>> type(with_subgradients(problem, mpidec.solvers.DGD)).__name__
+    >>> type(with_subgradients(as_oracle(problem), mpidec.solvers.DGD)).__name__
     'Subgradient'
     """
-    term = getattr(problem_of(oracle), "term", None)
-    if term is None or not solver.needs.problem or solver.needs.term or _takes_term(solver):
+    needs = solver.needs
+    if oracle.term is None or not needs.problem or needs.term or _takes_term(solver):
         return oracle
-    from ..problems import Subgradient
-
     try:
         return Subgradient(oracle)
     except ValueError as error:
         raise ValueError(f"solver {solver.__name__} takes gradients, and {error}") from None
 
 
-def as_oracle(problem: T) -> T:
-    """Return `problem` if it is a problem, an oracle or None; otherwise say what is missing.
+def as_oracle(problem: Problem | OracleLike | None) -> Oracle | None:
+    """Return the oracle of a problem, or that of an oracle of the user's own; of None, None.
 
     Raises
     ------
@@ -333,63 +323,53 @@ def as_oracle(problem: T) -> T:
     TypeError: problem is the name 'logistic': load it with mpidec.problems.load_problem("breast_cancer", n=16, problem="logistic")
     """
     if problem is None:
-        return problem
-    if isinstance(problem, str):
-        from ..problems import registry
-
-        known = problem in registry.PROBLEMS
-        data = registry.default_dataset(problem) if known else problem
-        call = f'"{data}", n=16' + f', problem="{problem}"' * known
-        raise TypeError(
-            f"problem is the name {problem!r}: load it with mpidec.problems.load_problem({call})"
-        )
-    if inspect.isclass(problem) and not _is_solver(problem):
-        raise TypeError(
-            f"problem is the class {problem.__name__}: pass an object, such as "
-            f"{problem.__name__}(A, b)"
-        )
-    from_data = "mpidec.problems.load_problem((A, y), n=16)"
-    for wrong, kind, remedy in (
-        (_is_solver(problem) or _is_graph(problem), "", ORDER),
-        (inspect.isroutine(problem), "", "wrap it in mpidec.problems.Custom(value, grad, m, d)"),
-        (
-            isinstance(problem, (np.ndarray, list, tuple)),
-            "",
-            f"build one from data, {from_data}",
-        ),
-        (
-            hasattr(problem, "fit") and hasattr(problem, "get_params"),
-            ", an estimator",
-            f"build a problem from its data, {from_data}",
-        ),
-    ):
-        if wrong:
-            raise TypeError(f"problem is {what_is(problem)}{kind}: {remedy}")
-    inner = getattr(problem, "problem", problem)
+        return None
+    inner = problem.problem if isinstance(problem, OracleLike) else problem
     missing = [name for name in ("m", "d", "value", "grad") if not hasattr(inner, name)]
-    if missing:
-        raise TypeError(
-            f"problem {type(inner).__name__} has no {', '.join(missing)}, expected m and d (the "
-            "local agents and the "
-            "length of a row), value(X) -> (m,) and grad(X) -> (m, d): "
-            "mpidec.problems.Custom(value, grad, m, d) has "
-            "them"
-        )
-    for name in ("m", "d"):
-        if not isinstance(getattr(inner, name), numbers.Integral):
+    if missing or isinstance(problem, type):
+        raise TypeError(_no_problem(problem, name_of(inner), missing))
+    for name, number in (("m", inner.m), ("d", inner.d)):
+        if not isinstance(number, numbers.Integral):
             raise TypeError(
-                f"problem {type(inner).__name__}: {name} is {getattr(inner, name)!r}, expected an "
-                "integer: "
+                f"problem {name_of(inner)}: {name} is {number!r}, expected an integer: "
                 f"{'the number of local agents' if name == 'm' else 'the length of a row'}"
             )
     if callable(getattr(inner, "x_star", None)):
         raise TypeError(
-            f"problem {type(inner).__name__}: x_star is a function, expected an array of shape "
+            f"problem {name_of(inner)}: x_star is a function, expected an array of shape "
             "(d,) or None: the minimizer of a "
             "run does not move; for one that does, take steps in a loop of your own "
             "(docs/guide/signal_processing.md)"
         )
-    return problem
+    return adapted(problem) if isinstance(problem, OracleLike) else Bare(problem)
+
+
+def _no_problem(thing: object, name: str, missing: list[str]) -> str:
+    """What is wrong with something that is no problem, and the remedy."""
+    load = "mpidec.problems.load_problem"
+    if isinstance(thing, str):
+        from ..problems import registry
+
+        known = thing in registry.PROBLEMS
+        data = registry.default_dataset(thing) if known else thing
+        call = f'"{data}", n=16' + f', problem="{thing}"' * known
+        return f"problem is the name {thing!r}: load it with {load}({call})"
+    given, from_data = f"problem is {what_is(thing)}", f"{load}((A, y), n=16)"
+    if is_solver(thing) or is_graph(thing):
+        return f"{given}: {ORDER}"
+    if isinstance(thing, type):
+        return f"{given}: pass an object, such as {thing.__name__}(A, b)"
+    if inspect.isroutine(thing):
+        return f"{given}: wrap it in mpidec.problems.Custom(value, grad, m, d)"
+    if isinstance(thing, (np.ndarray, list, tuple)):
+        return f"{given}: build one from data, {from_data}"
+    if hasattr(thing, "get_params"):
+        return f"{given}, an estimator: build a problem from its data, {from_data}"
+    return (
+        f"problem {name} has no {', '.join(missing)}, expected m and d (the local agents and the "
+        "length of a row), value(X) -> (m,) and grad(X) -> (m, d): "
+        "mpidec.problems.Custom(value, grad, m, d) has them"
+    )
 
 
 def as_record(record: str | os.PathLike[str] | Record | None) -> Record | None:
@@ -404,41 +384,28 @@ def as_record(record: str | os.PathLike[str] | Record | None) -> Record | None:
     return record if record is None or isinstance(record, Record) else Record(record)
 
 
-def check_arguments(unknown: Mapping[str, object], function: Callable[..., object]) -> None:
-    """Refuse arguments that `function` does not have, and say where they belong.
-
-    Raises
-    ------
-    TypeError
+def explained(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, whose error for an argument that it does not have says where that belongs.
 
     Examples
     --------
     >>> import mpidec
-    >>> check_arguments({"step_size": 0.1}, mpidec.solve)
+    >>> mpidec.solve(None, "consensus", "ring", steps=1, step_size=0.1)
     Traceback (most recent call last):
     ...
     TypeError: solve has no argument step_size: it belongs to the solver, such as mpidec.solvers.ExactDiffusion(step_size=0.1)
     """
-    for name, value in unknown.items():
-        known = [
-            p.name
-            for p in inspect.signature(function).parameters.values()
-            if p.kind is not p.VAR_KEYWORD
-        ]
-        remedy = (
-            f"did you mean {OTHER_NAMES[name]}?" if name in OTHER_NAMES else nearest(name, known)
-        )
-        if name in STEP_SIZES:
-            remedy = f"it belongs to the solver, such as mpidec.solvers.ExactDiffusion(step_size={value!r:.20})"
-        elif name == "weights":
-            remedy = (
-                "they belong to the topology, such as "
-                f"mpidec.topology.ring(16, weights={value!r:.20}) or from_networkx(G, "
-                f"weights={value!r:.20})"
-            )
-        elif name in ("l1", "l2", "batch_size", "partition", "standardize"):
-            remedy = "it belongs to the problem, such as mpidec.problems.load_problem(data, n=16, l2=0.1) or MiniBatch(problem, 32)"
-        raise TypeError(f"{function.__name__} has no argument {name}: {remedy}")
+    known = parameters(function) or ()
+
+    @wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> T:
+        for name, value in options.items():
+            if name not in known:
+                remedy = BELONGS.get(name, nearest(name, known)).format(f"{value!r:.20}")
+                raise TypeError(f"{function.__name__} has no argument {name}: {remedy}")
+        return function(*args, **options)
+
+    return checked
 
 
 def check_step_size(solver: Solver) -> None:
@@ -456,18 +423,36 @@ def check_step_size(solver: Solver) -> None:
     ...
     ValueError: DGD: step_size is 0, expected a number > 0, or "auto": with 0 it takes no steps towards the minimum
     """
-    size = getattr(solver, "step_size", None)
+    size = step_size_of(solver)
     if isinstance(size, np.ndarray):
         raise ValueError(
-            f"{type(solver).__name__}: step_size is an array of shape {size.shape}, expected one "
+            f"{name_of(solver)}: step_size is an array of shape {size.shape}, expected one "
             "number for all agents and "
             'columns, "auto", "safe", or a function of the step'
         )
     if solver.needs.problem and isinstance(size, numbers.Real) and size == 0:
         raise ValueError(
-            f'{type(solver).__name__}: step_size is {size}, expected a number > 0, or "auto": with '
+            f'{name_of(solver)}: step_size is {size}, expected a number > 0, or "auto": with '
             "0 it takes no "
             "steps towards the minimum"
+        )
+
+
+def check_hosted(oracle: Oracle | None, net: Reductions) -> None:
+    """Refuse a problem with other agents than those of this rank.
+
+    Raises
+    ------
+    ValueError
+    """
+    if oracle is not None and oracle.problem.m != net.m:
+        m = oracle.problem.m
+        small = net.size == 1 and m > net.n
+        graph = f"build a topology with n = {m}, as W has {net.n} agents, or " * small
+        raise ValueError(
+            f"rank {net.rank}: the problem has {m} agents, but this rank hosts {net.m} (agents "
+            f"{net.lo}:{net.hi} of {net.n}): {graph}pass the data of the local agents, "
+            "A[net.lo:net.hi], or load_problem(..., net=net)"
         )
 
 
@@ -501,51 +486,40 @@ def check_callbacks(
     """
     from ..problems import Custom
 
-    if (
-        problem is None
-        or not hasattr(problem, "grad")
-        or (
-            type(problem).__module__.startswith("mpidec.problems")
-            and not isinstance(problem, Custom)
-        )
-    ):
+    own = not type(problem).__module__.startswith("mpidec.problems")
+    if problem is None or not (own or isinstance(problem, Custom)):
         return
-    name = type(problem).__name__
-    for what, shape in (("value", X.shape[:1]), ("grad", X.shape)):
-        given = X.copy()
-        result = getattr(problem, what)(given)
-        _check_array(f"problem {name}: {what}(X)", result, X, shape)
-        if not np.array_equal(given, X):
-            raise ValueError(
-                f"problem {name}: {what}(X) changes X, expected it to leave X alone: write X = X - "
-                "..., not X -= ..."
-            )
-        if what == "value":
-            continue
-        if isinstance(result, np.ndarray) and np.shares_memory(result, given):
-            raise ValueError(
-                f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: "
-                "return X.copy()"
-            )
-        if isinstance(result, np.ndarray) and np.shares_memory(result, problem.grad(given)):
-            raise ValueError(
-                f"problem {name}: grad(X) returns the same array at each call, expected a new one: "
-                "return G.copy()"
-            )
-        bad = ~np.isfinite(result)
-        if gradient and bad.any():
-            row = int(bad.any(axis=1).argmax())
-            raise ValueError(
-                f"problem {name}: the gradient of agent {lo + row} at x0 is "
-                f"{np.ravel(result[row])[bad[row]][0]}, expected "
-                "finite numbers: look for NaN or inf in the data of that agent, or choose an x0 in "
-                "the domain of f"
-            )
-    if gradient and getattr(problem, "check", True) is not False:
+    name, given = f"problem {name_of(problem)}", X.copy()
+    _called(f"{name}: value(X)", problem.value, given, X, X.shape[:1])
+    result = _called(f"{name}: grad(X)", problem.grad, given, X, X.shape)
+    for other, what, remedy in (
+        (given, "X itself or a view of it, expected a new array", "X"),
+        (problem.grad(given), "the same array at each call, expected a new one", "G"),
+    ):
+        if np.shares_memory(result, other):
+            raise ValueError(f"{name}: grad(X) returns {what}: return {remedy}.copy()")
+    bad = ~np.isfinite(result)
+    if gradient and bad.any():
+        row = int(bad.any(axis=1).argmax())
+        raise ValueError(
+            f"{name}: the gradient of agent {lo + row} at x0 is "
+            f"{np.ravel(result[row])[bad[row]][0]}, expected "
+            "finite numbers: look for NaN or inf in the data of that agent, or choose an x0 in "
+            "the domain of f"
+        )
+    if gradient and is_checked(problem):
         _check_gradient(problem, X, lo)
 
 
-def _check_array(what: str, result: ArrayLike, X: np.ndarray, shape: tuple[int, ...]) -> None:
+def _called(
+    what: str,
+    function: Callable[[np.ndarray], ArrayLike],
+    given: np.ndarray,
+    X: np.ndarray,
+    shape: tuple[int, ...],
+) -> np.ndarray:
+    """What a function returns at `given`, a copy of X: real numbers of the shape, and X as it was."""
+    result = function(given)
     if np.shape(result) != shape:
         raise ValueError(
             f"{what} has shape {np.shape(result)} for X of shape {X.shape}, expected {shape}: "
@@ -553,11 +527,16 @@ def _check_array(what: str, result: ArrayLike, X: np.ndarray, shape: tuple[int, 
         )
     if np.iscomplexobj(result):
         raise TypeError(f"{what} is complex, expected real numbers: {REAL}")
+    if not np.array_equal(given, X):
+        raise ValueError(
+            f"{what} changes X, expected it to leave X alone: write X = X - ..., not X -= ..."
+        )
+    return np.asarray(result)
 
 
 def _check_gradient(problem: Problem, X: np.ndarray, lo: int) -> None:
     """Refuse a gradient that is not that of the value, less that of the term."""
-    term = getattr(problem, "term", None)
+    term = term_of(problem)
     wrong = mismatch(
         lambda X: problem.value(X) - (0 if term is None else term.value(X)),
         problem.grad,
@@ -603,45 +582,39 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
         raise ValueError(
             "neither problem nor x0 is given: without a problem, pass x0 of shape (n, d)"
         )
-    if problem is not None and problem.m != net.m:
-        small = net.size == 1 and problem.m > net.n
-        graph = f"build a topology with n = {problem.m}, as W has {net.n} agents, or " * small
-        raise ValueError(
-            f"rank {net.rank}: the problem has {problem.m} agents, but this rank hosts {net.m} "
-            "(agents "
-            f"{net.lo}:{net.hi} of {net.n}): {graph}pass the data of the local agents, "
-            "A[net.lo:net.hi], or "
-            "load_problem(..., net=net)"
-        )
-    dtype = getattr(problem, "dtype", getattr(x0, "dtype", None))  # of Neural, a torch.dtype
-    single = isinstance(dtype, np.dtype) and dtype == np.float32
-    dtype = np.dtype(np.float32 if single else np.float64)
+    dtype = dtype_of(problem, x0)
     if x0 is None:
-        return np.zeros((net.m, getattr(problem, "d", 1)), dtype)
-    d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
+        return np.zeros((net.m, 1 if problem is None else problem.d), dtype)
+    d = problem.d if problem is not None else np.shape(x0)[-1] if np.ndim(x0) else 1
+    rows = _given_rows(x0, net.n, d, dtype)
+    return np.tile(rows, (net.m, 1)) if rows.ndim == 1 else np.array(rows[net.lo : net.hi])
+
+
+def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """The initial point (d,) or (n, d) as an array; refused if it is none of finite numbers."""
     if np.iscomplexobj(x0):
         raise TypeError(f"x0 is complex, expected real numbers: {REAL}")
     try:
-        x0 = np.asarray(x0, dtype)
+        rows = np.asarray(x0, dtype)
     except (TypeError, ValueError):
         raise ValueError(
-            f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({net.n}, {d})"
+            f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({n}, {d})"
         ) from None
-    if x0.shape not in ((d,), (net.n, d)):
+    if rows.shape not in ((d,), (n, d)):
         raise ValueError(
-            f"x0 has shape {x0.shape}, expected ({d},), common to all agents, or ({net.n}, {d})"
+            f"x0 has shape {rows.shape}, expected ({d},), common to all agents, or ({n}, {d})"
         )
-    if not np.isfinite(x0).all():
+    bad = np.argwhere(~np.isfinite(rows))
+    if len(bad):
         raise ValueError(
-            f"x0 is not finite in {np.count_nonzero(~np.isfinite(x0))} of {x0.size} entries, the "
-            "first at index "
-            f"{tuple(int(i) for i in np.argwhere(~np.isfinite(x0))[0])}"
+            f"x0 is not finite in {len(bad)} of {rows.size} entries, the first at index "
+            f"{tuple(bad[0].tolist())}"
         )
-    return np.tile(x0, (net.m, 1)) if x0.ndim == 1 else np.array(x0[net.lo : net.hi])
+    return rows
 
 
 def network_for(
-    problem: Problem | Oracle | None, topology: TopologyLike, x0: ArrayLike | None
+    problem: Problem | OracleLike | None, topology: TopologyLike, x0: ArrayLike | None
 ) -> Network:
     """The network of as many agents as the arguments of `solve` stand for."""
     if not (isinstance(topology, str) or callable(topology)):
@@ -649,9 +622,10 @@ def network_for(
     with Network() as ranks:  # n may be known only to all ranks together
         with on_all_ranks(ranks):
             n = infer_agents(problem, topology, x0)
-        inner = problem_of(problem)
-        if ranks.size > 1 and inner is not None and not hasattr(inner, "n"):
-            counts = ranks.collectives.gather_all(np.array(inner.m), "solve").tolist()
+        oracle = as_oracle(problem)
+        if ranks.size > 1 and oracle is not None and agents_of(oracle.problem) is None:
+            mine = np.array(oracle.problem.m)
+            counts = ranks.collectives.gather_all(mine, "solve").tolist()
             if set(counts) != {1}:  # each rank may hold some agents, or all of them
                 raise ValueError(
                     f"the number of agents is unknown: the problems of the ranks have {counts} "
@@ -688,22 +662,23 @@ def check_equal(net: Network, arguments: Mapping[str, object]) -> None:
     net.agree(error)
 
 
-def in_words(oracle: object) -> str:
+def in_words(oracle: Oracle | None) -> str:
     """The oracles around a problem and their numbers, which must be the same on all ranks.
 
     Examples
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2)))
-    >>> in_words(mpidec.problems.Noisy(mpidec.problems.SAGA(problem), 0.1)), in_words(problem)
+    >>> in_words(mpidec.problems.Noisy(mpidec.problems.SAGA(problem), 0.1)), in_words(as_oracle(problem))
     ('Noisy(sigma=0.1) of SAGA(batch_size=1)', '')
     """
+    if oracle is None:
+        return ""
     words = []
-    while hasattr(oracle, "start"):
-        given = {name: getattr(oracle, name, None) for name in ("batch_size", "period", "sigma")}
+    for layer in oracle.layers():
+        given = {name: getattr(layer, name, None) for name in ("batch_size", "period", "sigma")}
         numbers = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
-        words.append(f"{type(oracle).__name__}({numbers})")
-        oracle = getattr(oracle, "source", None)
+        words.append(f"{name_of(layer)}({numbers})")
     return " of ".join(words)
 
 
@@ -724,17 +699,11 @@ def _named(table: Table[Any], name: str) -> object:
     return table.find(name)
 
 
-def _is_solver(thing: object) -> bool:
-    return hasattr(thing, "init") and hasattr(thing, "step") and not hasattr(thing, "W")
+def is_solver(thing: object) -> bool:
+    """Whether it is a solver, or a class of solvers."""
+    return issubclass(thing if isinstance(thing, type) else type(thing), Solver)
 
 
-def _is_graph(thing: object) -> bool:
-    return (hasattr(thing, "spectral_gap") or is_networkx(thing)) and not inspect.isclass(thing)
-
-
-def _expected() -> str:
-    return (
-        'expected a name such as "exact_diffusion", or an object such as '
-        "mpidec.solvers.ExactDiffusion(step_size=0.1) "
-        "(python -m mpidec.run --list)"
-    )
+def is_graph(thing: object) -> TypeGuard[Topology | Schedule | Graph]:
+    """Whether it is a topology, or a networkx graph."""
+    return isinstance(thing, (Topology, Schedule)) or is_networkx(thing)

@@ -4,17 +4,16 @@ found the first one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 
+from .._words import warn
 from ..comm.mixing.operator import Operator, StepOperator
 from ..protocols import Reductions
 from ..solvers.base import Solver, name_of
-from ..topology.optimized import Adaptive
 from . import codec_limits
 from .diagnosis import Diagnosis
 from .journal import Journal
@@ -55,12 +54,10 @@ def attempts(
         except Retry as retry:
             smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
             if net.rank == 0:
-                warnings.warn(
+                warn(
                     f"{name_of(solver)} did not converge with the step size {choice.step_size:.4g} "
                     f"({retry}): the run "
-                    f"begins again with {smaller.step_size:.4g}",
-                    RuntimeWarning,
-                    stacklevel=4,
+                    f"begins again with {smaller.step_size:.4g}"
                 )
             choice = smaller
     return run(choice, search.guard(choice, ATTEMPTS), True)
@@ -189,11 +186,11 @@ def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
         unstable = unstable_schedule(plan.net, plan.solver, mixer, plan.X.shape[1])
         if plan.net.rank == 0:
             _warn(plan, mixer, unstable)
-        if requested_rule(plan.solver) is None or plan.problem is None or plan.oracle is None:
+        if requested_rule(plan.solver) is None or plan.oracle is None:
             return once(Attempt(plan, mixer, unstable=unstable))
         search = Search(
             plan.net,
-            plan.problem,
+            plan.oracle.problem,
             plan.oracle,
             solver=plan.solver,
             topology=plan.topology,
@@ -224,9 +221,7 @@ def _as_recorded(plan: Plan) -> Plan:
     if requested_rule(plan.solver) is None or plan.record is None or not plan.record.resume:
         return plan
     size, weights = recorded_choice(plan.net, plan.record)
-    graph = plan.topology
-    if isinstance(graph, Adaptive):
-        graph = dict(graph.choices).get(weights, graph)
+    graph = plan.topology.chosen(weights)
     return replace(plan, solver=with_size(plan.solver, size), topology=graph)
 
 
@@ -235,4 +230,4 @@ def _warn(plan: Plan, mixer: Operator[StepOperator], unstable: str) -> None:
     few = solver.advice(plan.steps)
     for warning in (codec_limits.warning(solver, mixer, plan.X.shape[1]), unstable, few):
         if warning:
-            warnings.warn(warning, RuntimeWarning, stacklevel=4)
+            warn(warning)

@@ -18,8 +18,7 @@ from .._words import ADDRESS, number, word
 from ..comm.mixing import Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import on_all_ranks
-from ..solvers.base import Solver
-from .arguments import problem_of
+from ..solvers.base import Solver, name_of, step_size_of
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
@@ -34,7 +33,7 @@ Words = dict[str, str | list[float]]
 def curve(
     net: Network,
     solver: Solver,
-    oracle: Problem | Oracle | None,
+    oracle: Oracle | None,
     topology: Topology | Schedule,
     X: np.ndarray,
     seed: int,
@@ -47,7 +46,7 @@ def curve(
     `X`, unless they are random.  Its data have a hash besides (see `provenance`).
     """
     rows = net.gather(X)
-    problem = problem_of(oracle)
+    problem = None if oracle is None else oracle.problem
     found: Words = {
         "solver": type(solver).__name__,
         **_parts(solver, "solver."),
@@ -68,7 +67,7 @@ def _parts(solver: Solver, prefix: str) -> Words:
     if not is_dataclass(solver):
         return {f"{prefix}parameters": word(solver)}
     found: Words = {prefix + each.name: word(getattr(solver, each.name)) for each in fields(solver)}
-    size = getattr(solver, "step_size", None)
+    size = step_size_of(solver)
     if callable(size) and not is_dataclass(size):
         first: list[float] = []
         with suppress(Exception):  # of a function that ends
@@ -78,26 +77,23 @@ def _parts(solver: Solver, prefix: str) -> Words:
     return found
 
 
-def _oracles(oracle: object) -> Words:
+def _oracles(oracle: Oracle | None) -> Words:
     """The classes of the oracles and of the problem, from the outside, and their numbers, texts
     and terms.
     """
     kinds, found = list[str](), Words()
-    inner = oracle
-    while inner is not None:
-        kinds.append(type(inner).__name__)
-        held: Mapping[str, object] = getattr(inner, "__dict__", {})
-        for name in _parameters(type(inner)):
+    if oracle is None:
+        return {"problem": "None"}
+    inner = oracle.problem
+    for one in *(layer for layer in oracle.layers() if layer is not inner), inner:
+        kinds.append(name_of(one))
+        held: Mapping[str, object] = getattr(one, "__dict__", {})
+        for name in _parameters(type(one)):
             value = number(held.get(name, held.get(f"_{name}", held)))
             plain = value is None or isinstance(value, (bool, int, float, str))
             if name not in FREE and (plain or is_dataclass(value)):
                 found[f"{kinds[-1]}.{name}"] = word(value)
-        within = (getattr(inner, name, None) for name in ("source", "problem"))
-        asked = (each for each in within if hasattr(each, "grad") or hasattr(each, "start"))
-        outer, inner = inner, next(asked, None)
-        if inner is outer:  # an oracle that is a problem, too
-            break
-    return {"problem": " of ".join(kinds) or "None", **found}
+    return {"problem": " of ".join(kinds), **found}
 
 
 def _parameters(kind: type) -> Iterable[str]:

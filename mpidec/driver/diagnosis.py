@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..problems.oracles import is_random, is_reduced, is_smooth
+from ..problems.members import x_star_of
 from ..protocols import Reductions
 from ..solvers.asynchronous import is_asynchronous
-from ..solvers.base import Bias, Solver, is_sample, name_of
+from ..solvers.base import Bias, Solver, is_sample, name_of, step_size_of
 from .metrics import Metrics
 from .verdict import STILL, UNMOVED, falling, limit_of, resting_since, unbounded
 
@@ -61,7 +61,7 @@ class Diagnosis:
     problem: Problem | None
     topology: Topology | Schedule
     solver: Solver
-    oracle: Problem | Oracle | None
+    oracle: Oracle | None
     metrics: Mapping[str, np.ndarray]
     name: str
     limit: float
@@ -96,7 +96,7 @@ class Diagnosis:
     @cached_property
     def falls(self) -> bool:
         """Whether it has fallen in the last quarter of the run."""
-        calm = self.name == "objective" and not is_random(self.oracle)
+        calm = self.name == "objective" and not self.random
         return self.since is None and falling(self.values, _STILL if calm else STILL)
 
     @property
@@ -143,9 +143,19 @@ class Diagnosis:
     # -- what the parts of the run state of themselves ---------------------------------------------
 
     @property
+    def random(self) -> bool:
+        """Whether the gradients are random, also at the minimizer."""
+        return self.oracle is not None and self.oracle.random
+
+    @property
+    def smooth(self) -> bool:
+        """Whether there are gradients, not subgradients."""
+        return self.oracle is None or self.oracle.smooth
+
+    @property
     def step_size(self) -> float | None:
         """The step size, if there is one, and it is constant."""
-        size = getattr(self.solver, "step_size", None)
+        size = step_size_of(self.solver)
         return float(size) if isinstance(size, (int, float)) else None
 
     @property
@@ -163,7 +173,7 @@ class Diagnosis:
         """An exact method for the gradients and the topology of the run."""
         if is_asynchronous(self.solver):
             return "RunningSumTracking"
-        if not is_smooth(self.oracle):
+        if not self.smooth:
             return "proximal_gradient_tracking"
         return "scaffold" if is_sample(self.topology) else _EXACT[self.topology.kind]
 
@@ -218,10 +228,10 @@ class Diagnosis:
         """The cause where the gradient tells that x_star is no minimizer, or a less accurate one
         than the end of the run.
         """
-        x_star = getattr(self.problem, "x_star", None)
+        x_star = x_star_of(self.problem)
         if self.name not in _ERRORS or x_star is None or self.problem is None:
             return ""
-        at = np.tile(np.asarray(x_star, float).reshape(1, -1), (self.net.m, 1))
+        at = np.tile(x_star, (self.net.m, 1))
         there = Metrics(self.net, self.problem)(at)["gradient_norm"]
         gradient = self.metrics["gradient_norm"]
         closer = there > max(3 * gradient[-1], self.roundoff * gradient.max()) and not self.falls
@@ -260,30 +270,30 @@ class Diagnosis:
 
     def _at_rest(self) -> str:
         """The cause where the metric rests."""
-        rests, random = f"{self.name} rests at {self.last:.2g}", is_random(self.oracle)
+        rests = f"{self.name} rests at {self.last:.2g}"
         if self.limits:
             return self.limits
         if self.unstable:
             return f"{rests}: {self.unstable}"
         if self.bias and self.solver.bias_on(self.topology) is Bias.OTHER:
             return f"{rests}: {self.bias}"
-        if random:
+        if self.random:
             return (
                 f"{rests}, and the gradients are random: use a step size smaller{self.than}, or "
                 "gradients of less noise, such as "
                 "those of larger batches"
             )
-        if not is_smooth(self.oracle):
+        if not self.smooth:
             return f"{rests}; {self._of_subgradients()}"
         if scales := self._scales():
             return scales + (f"; {self.bias}" if self.bias else "")
         if self.bias:
             return f"{rests}: {self.bias}"
         gradient = self.metrics["gradient_norm"][-1]
-        if is_reduced(self.oracle) and not self.vanished:
+        if self.oracle is not None and self.oracle.batches is not None and not self.vanished:
             return (
                 f"{rests}, where gradient_norm is {gradient:.2g}: the gradients of "
-                f"{name_of(self.oracle)} do not lead closer: take "
+                f"{name_of(self.oracle.layers()[0])} do not lead closer: take "
                 "exact ones more often (period), larger batches, or the problem itself"
             )
         return f"{rests} since step {self.since}, where gradient_norm is {gradient:.2g}"
@@ -294,14 +304,14 @@ class Diagnosis:
         joined = "; " * bool(falls)
         if told := self.limits or self.unstable:
             return falls + joined + told
-        if is_random(self.oracle):
+        if self.random:
             more = "take more steps, or " if falls else "use "
             return (
                 f"{falls}{joined}the gradients are random, which keeps {self.name} above a level "
                 "that depends on the step size: "
                 f"{more}a step size smaller{self.than}, or larger batches"
             )
-        if not is_smooth(self.oracle):
+        if not self.smooth:
             return falls + joined + self._of_subgradients()
         if scales := self._scales():
             return scales + (f"; {self.bias}" if self.bias else "")

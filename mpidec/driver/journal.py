@@ -5,13 +5,13 @@ while it goes on.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from .._words import warn
 from ..comm.mixing.operator import Operator, StepOperator
 from ..exceptions import ResumeError
 from ..record.recorder import Record, Recorder
@@ -171,13 +171,11 @@ class Journal:
         own, memory = _parted(stored)
         forgotten = k > 0 and mixer.feedback and not solver.needs.exchange and not memory
         if forgotten and self._net.rank == 0:
-            warnings.warn(
+            warn(
                 f"{record.path}: the checkpoint of step {k} contains no error feedback memory (it "
                 "was written by an earlier "
                 "version): the memory starts at zero, and the results differ from an uninterrupted "
-                "run",
-                RuntimeWarning,
-                stacklevel=7,
+                "run"
             )
         mixer.recall(memory)
         try:

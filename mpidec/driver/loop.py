@@ -7,9 +7,9 @@ from typing import Any
 
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.interrupts import interrupts
-from ..solvers.base import Solver, at_step, state
+from ..solvers.base import Solver, at_step, state, step_size_of
 from . import codec_limits
-from .answers import Answers, Errors, gradients_for, term_of
+from .answers import Answers, Errors, gradients_for
 from .attempts import Attempt
 from .decisions import Control
 from .journal import Journal
@@ -24,7 +24,7 @@ def steps(
     """The states after each step, with their numbers: the mathematics of a run, and nothing
     else.
     """
-    varying = callable(getattr(plan.solver, "step_size", None))
+    varying = callable(step_size_of(plan.solver))
     ask, step = _calls(plan, plan.solver)
     for k in range(first, plan.steps):
         if varying:
@@ -42,7 +42,8 @@ def once(attempt: Attempt) -> Result:
     """
     plan, errors = attempt.plan, Errors(attempt.plan.net)
     gradients = gradients_for(plan.solver, plan.oracle, plan.net.agents, plan.seed)
-    answers = Answers(plan.problem, term_of(plan.oracle), gradients, errors)
+    term = None if plan.oracle is None else plan.oracle.term
+    answers = Answers(plan.problem, term, gradients, errors)
     # until the file is complete: Ctrl-C reaches some ranks later than others
     with interrupts() as interrupted:
         with Journal(plan, attempt.mixer, attempt.choice, answers, errors) as journal:
@@ -60,7 +61,7 @@ def once(attempt: Attempt) -> Result:
             metrics=journal.metrics,
             reason=attempt.reason(end),
             agent=end.agent,
-            step_size=getattr(plan.solver, "step_size", None),
+            step_size=step_size_of(plan.solver),
             choice=attempt.choice,
             limit=codec_limits.disturbance(plan.solver, attempt.mixer),
             unstable=attempt.unstable,

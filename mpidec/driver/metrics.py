@@ -12,6 +12,7 @@ import numpy as np
 
 from .._words import ByName
 from ..comm.runtime.agreement import on_all_ranks
+from ..problems.members import term_of, x_star_of
 from ..protocols import Reductions
 from ..record.runfile import COUNTERS as WHOLE
 
@@ -80,8 +81,7 @@ class Metrics:
         self._net, self._problem, self.size = net, problem, 0.0
         self.failed = False
         self.error: Exception | None = None
-        known = getattr(problem, "x_star", None)
-        self._x_star = None if known is None else np.asarray(known, float).reshape(-1)
+        self._x_star = x_star_of(problem)
         self._scale = 1.0 if self._x_star is None else float(np.linalg.norm(self._x_star)) or 1.0
         names = ["consensus"] if problem is None else ["consensus", "gradient_norm", "objective"]
         self.names = (
@@ -145,7 +145,7 @@ class Metrics:
         """The norm of the gradient at the mean, or of the proximal gradient mapping, from the
         sum of all agents' gradients.
         """
-        term = getattr(self._problem, "term", None)
+        term = term_of(self._problem)
         if term is None or not np.isfinite(mean - total).all():
             return sqrt((total**2).sum()) / self._net.n
         moved = mean - term.prox((mean - total / self._net.n)[None], 1.0)[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..problems.members import x_star_of
 from .metrics import COUNTERS, GROWING
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def target_of(
     errors = {"error", "error_rms", "error_max"}
     known = {"consensus", *counters} - {"step"}
     known |= {"gradient_norm", "objective"} if problem is not None else set()
-    known |= errors if getattr(problem, "x_star", None) is not None else set()
+    known |= errors if x_star_of(problem) is not None else set()
     for name, limit in stop.items():
         if name not in known:
             reason = (

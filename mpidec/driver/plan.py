@@ -38,8 +38,7 @@ class Plan:
     """Arguments of one run, checked; see `mpidec.solve`."""
 
     net: Network
-    problem: Problem | None
-    oracle: Problem | Oracle | None
+    oracle: Oracle | None
     solver: Solver
     topology: Topology | Schedule
     X: np.ndarray
@@ -54,6 +53,11 @@ class Plan:
     delay: Delay | None = None
     drop: float = 0.0
     straggler: Mapping[int, float] | None = None
+
+    @property
+    def problem(self) -> Problem | None:
+        """The functions of the local agents."""
+        return None if self.oracle is None else self.oracle.problem
 
     @property
     def tolerance(self) -> float:

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NoReturn, overload
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
@@ -14,7 +14,6 @@ from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..exceptions import Interrupted, ResumeError
-from ..problems.oracles import Remembering
 from ..record.recorder import Record
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver
@@ -24,14 +23,14 @@ from .arguments import (
     as_record,
     as_solver,
     as_topology,
-    check_arguments,
     check_callbacks,
     check_equal,
+    check_hosted,
     check_step_size,
+    explained,
     in_words,
     initial_rows,
     network_for,
-    problem_of,
 )
 from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.result import AsyncResult
@@ -43,69 +42,13 @@ from .plan import Mixing, Plan, Progress as Progress, arithmetic
 from .result import Result as Result
 
 if TYPE_CHECKING:
-    from ..problems import Oracle, Problem
+    from ..problems import OracleLike, Problem
     from .arguments import Delay, TopologyLike
 
 
-@overload
-def solve(  # type: ignore[overload-overlap]
-    problem: Problem | Oracle | None,
-    solver: Asynchronous | type[Asynchronous],
-    topology: TopologyLike,
-    *,
-    steps: int,
-    x0: ArrayLike | None = ...,
-    net: Network | None = ...,
-    seed: int = ...,
-    record: str | os.PathLike[str] | Record | None = ...,
-    every: int = ...,
-    stop: Stop | None = ...,
-    progress: Progress | bool | None = ...,
-    mixing: Mixing | None = ...,
-    delay: Delay | None = ...,
-    drop: float = ...,
-    straggler: Mapping[int, float] | None = ...,
-) -> AsyncResult: ...
-@overload
+@explained
 def solve(
-    problem: Problem | Oracle | None,
-    solver: Solver | type[Solver],
-    topology: TopologyLike,
-    *,
-    steps: int,
-    x0: ArrayLike | None = ...,
-    net: Network | None = ...,
-    seed: int = ...,
-    record: str | os.PathLike[str] | Record | None = ...,
-    every: int = ...,
-    stop: Stop | None = ...,
-    progress: Progress | bool | None = ...,
-    mixing: Mixing | None = ...,
-    delay: Delay | None = ...,
-    drop: float = ...,
-    straggler: Mapping[int, float] | None = ...,
-) -> Result: ...
-@overload
-def solve(
-    problem: Problem | Oracle | None,
-    solver: str,
-    topology: TopologyLike,
-    *,
-    steps: int,
-    x0: ArrayLike | None = ...,
-    net: Network | None = ...,
-    seed: int = ...,
-    record: str | os.PathLike[str] | Record | None = ...,
-    every: int = ...,
-    stop: Stop | None = ...,
-    progress: Progress | bool | None = ...,
-    mixing: Mixing | None = ...,
-    delay: Delay | None = ...,
-    drop: float = ...,
-    straggler: Mapping[int, float] | None = ...,
-) -> Result | AsyncResult: ...
-def solve(
-    problem: Problem | Oracle | None,
+    problem: Problem | OracleLike | None,
     solver: Solver | type[Solver] | str,
     topology: TopologyLike,
     *,
@@ -121,7 +64,6 @@ def solve(
     delay: Delay | None = None,
     drop: float = 0.0,
     straggler: Mapping[int, float] | None = None,
-    **unknown: NoReturn,
 ) -> Result | AsyncResult:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
@@ -174,8 +116,6 @@ def solve(
         For asynchronous solvers: probability that a message is lost.
     straggler : dict {agent: seconds}, optional
         For asynchronous solvers: how long agents sleep at each of their steps.
-    **unknown
-        Any other argument is refused, with the place where it belongs.
 
     Returns
     -------
@@ -240,7 +180,6 @@ def solve(
     >>> result.x.round(9).tolist(), str(result.outcome)
     ([2.0], 'completed')
     """
-    check_arguments(unknown, solve)
     with ExitStack() as stack:
         if net is None:
             net = stack.enter_context(network_for(problem, topology, x0))
@@ -248,8 +187,9 @@ def solve(
             saved = as_record(record)
             if saved is not None and net.rank == 0:
                 saved.check()
-            oracle, functions = as_oracle(problem), problem_of(problem)
-            method = as_solver(solver, problem)
+            oracle = as_oracle(problem)
+            functions = None if oracle is None else oracle.problem
+            method = as_solver(solver, oracle)
             graph = as_topology(topology, net.n, solver=method)
             _only_for(
                 method,
@@ -257,15 +197,16 @@ def solve(
                 {"mixing": mixing},
             )
             seed = integer(seed, "seed", least=0)
+            steps, every = integer(steps, "steps", least=0), integer(every, "every")
+            check_hosted(oracle, net)
             gradient = gradients_for(method, oracle, net.agents, seed)
+            X = initial_rows(x0, functions, net)
             apart = isinstance(method, Asynchronous)
-            if apart and saved and saved.resume and isinstance(gradient, Remembering):
+            if apart and saved and saved.resume and gradient and gradient.remembered:
                 raise ResumeError(
                     f"{saved.path}: files of asynchronous runs hold no memory of variance-reduced "
                     "gradients: repeat the run"
                 )
-            steps, every = integer(steps, "steps", least=0), integer(every, "every")
-            X = initial_rows(x0, functions, net)
             check_callbacks(functions, X, net.lo, method.needs.problem)
             if functions is not None:
                 check_step_size(method)
@@ -295,7 +236,6 @@ def solve(
         report = _Printed() if progress is True else progress or None
         plan = Plan(
             net=net,
-            problem=functions,
             oracle=oracle,
             solver=method,
             topology=graph,

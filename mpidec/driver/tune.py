@@ -13,7 +13,7 @@ from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..solvers.asynchronous import PairwiseSolver, PushSolver
-from ..solvers.base import Solver, with_step_size
+from ..solvers.base import Solver, name_of, step_size_of, with_step_size
 from ..solvers.step_schedules import StepSchedule
 from .answers import gradients_for
 from .arguments import (
@@ -22,9 +22,10 @@ from .arguments import (
     as_solver,
     as_topology,
     check_callbacks,
+    check_hosted,
+    explained,
     initial_rows,
     network_for,
-    problem_of,
 )
 from .asynchronous.events import Events
 from .asynchronous.runner import pauses
@@ -35,13 +36,14 @@ from .stepsize import Choice, Search
 from .stepsize.search import TOLERANCE
 
 if TYPE_CHECKING:
-    from ..problems import Oracle, Problem
-    from .answers import gradients_for
-from .arguments import TopologyLike
+    from ..problems import Problem
+    from ..problems.oracles import OracleLike
+    from .arguments import TopologyLike
 
 
+@explained
 def tune(
-    problem: Problem | Oracle,
+    problem: Problem | OracleLike,
     solver: Solver | type[Solver] | str,
     topology: TopologyLike,
     *,
@@ -97,16 +99,16 @@ def tune(
         if net is None:
             net = stack.enter_context(network_for(problem, topology, x0))
         with on_all_ranks(net):
-            oracle: Problem | Oracle = as_oracle(problem)
-            behind = problem_of(oracle)
-            method = as_solver(solver, problem)
+            oracle = as_oracle(problem)
+            method = as_solver(solver, oracle)
             graph = as_topology(topology, net.n, solver=method)
-            gradients_for(method, oracle, net.agents, integer(seed, "seed", least=0))
-            if behind is None or not hasattr(method, "step_size") or not method.needs.problem:
-                raise ValueError(f"{type(method).__name__} has no step size")
-            functions = behind
-            steps = integer(steps, "steps", least=0)
+            steps, seed = integer(steps, "steps", least=0), integer(seed, "seed", least=0)
+            functions = None if oracle is None else oracle.problem
+            check_hosted(oracle, net)
+            gradients_for(method, oracle, net.agents, seed)
             X = initial_rows(x0, functions, net)
+            if oracle is None or step_size_of(method) is None or not method.needs.problem:
+                raise ValueError(f"{name_of(method)} has no step size")
             check_callbacks(functions, X, net.lo)
             method.check(graph.at(0) if graph.period == 1 else graph)
             step = method.step_size
@@ -133,7 +135,7 @@ def tune(
         if events is not None and isinstance(method, (PairwiseSolver, PushSolver)):
             return AsyncSearch(
                 net,
-                functions,
+                oracle.problem,
                 oracle,
                 solver=method,
                 topology=graph.at(0),
@@ -147,7 +149,7 @@ def tune(
         mixer = derived(mixing, base, net)
         return Search(
             net,
-            functions,
+            oracle.problem,
             oracle,
             solver=method,
             topology=graph,

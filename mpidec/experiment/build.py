@@ -24,13 +24,13 @@ from ..driver.stepsize import Choice, requested_rule
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..plugins import is_plugin, short
 from ..problems.loading import Prepared, prepare, scattered, usual_partition
+from ..problems.oracles import Bare, Oracle
 from ..problems.variance_reduction import REDUCTIONS
 from ..record import Record
 from ..solvers.asynchronous import is_asynchronous
 from ..solvers.base import Solver
 from ..topology import Schedule, Topology
 from ..topology.given import named
-from ..topology.optimized import Adaptive
 from .settings import Experiment, Mixing, parameters
 
 
@@ -39,7 +39,7 @@ class Job:
     """Arguments of `solve`, and further facts for the summary."""
 
     experiment: Experiment
-    oracle: Any
+    oracle: Oracle
     solver: Any
     topology: Topology | Schedule
     x0: np.ndarray | None
@@ -189,10 +189,10 @@ class Job:
         run that is resumed.
         """
         topology = self.topology
-        if isinstance(topology, Adaptive):
+        if len(topology.choices) > 1:
             if choice is None and requested_rule(self.solver):
                 return None
-            topology = dict(topology.choices).get(choice.weights if choice else "", topology)
+            topology = topology.chosen(choice.weights if choice else "")
         if topology.n > 2000 or topology.period is None:
             return None
         return float(topology.spectral_gap())
@@ -368,9 +368,10 @@ def _prepared(experiment: Experiment, n: int) -> Prepared:
     )
 
 
-def _oracle(problem: Any, experiment: Experiment) -> Any:
-    """Return the problem itself, or an oracle of its noisy gradients."""
-    wanted, oracle = experiment.problem, problem
+def _oracle(problem: Any, experiment: Experiment) -> Oracle:
+    """Return the oracle of the exact, or of noisy, gradients of a problem."""
+    wanted = experiment.problem
+    oracle: Oracle = Bare(problem)
     if wanted.batch_size is not None:
         oracle = problems.MiniBatch(problem, wanted.batch_size)
     if wanted.variance_reduction is not None and wanted.batch_size is not None:

@@ -23,7 +23,7 @@ from .loading import load_problem
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 from .minimizer import minimizer
 from .neural import Neural
-from .oracles import Full, MiniBatch, Noisy, Oracle, Streams, Subgradient
+from .oracles import Full, MiniBatch, Noisy, Oracle, OracleLike, Streams, Subgradient
 from .registry import (
     build,
     dataset_names,
@@ -53,6 +53,7 @@ __all__ = [
     "Neural",
     "Noisy",
     "Oracle",
+    "OracleLike",
     "Problem",
     "Separable",
     "Simplex",

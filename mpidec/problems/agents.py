@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -40,30 +39,19 @@ def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
     return of_some
 
 
-def of_one(source: Any, agents: Sequence[int], seed: int) -> Callable[[int, Array, int], Array]:
+def of_one(gradients: Callable[..., Array]) -> Callable[[int, Array, int], Array]:
     """Return `gradient(i, x, k)`: the gradient of local agent i at `x`, shape (d,), for its own
-    step k.
-
-    Parameters
-    ----------
-    source : Problem or oracle
-    agents : sequence of int
-        Numbers of the local agents among all agents.
-    seed : int
-        Seed of the oracle's random numbers, which belong to (seed, agent, k).
+    step k; `gradients(X, k, agents=...)` returns those of some agents.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from mpidec.problems import LeastSquares
-    >>> of_one(LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]]), range(2), seed=0)(1, np.zeros(1), 0)
+    >>> from mpidec.problems import Full, LeastSquares
+    >>> oracle = Full(LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]]))
+    >>> of_one(oracle.gradients(range(2), seed=0))(1, np.zeros(1), 0)
     array([-3.])
     """
-    if hasattr(source, "start"):
-        gradient = by_agents(source.start(agents, seed), source.problem.m)
-        return lambda i, x, k: _like(gradient(x[None], k, agents=(i,))[0], x)
-    grad = by_agents(source.grad, source.m)
-    return lambda i, x, k: _like(grad(x[None], agents=(i,))[0], x)
+    return lambda i, x, k: _like(gradients(x[None], k, agents=(i,))[0], x)
 
 
 def _like(g: Array, x: Array) -> Array:

@@ -11,29 +11,18 @@ from numpy.typing import NDArray
 from .. import _validation as check
 from .._random import NOISE, SAMPLES, Streams as Streams
 from .._validation import Array
-from .._words import Described, describe
+from .._words import Described
 from .agents import by_agents
 from .base import LinearModel, Problem
+from .members import term_of
+from .terms import Term
 
 Gradient = Callable[..., Array]  # gradient(X, k), gradient(X, k, agents=[...])
 
 
-class Oracle(Protocol):
-    """The protocol of an oracle: ``start(agents, seed)`` returns ``gradient(X, k)``, the gradients
-    for step k.
-
-    For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents,
-    one row of `X` for each; without it, the gradients of all local agents are evaluated
-    (`mpidec.problems.agents`).
-
-    Gradients are taken to be random, unless the oracle has the attribute ``random = False``;
-    `step_size="auto"` asks for it.  Where only their noise at the minimizer vanishes
-    (`mpidec.problems.variance_reduction`), the attribute ``batches`` is an oracle that draws the
-    same curvatures.
-    """
-
-    def __repr__(self) -> str:
-        return describe(self)
+@runtime_checkable
+class OracleLike(Protocol):
+    """What an oracle of one's own has at least; the members of `Oracle` are optional."""
 
     @property
     def problem(self) -> Any:
@@ -45,7 +34,7 @@ class Oracle(Protocol):
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A started gradient that depends on earlier steps; checkpoints hold what it remembers."""
+    """A function of gradients that depends on earlier steps; checkpoints hold what it remembers."""
 
     def memory(self) -> dict[str, Array]:
         """What is remembered of the local agents, by name: arrays (m, ...); empty before the
@@ -56,18 +45,104 @@ class Remembering(Protocol):
         """Continue with what `memory` returned, perhaps on another number of ranks."""
 
 
-def remembering(gradient: Gradient, source: Gradient) -> Gradient:
-    """Return `gradient`, with the memory of the gradient `source` that it is made of.
+class Gradients:
+    """The gradients of an oracle that has started: ``gradients(X, k)`` those of all local agents
+    for step k, ``gradients(X, k, agents=[i, ...])`` those of some, one row of `X` for each.
+
+    Parameters
+    ----------
+    gradient : callable
+        ``gradient(X, k)``, perhaps with the argument `agents`.
+    m : int
+        Number of local agents.
+    source : Gradients, optional
+        The gradients that they are made of, whose memory they have.
 
     Examples
     --------
-    >>> isinstance(remembering(lambda X, k: X, lambda X, k: X), Remembering)
-    False
+    >>> gradients = Gradients(lambda X, k: X - k, m=3)
+    >>> gradients(np.ones((1, 1)), 5, agents=[2]), gradients.memory()
+    (array([[-4.]]), {})
     """
-    if isinstance(source, Remembering):
-        setattr(gradient, "memory", source.memory)  # noqa: B010  (of a function)
-        setattr(gradient, "recall", source.recall)  # noqa: B010
-    return gradient
+
+    def __init__(self, gradient: Gradient, m: int, source: Gradients | None = None) -> None:
+        self._gradient, self._some = gradient, by_agents(gradient, m)
+        own = gradient if isinstance(gradient, Remembering) else None
+        self._remembered = own if source is None else source.remembered
+
+    @property
+    def remembered(self) -> Remembering | None:
+        """What depends on earlier steps, if anything does."""
+        return self._remembered
+
+    def __call__(self, X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
+        return self._gradient(X, k) if agents is None else self._some(X, k, agents=agents)
+
+    def memory(self) -> dict[str, Array]:
+        """What is remembered of the local agents, by name: arrays (m, ...); empty before the
+        first step, and where nothing is remembered.
+        """
+        return {} if self.remembered is None else self.remembered.memory()
+
+    def recall(self, memory: Mapping[str, Array]) -> None:
+        """Continue with what `memory` returned, perhaps on another number of ranks."""
+        if self.remembered is not None:
+            self.remembered.recall(memory)
+
+
+class Oracle(Described):
+    """Base class of oracles: ``start(agents, seed)`` returns ``gradient(X, k)``, the gradients for
+    step k.
+
+    For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents,
+    one row of `X` for each; without it, the gradients of all local agents are evaluated
+    (`mpidec.problems.agents`).  If it has the methods ``memory()`` and ``recall(memory)``,
+    checkpoints hold what it remembers of earlier steps.
+
+    An oracle of one's own may be any object with ``problem`` and ``start``; what else it has of
+    these attributes, it states.
+
+    Attributes
+    ----------
+    problem : Problem
+        The problem that the gradients belong to.
+    random : bool
+        Whether the gradients are random, and remain so at the minimizer; True if an oracle of one's
+        own does not say otherwise.
+    smooth : bool
+        Whether they are gradients, not subgradients.
+    batches : oracle or None
+        Where only their noise at the minimizer vanishes (`mpidec.problems.variance_reduction`): an
+        oracle that draws the same curvatures, for `step_size="auto"`.
+    source : oracle or None
+        The oracle inside of it.
+    """
+
+    problem: Any
+    random: bool = True
+    smooth: bool = True
+    batches: OracleLike | None = None
+    source: Oracle | None = None
+
+    @property
+    def term(self) -> Term | None:
+        """The term of the problem that the gradients leave out, and the solver takes proximal
+        points of.
+        """
+        return term_of(self.problem)
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+        """Return ``gradient(X, k) -> G`` for the local `agents` (numbers among all agents)."""
+        raise NotImplementedError(f"{type(self).__name__} has no start(agents, seed)")
+
+    def gradients(self, agents: Sequence[int], seed: int) -> Gradients:
+        """The gradients that `start` returns, also of some agents, with their memory."""
+        gradient = self.start(agents, seed)
+        return gradient if isinstance(gradient, Gradients) else Gradients(gradient, self.problem.m)
+
+    def layers(self) -> list[object]:
+        """The oracles around the problem as they were given, the outermost one first."""
+        return [self, *([] if self.source is None else self.source.layers())]
 
 
 def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
@@ -77,7 +152,7 @@ def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
         check.integer(agent, "agent", least=0)
 
 
-class Full(Described):
+class Full(Oracle):
     r"""The exact gradient, :math:`g_i = \nabla f_i(x_i)`.
 
     Parameters
@@ -125,7 +200,7 @@ def check_samples(name: str, problem: object, remedy: str = "") -> None:
         )
 
 
-class MiniBatch(Described):
+class MiniBatch(Oracle):
     r"""The gradient on a random batch of the agent's own samples, drawn at each step without
     replacement.
 
@@ -241,7 +316,7 @@ class Draws:
         return self._problem.sample_grad(X, rows, weight, agents)
 
 
-class Noisy(Described):
+class Noisy(Oracle):
     r"""The gradient with additive Gaussian noise.
 
     .. math:: g_i = \nabla f_i(x_i) + \frac{\sigma}{\sqrt d}\, \xi_i^k, \qquad \xi_i^k \sim N(0, I_d), \qquad
@@ -268,64 +343,35 @@ class Noisy(Described):
     array([[-3.]])
     """
 
-    def __init__(self, source: Problem | Oracle, sigma: float) -> None:
-        given: Any = source
-        self.source: Oracle = given if hasattr(given, "start") else Full(given)
-        self.problem = self.source.problem
-        self.smooth = bool(getattr(given, "smooth", True))
-        self.includes_term = bool(getattr(given, "includes_term", False))
+    source: Oracle
+
+    def __init__(self, source: Problem | OracleLike, sigma: float) -> None:
+        self.source = inner = adapted(source)
+        self.problem, self.smooth = inner.problem, inner.smooth
         self.sigma = check.number(sigma, "sigma", least=0)
 
-    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+    @property
+    def term(self) -> Term | None:
+        """That of the source."""
+        return self.source.term
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradients:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
-        exact = self.source.start(agents, seed)
-        some = by_agents(exact, self.problem.m)
-        streams, numbers, everyone = (
-            Streams(check.integer(seed, "seed", least=0), NOISE),
-            agents,
-            range(self.problem.m),
-        )
+        exact = self.source.gradients(agents, seed)
+        streams = Streams(check.integer(seed, "seed", least=0), NOISE)
+        numbers, everyone = agents, range(self.problem.m)
         deviation = self.sigma / np.sqrt(self.problem.d)
 
         def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
             noise = np.empty(X.shape)
             for row, i in zip(noise, everyone if agents is None else agents):
                 streams.at(numbers[i], k).standard_normal(out=row)
-            return np.asarray(
-                (exact(X, k) if agents is None else some(X, k, agents=agents)) + deviation * noise
-            )
+            return np.asarray(exact(X, k, agents) + deviation * noise)
 
-        return remembering(gradient, exact)
+        return Gradients(gradient, self.problem.m, exact)
 
 
-def is_smooth(oracle: object) -> bool:
-    """Whether the answers of an oracle, or of a problem, are gradients, not subgradients."""
-    return bool(getattr(oracle, "smooth", True))
-
-
-def is_random(oracle: object) -> bool:
-    """Whether the gradients of an oracle are random, and remain so at the minimizer.
-
-    Examples
-    --------
-    >>> from mpidec.problems import LeastSquares, MiniBatch
-    >>> problem = LeastSquares(np.ones((1, 2, 1)), [[1, 2]])
-    >>> is_random(problem), is_random(Full(problem)), is_random(MiniBatch(problem, 1))
-    (False, False, True)
-    """
-    given = oracle.source if isinstance(oracle, Subgradient) else oracle
-    return hasattr(given, "start") and bool(getattr(given, "random", True))
-
-
-def is_reduced(oracle: object) -> bool:
-    """Whether the gradients of an oracle come from batches, with noise that vanishes at the
-    minimizer.
-    """
-    given = oracle.source if isinstance(oracle, Subgradient) else oracle
-    return hasattr(given, "batches") and not is_random(given)
-
-
-class Subgradient(Described):
+class Subgradient(Oracle):
     r"""The gradient plus a subgradient of the problem's term, for solvers without a proximal step.
 
     .. math:: g_i = \nabla s_i(x_i) + r'(x_i), \qquad r'(x) \in \partial r(x)
@@ -358,29 +404,72 @@ class Subgradient(Described):
     """
 
     smooth = False  # `step_size="auto"` has no linear model of it
-    includes_term = True  # so a solver that takes only gradients does not ignore the problem's term
+    term = None  # nothing is left to the solver
+    source: Oracle
 
-    def __init__(self, source: Problem | Oracle) -> None:
-        given: Any = source
-        self.source: Oracle = given if hasattr(given, "start") else Full(given)
-        self.problem = self.source.problem
-        term = getattr(self.problem, "term", None)
-        if term is None:
+    def __init__(self, source: Problem | OracleLike) -> None:
+        self.source = inner = adapted(source)
+        self.problem, self.random, self.batches = inner.problem, inner.random, inner.batches
+        if inner.term is None:
+            complete = term_of(self.problem) is not None
             raise ValueError(
-                f"{type(self.problem).__name__} has no term, so its gradient is complete: pass it "
-                "without Subgradient"
+                f"{type(source if complete else self.problem).__name__} "
+                f"{'includes its' if complete else 'has no'} term, so its gradient is complete: "
+                "pass it without Subgradient"
             )
-        self._subgradient = term.subgradient
+        self._subgradient = inner.term.subgradient
         self._subgradient(np.zeros((0, self.problem.d)))  # refuses constraints
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradients:
+        """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
+        smooth, subgradient = self.source.gradients(agents, seed), self._subgradient
+
+        def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
+            return np.asarray(smooth(X, k, agents) + subgradient(X))
+
+        return Gradients(gradient, self.problem.m, smooth)
+
+
+class Bare(Full):
+    """A problem that was given without an oracle."""
+
+    def layers(self) -> list[object]:
+        """None."""
+        return []
+
+
+class _Given(Oracle):
+    """An oracle that does not derive from `Oracle`, and what it does not state."""
+
+    def __init__(self, given: OracleLike) -> None:
+        self._given, self.problem = given, given.problem
+        stated = {name: getattr(given, name, None) for name in ("random", "smooth", "batches")}
+        vars(self).update({name: value for name, value in stated.items() if value is not None})
+        inner = getattr(given, "source", None)
+        self.source = adapted(inner) if isinstance(inner, OracleLike) else None
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
-        smooth, subgradient = self.source.start(agents, seed), self._subgradient
-        some = by_agents(smooth, self.problem.m)
+        return self._given.start(agents, seed)
 
-        def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
-            return np.asarray(
-                (smooth(X, k) if agents is None else some(X, k, agents=agents)) + subgradient(X)
-            )
+    def layers(self) -> list[object]:
+        """The oracles around the problem as they were given, the outermost one first."""
+        return [self._given, *super().layers()[1:]]
 
-        return remembering(gradient, smooth)
+
+def adapted(given: Problem | OracleLike) -> Oracle:
+    """An `Oracle` itself, or that of a problem or of an oracle which derives from no class of the
+    package.
+
+    Examples
+    --------
+    >>> from mpidec.problems import LeastSquares, MiniBatch
+    >>> problem = LeastSquares(np.ones((1, 2, 1)), [[1, 2]])
+    >>> adapted(problem).random, adapted(MiniBatch(problem, 1)).random
+    (False, True)
+    """
+    if isinstance(given, Bare):  # inside of another oracle
+        return Full(given.problem)
+    if isinstance(given, Oracle):
+        return given
+    return _Given(given) if isinstance(given, OracleLike) else Full(given)

@@ -15,15 +15,14 @@ import numpy as np
 from .. import _validation as check
 from .._random import SNAPSHOTS
 from .._validation import Array
-from .._words import Described
 from .agents import by_agents
 from .base import LinearModel
-from .oracles import Draws, Gradient, MiniBatch, Streams, check_samples
+from .oracles import Draws, Gradients, MiniBatch, Oracle, Streams, check_samples
 
 Agents = Sequence[int]
 
 
-class _Reduced(Described):
+class _Reduced(Oracle):
     """An oracle with variance reduction: a batch size, a number of steps, and what its gradients
     remember.
     """
@@ -35,16 +34,16 @@ class _Reduced(Described):
         self, problem: LinearModel, batch_size: int = 1, period: int | None = None
     ) -> None:
         check_samples(type(self).__name__, problem)
-        self.batches = MiniBatch(problem, batch_size)
-        self.problem, self.batch_size = problem, self.batches.batch_size
+        self.batches = batches = MiniBatch(problem, batch_size)
+        self.problem, self.batch_size = problem, batches.batch_size
         self.period = None if period is None else check.integer(period, "period")
 
-    def start(self, agents: Agents, seed: int) -> Gradient:
+    def start(self, agents: Agents, seed: int) -> Gradients:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         return self.remembered(self.problem, self.batch_size, self.period, agents, seed)
 
 
-class _Memory:
+class _Memory(Gradients):
     """The gradient of an oracle, and the rows of each local agent that it remembers.
 
     Agents are independent of each other: a call may ask for some of them only, as asynchronous runs
@@ -82,6 +81,11 @@ class _Memory:
         ):
             G[there] = compute(X[there], [i for i, chosen in zip(local, there) if chosen])
         return G
+
+    @property
+    def remembered(self) -> _Memory:
+        """Itself."""
+        return self
 
     def memory(self) -> dict[str, Array]:
         """What is remembered of the local agents, by name: arrays (m, ...); empty before the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ from ..comm.mixing import Network
 from ..comm.runtime.interrupts import interrupts
 from ..comm.runtime.mpi import MPI
 from ..driver.asynchronous import simulate
+from ..driver.asynchronous.result import AsyncResult
+from ..driver.result import Result
 from ..driver.solve import solve
 from .tables import Cell, OnLine, Table
 
@@ -66,7 +69,8 @@ def measured(
     ring = topology.ring(n)
     with ExitStack() as stack:
         if comm is None or comm.size == 1:
-            local, run = problem(n), simulate
+            local = problem(n)
+            run: Callable[..., Result | AsyncResult] = simulate
         else:
             net = stack.enter_context(Network(n, comm))
             local, run = problem(net.m), partial(solve, net=net)

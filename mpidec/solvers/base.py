@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import warnings
 from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
@@ -13,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
-from .._words import Described
+from .._words import Described, warn
 from ..protocols import Functions, Graph, Operator
 from . import former
 from .needs import Choice, Needs, Within
-from .step_schedules import WORDS, StepSize, parsed
+from .step_schedules import WORDS, StepSchedule, StepSize, parsed
 
 S = TypeVar("S", bound="Solver")
 T = TypeVar("T")
@@ -194,9 +193,11 @@ class Solver(Described):
                 f"{name_of(self)} needs a symmetric W, that of the {topology.name} topology is "
                 f"not; {REMEDIES['symmetric']}"
             )
-        step = getattr(self, "step_size", None)
-        if getattr(step, "start", step) != "auto" and (cause := self.unstable(topology)):
-            warnings.warn(cause, RuntimeWarning, stacklevel=3)
+        step = step_size_of(self)
+        if (step.start if isinstance(step, StepSchedule) else step) != "auto" and (
+            cause := self.unstable(topology)
+        ):
+            warn(cause)
 
     def bias_on(self, topology: Graph) -> Bias:
         """The bias on a topology, with exact gradients and without codecs, losses and noise."""
@@ -283,10 +284,17 @@ def name_of(solver: object) -> str:
     return type(solver).__name__
 
 
+def step_size_of(solver: Solver) -> Any:
+    """The step size of a solver: a number, a text, an array or a function of k; None of one that
+    has none.
+    """
+    return getattr(solver, "step_size", None)
+
+
 def check_dataclass(solver: object) -> None:
     """Raise TypeError if a solver, or its class, is no dataclass."""
     if not dataclasses.is_dataclass(solver):
-        name = getattr(solver, "__name__", None) or name_of(solver)
+        name = solver.__name__ if isinstance(solver, type) else name_of(solver)
         raise TypeError(
             f"{name} is no dataclass: write @dataclasses.dataclass(frozen=True) above class "
             f"{name}, and its parameters with their "

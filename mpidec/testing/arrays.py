@@ -10,7 +10,7 @@ import numpy as np
 from ..comm.mixing.network import Network
 from ..driver.solve import solve
 from ..protocols import Operator
-from ..solvers.base import Solver, at_step, with_step_size
+from ..solvers.base import Solver, at_step, step_size_of, with_step_size
 from .case import SMALL, alone, costs, graph_of, problem, require, with_number
 from .linear import Quadratics, run
 
@@ -227,7 +227,7 @@ def _states(
     graph = graph_of(solver)
     n = graph.n
     method = with_number(solver)
-    if getattr(method, "step_size", None) and isinstance(method.step_size, float):
+    if isinstance(step_size_of(method), float) and method.step_size:
         method = with_step_size(method, np.float64(method.step_size))  # NumPy's scalar, too
     f = costs(n)
     f = Quadratics(convert(f.h.astype(kind)), convert(f.c.astype(kind)))

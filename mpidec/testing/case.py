@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from typing import cast
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ..driver.result import Result
 from ..driver.solve import solve
 from ..exceptions import ContractError
 from ..problems import LeastSquares, Term
-from ..solvers.base import Solver, check_dataclass, with_step_size
+from ..solvers.base import Solver, check_dataclass, step_size_of, with_step_size
 from ..topology import Schedule, Topology, cycle, from_weights, push_pull
 from .linear import Quadratics
 
@@ -144,7 +145,7 @@ def alone(n: int) -> Network:
 
 def searches(solver: Solver) -> bool:
     """Whether the step size is "auto" or "safe"."""
-    return isinstance(getattr(solver, "step_size", None), str)
+    return isinstance(step_size_of(solver), str)
 
 
 def with_number(solver: Solver, size: float = SMALL) -> Solver:
@@ -160,4 +161,5 @@ def solved(solver: Solver) -> tuple[Result, Quadratics]:
     with alone(graph.n) as net, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stop = {"error_max": 1e-11}
-        return solve(problem(f), solver, graph, steps=3000, net=net, every=2, stop=stop), f
+        result = solve(problem(f), solver, graph, steps=3000, net=net, every=2, stop=stop)
+        return cast("Result", result), f

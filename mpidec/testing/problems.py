@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..driver.answers import term_of
-from ..driver.arguments import problem_of
 from ..problems.differences import mismatch
+from ..problems.members import prox_of, smoothness_of, solution_of, term_of
+from ..problems.oracles import Oracle, OracleLike, adapted
 from .case import check_all, require
 
 if TYPE_CHECKING:
-    from ..problems import Oracle, Problem
+    from ..problems import Problem
 
 POINTS = 3
 SEED = 0
@@ -155,9 +155,12 @@ def smoothness(problem: Problem) -> None:
     distance.
     """
     try:
-        L = np.asarray(getattr(problem, "smoothness"), float)  # noqa: B009  (optional)
-    except (AttributeError, ValueError):
+        stated = smoothness_of(problem)
+    except ValueError:
         return
+    if stated is None:
+        return
+    L = np.asarray(stated, float)
     require(
         L.shape == (problem.m,) and (L >= 0).all(),
         problem,
@@ -192,9 +195,9 @@ def minimizer(problem: Problem) -> None:
     their term.
     """
     found = {"x_star": problem.x_star}
-    if callable(solve := getattr(problem, "solution", None)):
+    if solve := solution_of(problem):
         found["solution()"] = solve()
-    term = getattr(problem, "term", None)
+    term = term_of(problem)
     zero = np.zeros((problem.m, problem.d))
     for name, x in found.items():
         if x is None:
@@ -226,9 +229,10 @@ def prox(problem: Problem) -> None:
     r"""`prox(V, t)`, where there is one, minimizes :math:`f_i(x) + \|x - v_i\|^2 / (2 t)`, with
     a number t or one per agent.
     """
-    if not callable(point := getattr(problem, "prox", None)):
+    point = prox_of(problem)
+    if point is None:
         return
-    V, term = _points(problem)[0], getattr(problem, "term", None)
+    V, term = _points(problem)[0], term_of(problem)
     for t in (0.3, np.linspace(0.1, 2.0, problem.m)):
         X = point(V.copy(), t)
         sizes = np.broadcast_to(t, (problem.m,))[:, None]
@@ -272,7 +276,7 @@ def draws(oracle: Oracle) -> None:
             f"gradient(X, k) has the shape {G.shape}, expected {X.shape}, in a new array",
             "one row per local agent",
         )
-    if getattr(oracle, "includes_term", False):  # a subgradient, which a kink leaves open
+    if not oracle.smooth:  # a subgradient, which a kink leaves open
         return
     drawn = oracle.start(agents, SEED)
     found = np.array([drawn(X, k) for k in range(DRAWS)])
@@ -303,7 +307,7 @@ PROPERTIES: dict[str, Callable[[Problem], None]] = {
 }
 
 
-def properties(problem: Problem | Oracle) -> dict[str, Callable[[], None]]:
+def properties(problem: Problem | OracleLike) -> dict[str, Callable[[], None]]:
     """The checks of the properties that a problem, or an oracle and the problem in it, must have,
     by name.
 
@@ -313,19 +317,16 @@ def properties(problem: Problem | Oracle) -> dict[str, Callable[[], None]]:
     >>> list(properties(mpidec.problems.LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]])))
     ['shapes', 'differences', 'rows', 'subsets', 'in_place', 'smoothness', 'minimizer', 'prox']
     """
-    behind = problem_of(problem)
-    if behind is None:
-        raise TypeError(
-            f"problem is a {type(problem).__name__}, expected a problem or an oracle of one"
-        )
-    checks = {name: partial(check, behind) for name, check in PROPERTIES.items()}
-    if behind is not problem:
-        oracle: Oracle = problem  # type: ignore[assignment]
-        return {**checks, "draws": partial(draws, oracle)}
-    return {**checks}
+    if problem is None:
+        raise TypeError("problem is None, expected a problem or an oracle of one")
+    oracle = adapted(problem)
+    checks = {name: partial(check, oracle.problem) for name, check in PROPERTIES.items()}
+    if oracle.problem is problem:
+        return {**checks}
+    return {**checks, "draws": partial(draws, oracle)}
 
 
-def check_problem(problem: Problem | Oracle) -> None:
+def check_problem(problem: Problem | OracleLike) -> None:
     """Check all properties that a problem must have, and those of the gradients of an oracle.
 
     Parameters
@@ -363,7 +364,7 @@ class ProblemContract:
     >>> TestSquares().test_minimizer()
     """
 
-    problem: ClassVar[Problem | Oracle]
+    problem: ClassVar[Problem | OracleLike]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -6,7 +6,7 @@ import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ EXPECTED = 'expected a name such as "ring", a topology such as mpidec.topology.r
 UNNAMED = "from_networkx", "from_weights"
 
 
+@runtime_checkable
 class Graph(Protocol):
     """A networkx graph."""
 
@@ -37,6 +38,7 @@ class Graph(Protocol):
         """The number of agents."""
 
 
+@runtime_checkable
 class Matrix(Protocol):
     """A matrix, also a sparse one."""
 
@@ -58,11 +60,7 @@ def fits(thing: object) -> str | None:
     >>> fits(lambda n: None), fits(3)
     (None, 'an object of type int, expected a function of the number of agents n that returns a topology, a graph or a matrix')
     """
-    if (
-        isinstance(thing, (Topology, Schedule))
-        or hasattr(thing, "adj")
-        or (hasattr(thing, "shape") and not inspect.isclass(thing))
-    ):
+    if isinstance(thing, (Topology, Schedule)) or is_networkx(thing) or is_matrix(thing):
         return None
     if not inspect.isroutine(thing):
         solver = hasattr(thing, "init") and hasattr(thing, "step")
@@ -117,7 +115,7 @@ def built(topology: object, n: int) -> object:
     make: Any = TOPOLOGIES.find(topology) if isinstance(topology, str) else topology
     if not inspect.isroutine(make):
         return make
-    name = getattr(make, "__name__", "the function")
+    name = make.__name__
     if required := required_parameters(make)[1:]:
         raise TypeError(
             f"topology {name} needs {' and '.join(required)}, too: call it, {name}({n}, "
@@ -162,7 +160,7 @@ def converted(made: object, weights: WeightsLike | None = None) -> Topology | Sc
         )
     if isinstance(made, (Topology, Schedule)):
         return made
-    if hasattr(made, "shape") or isinstance(made, (list, tuple)):
+    if is_matrix(made) or isinstance(made, (list, tuple)):
         return from_weights(made)
     remedy = EXPECTED
     if isinstance(made, numbers.Integral) and not isinstance(made, bool):
@@ -181,7 +179,11 @@ def named(graph: Topology | Schedule, topology: object) -> Topology | Schedule:
     >>> named(converted(pair(2)), pair).name, named(converted(pair(2)), "graphs.py:pair").name
     ('pair', 'pair')
     """
-    text = topology if isinstance(topology, str) else getattr(topology, "__name__", "")
+    text = (
+        topology.__name__
+        if inspect.isroutine(topology)
+        else str(topology) * isinstance(topology, str)
+    )
     name = text.rpartition(":")[2]
     unnamed = isinstance(graph, Topology) and graph.name in UNNAMED and name.isidentifier()
     return replace(graph, name=name) if unnamed else graph  # type: ignore[type-var]
@@ -195,7 +197,18 @@ def is_networkx(thing: object) -> TypeGuard[Graph]:
     >>> is_networkx(3)
     False
     """
-    return hasattr(thing, "adj") and hasattr(thing, "number_of_nodes")
+    return isinstance(thing, Graph) and not isinstance(thing, type)
+
+
+def is_matrix(thing: object) -> TypeGuard[Matrix]:
+    """Whether it is an array, also a sparse one.
+
+    Examples
+    --------
+    >>> is_matrix(np.eye(2)), is_matrix([[1.0]])
+    (True, False)
+    """
+    return isinstance(thing, Matrix) and not isinstance(thing, type)
 
 
 def what_is(thing: object) -> str:
@@ -213,9 +226,9 @@ def what_is(thing: object) -> str:
     if isinstance(thing, (bool, int, float, np.number)):
         return f"the number {thing}"
     if inspect.isroutine(thing):
-        return f"the function {getattr(thing, '__name__', '')}"
+        return f"the function {thing.__name__}"
     if isinstance(thing, np.ndarray):
         return f"an array of shape {thing.shape}"
-    if hasattr(thing, "spectral_gap"):
-        return f"the topology {getattr(thing, 'name', '')}"
+    if isinstance(thing, (Topology, Schedule)):
+        return f"the topology {thing.name}"
     return f"a {type(thing).__name__}"

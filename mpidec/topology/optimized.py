@@ -29,11 +29,16 @@ class Adaptive(Topology):
 
     Parameters
     ----------
-    choices : tuple of (str, Topology)
+    weighted : tuple of (str, Topology)
         Names of weights, and the graph with each of them; the first one is this topology.
     """
 
-    choices: tuple[tuple[str, Topology], ...]
+    weighted: tuple[tuple[str, Topology], ...]
+
+    @property
+    def choices(self) -> tuple[tuple[str, Topology], ...]:
+        """The graph with each of several weights."""
+        return self.weighted
 
 
 def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology]) -> Topology:

@@ -38,6 +38,15 @@ class Schedule(ABC):
         """Return the topology of step k."""
 
     @property
+    def choices(self) -> tuple[tuple[str, Schedule], ...]:
+        """Itself: there are no other weights to choose."""
+        return (("", self),)
+
+    def chosen(self, weights: str) -> Schedule:
+        """Itself."""
+        return self
+
+    @property
     def is_tree(self) -> bool:
         """Whether there is one graph, and it is undirected and connected with n - 1 edges."""
         return self.period == 1 and self.at(0).is_tree

@@ -131,6 +131,17 @@ class Topology:
         """Return the agents that agent i receives from or sends to, ascending, without i."""
         return np.union1d(self.in_neighbors(i), self.out_neighbors(i))
 
+    @property
+    def choices(self) -> tuple[tuple[str, Topology], ...]:
+        """The graph with each of the weights among which a search for a step size chooses, by
+        their names: several with `weights="auto"`, else itself alone.
+        """
+        return (("", self),)
+
+    def chosen(self, weights: str) -> Topology:
+        """The one of the `choices` with this name, or else itself."""
+        return dict(self.choices).get(weights, self)
+
     def at(self, k: int) -> Topology:
         """Return this topology for any step k, as a schedule would."""
         return self

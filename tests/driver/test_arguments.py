@@ -13,6 +13,7 @@ from scipy import sparse
 
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
+from mpidec.driver.arguments import as_oracle
 
 pytestmark = pytest.mark.serial
 
@@ -606,3 +607,24 @@ def test_a_result_and_a_run_print_in_one_short_line(tmp_path):
         assert "records: 2" in repr(thing) and "array" not in repr(thing) and "\n" not in str(thing)
     assert len(repr(result)) < 250 and "step size 0.02" in repr(result) and "(4, 3)" in repr(result)
     assert len(repr(run)) < 400 + len(str(tmp_path))
+
+
+def test_a_warning_of_a_run_points_to_the_line_that_calls_it():
+    with pytest.warns(RuntimeWarning, match="all without communication") as caught:
+        mpidec.solve(problem(), S.LocalDGD(0.01, local_steps=9), "ring", steps=3)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_an_oracle_of_ones_own_states_what_it_is():
+    """What it leaves out is that of `Oracle`; the driver sees it through one adapter."""
+    exact = type("Exact", (), {"problem": problem(), "random": False, "start": lambda *_: None})()
+    drawn = type("Drawn", (), {"problem": problem(), "start": lambda *_: None})()
+    found = [as_oracle(one) for one in (exact, drawn, problem(), None)]
+    assert [one and (one.random, one.smooth, one.batches) for one in found] == [
+        (False, True, None),
+        (True, True, None),
+        (False, True, None),
+        None,
+    ]
+    assert [one.layers() for one in found[:3]] == [[exact], [drawn], []]
+    assert as_oracle(found[0]) is found[0]

@@ -10,6 +10,7 @@ import pytest
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
 from mpidec.exceptions import ResumeError
+from mpidec.problems.oracles import adapted
 
 N, P_, D, B = 7, 9, 3, 2
 ORACLES = {
@@ -237,27 +238,31 @@ SOURCES = {
 @pytest.mark.serial
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_wrapped_oracle_is_that_oracle_and_what_is_added(name):
-    """Its problem, whether it is smooth and includes the term, its gradients and its memory."""
+    """Its problem, what it says of its gradients, these and their memory; the term is added once."""
     problem, X = with_l1(SimpleNamespace(lo=0, hi=N)), rows(made(), 3)
     source = SOURCES[name](problem)
-    noisy, sub = P.Noisy(source, 0.0), P.Subgradient(source)
-    assert noisy.problem is problem and sub.problem is problem
-    for attribute, default in ("smooth", True), ("includes_term", False):
-        assert getattr(noisy, attribute) == getattr(source, attribute, default), attribute
-    assert (sub.smooth, sub.includes_term) == (False, True)
-    own = source if hasattr(source, "start") else P.Full(source)
-    one, same, more = (oracle.start(range(N), 5) for oracle in (own, noisy, sub))
+    own = adapted(source)
+    noisy = P.Noisy(source, 0.0)
+    assert noisy.problem is problem and noisy.random
+    assert (noisy.smooth, noisy.term) == (own.smooth, own.term)
+    if own.term is None:
+        with pytest.raises(ValueError, match="Subgradient includes its term, so its gradient is"):
+            P.Subgradient(source)
+        return
+    sub = P.Subgradient(source)
+    assert sub.problem is problem and (sub.smooth, sub.term) == (False, None)
+    assert (sub.random, sub.batches) == (own.random, own.batches)
+    one, same, more = (oracle.gradients(range(N), 5) for oracle in (own, noisy, sub))
     for k, x in enumerate(X):
         g = one(x, k)
         np.testing.assert_array_equal(same(x, k), g)
         np.testing.assert_array_equal(more(x, k), g + problem.term.subgradient(x))
-    assert hasattr(one, "memory") == hasattr(same, "memory") == hasattr(more, "memory")
-    if hasattr(one, "memory"):
-        for other in (same, more):
-            memory = other.memory()
-            assert {*memory} == {*one.memory()}
-            other.recall(one.memory())
-            np.testing.assert_array_equal(same(X[0], 7), one(X[0], 7))
+    assert bool(one.memory()) == (name in ORACLES)
+    for other in (same, more):
+        memory = other.memory()
+        assert {*memory} == {*one.memory()}
+        other.recall(one.memory())
+        np.testing.assert_array_equal(same(X[0], 7), one(X[0], 7))
 
 
 @pytest.mark.serial

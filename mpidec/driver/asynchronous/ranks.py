@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ..._words import warn
 from ...comm.mixing.network import Network
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.interrupts import interrupts
@@ -68,8 +68,8 @@ def run(plan: Plan) -> AsyncResult:
     if net.rank == 0:
         warn_of_losses(solver, plan.drop)
         _warn_of_sleepers(net, plan.straggler)
-    record, problem = plan.record, plan.problem
-    if problem is None or requested_rule(solver) is None:
+    record = plan.record
+    if plan.oracle is None or requested_rule(solver) is None:
         return _attempt(plan, faults, solver)
     if record is not None and record.resume:
         return _attempt(plan, faults, with_size(solver, _recorded_step_size(plan, solver)))
@@ -77,7 +77,7 @@ def run(plan: Plan) -> AsyncResult:
     events = Events.of_ranks(solver, topology, paused, plan.delay, plan.drop, plan.seed)
     search = AsyncSearch(
         net,
-        problem,
+        plan.oracle.problem,
         plan.oracle,
         solver=solver,
         topology=topology,
@@ -214,8 +214,10 @@ class _Run:
         self.termination = Termination(slots, net.rank, net.size, goal)
         self.gradient = (
             None
-            if problem is None
-            else FiniteGradient(self._traced(of_one(plan.oracle, net.agents, plan.seed)), net.lo)
+            if plan.oracle is None
+            else FiniteGradient(
+                self._traced(of_one(plan.oracle.gradients(net.agents, plan.seed))), net.lo
+            )
         )
         common = (agents, slots, self.gradient, self.termination, faults)
         self.runner: Runner = (
@@ -449,11 +451,9 @@ def _warn_of_sleepers(net: Network, straggler: Mapping[int, float] | None) -> No
         lo, hi = net.partition.bounds(rank)
         longest = max(range(lo, hi), key=lambda i: seconds.get(i, 0.0), default=lo)
         if len({seconds.get(i, 0.0) for i in range(lo, hi)}) > 1:
-            warnings.warn(
+            warn(
                 f"straggler: the {hi - lo} agents of rank {rank} take turns, and agent {longest} "
                 "delays the others when "
-                f"it sleeps: give it a rank of its own (mpirun -n {net.n}), or simulate the run",
-                RuntimeWarning,
-                stacklevel=4,
+                f"it sleeps: give it a rank of its own (mpirun -n {net.n}), or simulate the run"
             )
             return

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ...comm.runtime.agreement import on_all_ranks
+from ...problems.members import smoothness_of
 from ...protocols import Reductions
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ...solvers.base import with_step_size
@@ -128,7 +129,7 @@ class AsyncSearch(ModelSearch):
         self,
         net: Reductions,
         problem: Problem,
-        oracle: Problem | Oracle | None,
+        oracle: Oracle,
         solver: PairwiseSolver | PushSolver,
         topology: Topology,
         events: Events,
@@ -264,7 +265,7 @@ def safe_size(problem: Problem, solver: PairwiseSolver | PushSolver, net: Reduct
     ValueError
         It states none.
     """
-    stated = getattr(problem, "smoothness", None) if net.m else np.zeros(0)
+    stated = smoothness_of(problem) if net.m else np.zeros(0)
     if stated is None:
         raise ValueError(
             f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could "

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._validation import integer, number
+from ..._words import warn
 from ...comm.mixing.network import Network
 from ...comm.runtime.collectives import Collectives
 from ...comm.runtime.interrupts import interrupts
@@ -31,11 +31,11 @@ from ..arguments import (
     as_record,
     as_solver,
     as_topology,
-    check_arguments,
     check_callbacks,
+    check_hosted,
+    explained,
     infer_agents,
     initial_rows,
-    problem_of,
 )
 from ..attempts import attempts
 from ..diagnosis import Diagnosis
@@ -64,12 +64,13 @@ from .result import SIMULATED, AsyncResult, LocalAgents, collected, histogram
 from .search import AsyncSearch
 
 if TYPE_CHECKING:
-    from ...problems import Oracle
+    from ...problems.oracles import Oracle, OracleLike
     from ..arguments import TopologyLike
 
 
+@explained
 def simulate(
-    problem: Problem | Oracle | None,
+    problem: Problem | OracleLike | None,
     solver: Solver | type[Solver] | str,
     topology: TopologyLike,
     *,
@@ -84,7 +85,6 @@ def simulate(
     stop: Stop | None = None,
     record: str | os.PathLike[str] | Record | None = None,
     progress: Callable[[int, int, Mapping[str, float]], None] | None = None,
-    **unknown: NoReturn,
 ) -> AsyncResult:
     r"""Run an asynchronous method on a queue of events, in this process; the result is a function
     of the arguments.
@@ -161,19 +161,20 @@ def simulate(
     >>> result.x.round(9).tolist(), str(result.outcome), bool(result.counts[0] < result.counts[1] / 3)
     ([2.0], 'completed', True)
     """
-    check_arguments(unknown, simulate)
     if (steps is None) == (events is None):
         raise ValueError(
             f"{'neither steps nor events is' if steps is None else 'both steps and events are'} "
             "given, expected one "
             "of them: steps=100, or events=, a table"
         )
-    oracle, functions = as_oracle(problem), problem_of(problem)
+    oracle = as_oracle(problem)
+    functions = None if oracle is None else oracle.problem
     n = infer_agents(problem, topology, x0)
-    method = as_asynchronous(as_solver(solver, problem))
+    method = as_asynchronous(as_solver(solver, oracle))
     graph = as_topology(topology, n, solver=method)
     seed = integer(seed, "seed", least=0)
     net = SerialNetwork(n)
+    check_hosted(oracle, net)
     X = initial_rows(x0, functions, net)
     check_callbacks(functions, X)
     method.check(graph)
@@ -239,13 +240,13 @@ def simulate(
         drop=drop,
     )
     with threadpool_limits(1, user_api="blas"):
-        if functions is None or requested_rule(method) is None:
+        if oracle is None or requested_rule(method) is None:
             return simulation(method)
         tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
         total = round(end / happening.unit)
         search = AsyncSearch(
             net,
-            functions,
+            oracle.problem,
             oracle,
             solver=method,
             topology=static,
@@ -272,7 +273,7 @@ class _Simulation:
 
     net: SerialNetwork
     functions: Problem | None
-    oracle: Problem | Oracle | None
+    oracle: Oracle | None
     graph: Topology | Schedule
     happening: Events
     X0: np.ndarray
@@ -296,7 +297,8 @@ class _Simulation:
         """
         net, n, happening, end = self.net, self.net.n, self.happening, self.end
         functions, saved, target, unit = self.functions, self.saved, self.target, happening.unit
-        gradient = None if functions is None else of_one(self.oracle, range(n), self.seed)
+        oracle = self.oracle
+        gradient = None if oracle is None else of_one(oracle.gradients(range(n), self.seed))
         agents = LocalAgents.of(method, self.graph.at(0), self.X0, range(n))
         X = agents.stacks["x"]
         simulator = happening.simulator(method, agents, gradient)
@@ -448,7 +450,7 @@ def lost_mass(solver: PairwiseSolver | PushSolver, drop: float) -> str:
 def warn_of_losses(solver: PairwiseSolver | PushSolver, drop: float) -> None:
     """Warn if lost messages are lost mass."""
     if told := lost_mass(solver, drop):
-        warnings.warn(told, RuntimeWarning, stacklevel=3)
+        warn(told)
 
 
 def prepared(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...comm.runtime.agreement import on_all_ranks
+from ...problems.members import x_star_of
 from ...protocols import Reductions
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ def minimizer(
     evaluations if the functions look quadratic between these.
     """
     failed = False  # on all ranks
-    known = getattr(problem, "x_star", None)
+    known = x_star_of(problem)
     if known is not None:
-        return np.asarray(known, float).reshape(-1), 0
+        return known, 0
 
     def evaluate(x: np.ndarray) -> np.ndarray:
         nonlocal failed
@@ -147,9 +148,9 @@ def composite_minimizer(
 
     As `minimizer`: the point, and the number of gradients.  Every rank takes the same steps.
     """
-    known = getattr(problem, "x_star", None)
+    known = x_star_of(problem)
     if known is not None:
-        return np.asarray(known, float).reshape(-1), 0
+        return known, 0
 
     def gradient(x: np.ndarray) -> np.ndarray:
         at = np.tile(x, (net.m, 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
@@ -13,17 +12,18 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
+from ..._words import warn
 from ...comm.mixing.mixer import Mixer
 from ...comm.mixing.network import Network
 from ...comm.mixing.operator import Kept, Operator, StepOperator
 from ...comm.runtime.agreement import meet, on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...exceptions import Unstable as Unstable
+from ...problems.members import smoothness_of, x_star_of
 from ...protocols import Reductions
 from ...solvers.base import Solver, name_of
 from ...solvers.step_schedules import StepSchedule
-from ...topology.optimized import Adaptive
-from ..answers import Answers, term_of
+from ..answers import Answers
 from .choice import Choice, requested_rule, with_size
 from .guard import LEFT, Guard
 from .linear import Linearization, LinearModel, dimensions, evaluations, linear_model
@@ -127,7 +127,7 @@ class ModelSearch(ABC):
         self,
         net: Reductions,
         problem: Problem,
-        oracle: Problem | Oracle | None,
+        oracle: Oracle,
         solver: Solver,
         X0: np.ndarray,
         *,
@@ -141,19 +141,15 @@ class ModelSearch(ABC):
         single = X0.dtype == np.float32
         self._steps, self._tol = steps, TOLERANCE if single else min(tol, TOLERANCE)
         self._floor = f"float32 does not reach {tol:.0e}" if single and tol < TOLERANCE else ""
-        self._noisy = (
-            oracle is not None and hasattr(oracle, "start") and getattr(oracle, "random", True)
-        )
+        self._noisy = oracle.random
         self._gradient = None
-        batches: Oracle | None = getattr(oracle, "batches", None)  # variance reduction
-        if self._noisy:
-            batches = cast("Oracle", oracle)
+        batches = oracle if oracle.random else oracle.batches  # of variance reduction
         if batches is not None:
             self._gradient = batches.start(range(net.lo, net.hi), seed)
         self.reduced = self._gradient is not None and not self._noisy
         self._implicit = solver.needs.argmin
-        self._term = term_of(oracle) if solver.needs.term else None
-        self._smooth = bool(getattr(oracle, "smooth", True))
+        self._term = oracle.term if solver.needs.term else None
+        self._smooth = oracle.smooth
         self._varying = isinstance(solver.step_size, StepSchedule)
         self._exact = bool(solver.exact) and not self._noisy and not self._varying
         self._model: LinearModel | None = None  # on rank 0
@@ -173,11 +169,9 @@ class ModelSearch(ABC):
             if choice is None:
                 why = self._reason(refused)
                 if net.rank == 0:
-                    warnings.warn(
+                    warn(
                         f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step '
-                        "size",
-                        RuntimeWarning,
-                        stacklevel=4,
+                        "size"
                     )
         if choice is None:
             choice = self._bound(gradients, why)
@@ -340,7 +334,7 @@ class ModelSearch(ABC):
         collective.
         """
         net, spent = self._reductions, 1
-        known = getattr(self._problem, "x_star", None) is not None
+        known = x_star_of(self._problem) is not None
         if small and not known and not of.on_face:
             model, x, count = linear_model(of, x0, quadratic=True)
             spent += count
@@ -381,7 +375,7 @@ class Search(ModelSearch):
         self,
         net: Network,
         problem: Problem,
-        oracle: Problem | Oracle,
+        oracle: Oracle,
         solver: Solver,
         topology: Topology | Schedule,
         mixer: Operator[StepOperator],
@@ -479,10 +473,10 @@ class Search(ModelSearch):
         with its graph.
         """
         graph = self.topology
-        if not isinstance(graph, Adaptive):
+        if len(graph.choices) == 1:
             return self._on_root(lambda base: self._raced(base, gradients))
         best: Choice | None = None
-        chosen: Topology = graph
+        chosen = graph
         for weights, self.topology in graph.choices:
             if best is None or self._bears(self.topology):
                 choice = self._on_root(lambda base: self._raced(base, gradients))
@@ -491,7 +485,7 @@ class Search(ModelSearch):
         self.topology = chosen
         return best
 
-    def _bears(self, topology: Topology) -> bool:
+    def _bears(self, topology: Topology | Schedule) -> bool:
         try:
             self._solver.check(topology)
         except ValueError:
@@ -786,7 +780,7 @@ class Search(ModelSearch):
         net = self._net
         gradient: Callable[[np.ndarray, int], np.ndarray] = lambda X, k: self._grad(X)
         if self.reduced:
-            drawn = cast("Oracle", self._oracle).start(range(net.lo, net.hi), self._seed)
+            drawn = self._oracle.gradients(range(net.lo, net.hi), self._seed)
             gradient = lambda X, k: together(net, lambda: drawn(X, k), X)
         answers = Answers(self._problem, self._term, gradient)
         with closing(self._net.mixer(self.topology)) as base:
@@ -838,14 +832,12 @@ class Search(ModelSearch):
                 left[-1] <= self._tol or progress(stack, model, 2 * CODEC_STEPS) <= CODEC_STILL
             ):
                 return smaller * size, False
-        warnings.warn(
+        warn(
             f'step_size="auto": with this codec, {name_of(self._solver)} leaves {min(left):.2g} of '
             "the first error after "
             f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set "
             "gamma, or take another "
-            "codec or solver",
-            RuntimeWarning,
-            stacklevel=5,
+            "codec or solver"
         )
         return size, True
 
@@ -855,7 +847,7 @@ class Search(ModelSearch):
         """
         largest, error = -1.0, None
         try:
-            largest = float(np.max(getattr(self._problem, "smoothness"), initial=0.0))  # noqa: B009  (optional)
+            largest = float(np.max(smoothness_of(self._problem), initial=0.0))  # type: ignore[arg-type]
         except (AttributeError, ValueError) as caught:
             error = ValueError(f'step_size="safe": {caught}')
         if self.point is None:

@@ -1,0 +1,66 @@
+"""The optional members of a problem, which one of the user's own may leave out."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._validation import Array
+from .terms import Term
+
+
+def term_of(problem: object) -> Term | None:
+    """The nonsmooth part of every function, whose gradient `grad` leaves out."""
+    term: Term | None = getattr(problem, "term", None)
+    return term
+
+
+def x_star_of(problem: object) -> Array | None:
+    """The minimizer of the average of all agents' functions, (d,), if it is known."""
+    known = getattr(problem, "x_star", None)
+    return None if known is None else np.asarray(known, float).reshape(-1)
+
+
+def smoothness_of(problem: object) -> Array | None:
+    """The smoothness constants of the local agents, (m,).
+
+    Raises
+    ------
+    ValueError
+        If the problem has none for its parameters.
+    """
+    constants: Array | None = getattr(problem, "smoothness", None)
+    return constants
+
+
+def prox_of(problem: object) -> Callable[..., Array] | None:
+    """The proximal points of the functions: ``prox(V, t)``, perhaps with the argument `start`."""
+    prox: Callable[..., Array] | None = getattr(problem, "prox", None)
+    return prox
+
+
+def solution_of(problem: object) -> Callable[[], Array] | None:
+    """The method that computes the minimizer of the local functions."""
+    solution: Callable[[], Array] | None = getattr(problem, "solution", None)
+    return solution
+
+
+def agents_of(problem: object) -> int | None:
+    """The number of all agents, if the problem knows it."""
+    n = getattr(problem, "n", None)
+    return int(n) if isinstance(n, numbers.Integral) else None
+
+
+def dtype_of(problem: object, x0: object) -> np.dtype[Any]:
+    """The dtype of iterates: that of the data of a problem, or else of `x0`, if it is float32."""
+    dtype = getattr(problem, "dtype", getattr(x0, "dtype", None))  # of Neural, a torch.dtype
+    single = isinstance(dtype, np.dtype) and dtype == np.float32
+    return np.dtype(np.float32 if single else np.float64)
+
+
+def is_checked(problem: object) -> bool:
+    """Whether `grad` is to be compared with differences of `value` before a run."""
+    return getattr(problem, "check", True) is not False
