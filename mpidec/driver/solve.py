@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
+from ..comm.runtime.launch import end_as_interrupted
 from ..exceptions import Interrupted, ResumeError
 from ..record.recorder import Record
 from ..solvers.asynchronous import Asynchronous
@@ -254,6 +255,7 @@ def solve(
         )
         result: Result | AsyncResult = run_on_ranks(plan) if apart else attempted(plan, once)
     if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed
+        end_as_interrupted()
         raise Interrupted(result, saved)
     return result
 

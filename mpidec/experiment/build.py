@@ -254,6 +254,9 @@ def build(experiment: Experiment, net: Network) -> Job:
                 for agent in range(net.n)
             ]
         )
+    with agreed(net):  # one's own problem, which `solve` would refuse with a traceback
+        X = resolve.initial_rows(x0, problem, net)
+        resolve.check_callbacks(problem, X, net.lo, solver.needs.problem)
     note = "; ".join(filter(None, (note, idle_codec(experiment))))
     return Job(
         experiment,

@@ -1030,3 +1030,15 @@ def test_the_spectral_gap_is_that_of_the_weights_chosen(capsys):
     chosen = re.search(r"weights (\S+)$", table["step size"])[1]
     gap = topology.grid(9, weights=chosen).spectral_gap()
     assert chosen != "metropolis" and f"spectral gap {gap:.4g}" in table["topology"]
+
+
+def test_a_wrong_gradient_of_ones_own_problem_is_refused_in_one_line(capsys):
+    Path("own.py").write_text(
+        "from mpidec.problems import Custom\n"
+        "def wrong(A, y):\n"
+        "    return Custom(lambda X: (X**2).sum(axis=1), lambda X: 3 * X, m=len(A), d=3)\n"
+    )
+    line = ["--problem=own.py:wrong", "--data=synthetic_least_squares", "--set=problem.d=3"]
+    assert run.main([*line, "--agents=4", "--steps=3"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "grad(X) is not the gradient of value(X)" in error

@@ -14,7 +14,7 @@ import warnings
 from functools import cache
 from types import TracebackType
 
-from ...exceptions import from_another_rank
+from ...exceptions import Interrupted, from_another_rank
 from .installed import remedy
 from .mpi import MPI
 
@@ -123,6 +123,21 @@ def abort_when_uncaught() -> None:
             end_job(world, 130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     hook.mpidec = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+@cache  # once per process
+def end_as_interrupted() -> None:
+    """Let a program that an uncaught `Interrupted` ends have the exit status 130: Python gives it
+    to `KeyboardInterrupt` itself, but not to classes derived from it.
+    """
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if issubclass(kind, Interrupted):
+            raise SystemExit(130)
+
     sys.excepthook = hook
 
 

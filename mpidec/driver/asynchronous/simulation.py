@@ -17,6 +17,7 @@ from ..._words import warn
 from ...comm.mixing.network import Network
 from ...comm.runtime.collectives import Collectives
 from ...comm.runtime.interrupts import interrupts
+from ...comm.runtime.launch import end_as_interrupted
 from ...comm.runtime.mpi import MPI
 from ...exceptions import Interrupted
 from ...problems.agents import of_one
@@ -421,6 +422,7 @@ class _Simulation:
             if file is not None:
                 file.finish(result)
         if outcome is Outcome.INTERRUPTED:
+            end_as_interrupted()
             raise Interrupted(result, saved)
         return result
 
