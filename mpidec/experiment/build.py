@@ -5,7 +5,7 @@ its agents' rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import methodcaller
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from ..driver.solve import Progress, Result, solve
 from ..driver.stepsize import Choice, requested_rule
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..plugins import is_plugin, short
-from ..problems.loading import Prepared, prepare, scattered, usual_partition
+from ..problems.loading import DataOptions, Prepared, prepare, scattered, usual_partition
 from ..problems.oracles import Bare, Oracle
 from ..problems.variance_reduction import REDUCTIONS
 from ..record import Record
@@ -346,29 +346,19 @@ def _topology(experiment: Experiment) -> Topology | Schedule:
 
 def _prepared(experiment: Experiment, n: int) -> Prepared:
     """Return the problem of all agents."""
-    wanted = experiment.problem
+    wanted, run = experiment.problem, experiment.run
+    known = [field.name for field in fields(DataOptions)]
     given = {
-        key: getattr(wanted, key)
-        for key in ("l2_total", "l1", "l1_total", "lower", "upper", "simplex")
+        **vars(wanted),
+        **wanted.options,
+        "intercept": bool(wanted.intercept),
+        "scale": wanted.scale or "sum",
+        "seed": run.seed,
+        "data_seed": wanted.options.get("seed"),
     }
-    options = dict(wanted.options)
-    seed = options.pop("seed", None)
-    return prepare(
-        wanted.data,
-        n,
-        wanted.name,
-        label=wanted.label,
-        partition=wanted.partition,
-        alpha=wanted.alpha,
-        per_agent=wanted.per_agent,
-        seed=experiment.run.seed,
-        standardize=wanted.standardize,
-        intercept=bool(wanted.intercept),
-        scale=wanted.scale or "sum",
-        data_seed=seed,
-        **given,
-        **options,
-    )
+    options = DataOptions(**{name: given[name] for name in known if name in given})
+    params = {name: value for name, value in wanted.options.items() if name not in known}
+    return prepare(wanted.data, n, wanted.name, options, **params)
 
 
 def _oracle(problem: Any, experiment: Experiment) -> Oracle:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,16 +20,59 @@ from ..datasets.partition import partition as split
 from ..protocols import Agents
 from . import registry, terms
 from .base import LinearModel, Problem
+from .members import solution_of, x_star_of
 from .minimizer import minimizer
 from .registry import ProblemSpec, problem_spec
 
 SCALES = ("sum", "mean")
+PENALTIES = ("l2", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")
+WITH_DATA = ("partition", "alpha", "per_agent", "label", "standardize", "intercept", "scale")
 UNEVEN = 1e3  # ratio of column sizes that is worth a hint
 # entries of data: their fourth power, times their number, is a float64, and their square a float32
 LARGEST = {
     "float64": 1e70,
     "float32": 1e15,
 }
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """How a data set becomes the functions of the agents; see `load_problem`.
+
+    `data_seed` is the seed of a data set or problem that takes one, by default `seed`.
+
+    Examples
+    --------
+    >>> DataOptions(l1=0.5, lower=0).penalties
+    {'l1': 0.5, 'lower': 0}
+    """
+
+    partition: str | None = None
+    alpha: float | None = None
+    per_agent: int | None = None
+    seed: int = 0
+    standardize: bool = False
+    intercept: bool = False
+    label: str | int | None = None
+    scale: str = "sum"
+    l2: float | None = None
+    l2_total: float | None = None
+    l1: float | None = None
+    l1_total: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    simplex: float | None = None
+    data_seed: int | None = None
+
+    @property
+    def drawn(self) -> int:
+        """The seed of a data set or problem that takes one."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    @property
+    def penalties(self) -> dict[str, float]:
+        """The ridge and the parts of the term that are given, by name."""
+        return {name: value for name in PENALTIES if (value := vars(self)[name]) is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,31 +229,30 @@ def load_problem(
     >>> with mpidec.Network(4) as net:
     ...     problem = load_problem("synthetic_least_squares", net=net)
     """
-    settings = {
-        "partition": partition,
-        "alpha": alpha,
-        "per_agent": per_agent,
-        "seed": seed,
-        "standardize": standardize,
-        "intercept": intercept,
-        "label": label,
-        "scale": scale,
-        "l2": l2,
-        "l2_total": l2_total,
-        "l1": l1,
-        "l1_total": l1_total,
-        "lower": lower,
-        "upper": upper,
-        "simplex": simplex,
-        **params,
-    }
+    options = DataOptions(
+        partition=partition,
+        alpha=alpha,
+        per_agent=per_agent,
+        seed=seed,
+        standardize=standardize,
+        intercept=intercept,
+        label=label,
+        scale=scale,
+        l2=l2,
+        l2_total=l2_total,
+        l1=l1,
+        l1_total=l1_total,
+        lower=lower,
+        upper=upper,
+        simplex=simplex,
+    )
     if net is None:
         if n is None:
             raise TypeError(
                 "load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a "
                 "Network"
             )
-        prepared = prepare(data, check.integer(n, "n"), problem, **settings)
+        prepared = prepare(data, check.integer(n, "n"), problem, options, **params)
         _warn(prepared.note)
         return local(prepared, 0 if lo is None else lo, prepared.whole.m if hi is None else hi)
     made, error = None, None
@@ -223,7 +265,7 @@ def load_problem(
             raise ValueError(
                 "lo and hi with net: the network knows the local agents, expected one of them"
             )
-        made = prepare(data, net.n, problem, **settings) if net.rank == 0 else None
+        made = prepare(data, net.n, problem, options, **params) if net.rank == 0 else None
     except Exception as caught:  # raised on all ranks
         error = caught
     net.agree(error)
@@ -241,29 +283,11 @@ def prepare(
     data: Any,
     n: int,
     problem: str | Callable[..., Problem] | None = None,
-    *,
-    partition: str | None = None,
-    alpha: float | None = None,
-    per_agent: int | None = None,
-    seed: int = 0,
-    standardize: bool = False,
-    intercept: bool = False,
-    label: str | int | None = None,
-    scale: str = "sum",
-    l2: float | None = None,
-    l2_total: float | None = None,
-    l1: float | None = None,
-    l1_total: float | None = None,
-    lower: float | None = None,
-    upper: float | None = None,
-    simplex: float | None = None,
-    data_seed: int | None = None,
+    options: DataOptions | None = None,
     **params: Any,
 ) -> Prepared:
     """Return the problem of all n agents with its solution; the arguments are those of
     :func:`load_problem`.
-
-    `data_seed` is the seed of a data set or problem that takes one, by default `seed`.
 
     Examples
     --------
@@ -272,42 +296,13 @@ def prepare(
     >>> made.samples, made.partition, made.whole.m
     (20, 'blocks', 4)
     """
-    check.choice(scale, "scale", SCALES)
+    wanted = options or DataOptions()
+    check.choice(wanted.scale, "scale", SCALES)
     spec = None if problem is None else problem_spec(problem)
-    given = {
-        "l2": l2,
-        "l2_total": l2_total,
-        "l1": l1,
-        "l1_total": l1_total,
-        "lower": lower,
-        "upper": upper,
-        "simplex": simplex,
-    }
-    drawn = seed if data_seed is None else data_seed
     if spec is not None and "seed" in spec.parameters:
-        params["seed"] = drawn
+        params["seed"] = wanted.drawn
     if spec is not None and not spec.takes_data:
-        with_data = {
-            "partition": partition,
-            "alpha": alpha,
-            "per_agent": per_agent,
-            "label": label,
-            "standardize": standardize or None,
-            "intercept": intercept or None,
-            "scale": None if scale == SCALES[0] else scale,
-        }
-        for name, value in with_data.items():
-            if value is not None:
-                raise ValueError(
-                    f"{name} is given, but {spec.name} is made from the numbers of the agents and "
-                    "takes no data: omit it"
-                )
-        return _without_data(
-            data,
-            n,
-            spec,
-            {**params, **{name: value for name, value in given.items() if value is not None}},
-        )
+        return _without_data(data, n, spec, wanted, params)
     if data is None:
         if not isinstance(problem, str) or spec is None or spec.name not in registry.PROBLEMS:
             raise ValueError(
@@ -315,42 +310,53 @@ def prepare(
                 "line)"
             )
         data = registry.default_dataset(spec.name)
-    own = {} if spec is None else spec.parameters
-    make = maker(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else None
-    of_data = () if make is None else tuple(inspect.signature(make).parameters)
+    of_data = _parameters(data)
     if spec is not None:
         _check_names(params, spec, of_data)
+    own = {} if spec is None else spec.parameters
     chosen = {name: value for name, value in params.items() if name not in own}
-    made_with = {"n": n, "seed": drawn, **chosen}
-    whole_set, uneven = _data(
-        data, label, standardize, {name: made_with[name] for name in of_data if name in made_with}
-    )
+    made_with = {"n": n, "seed": wanted.drawn, **chosen}
+    whole_set, uneven = _data(data, wanted.label, wanted.standardize, of_data, made_with)
     if spec is None:
         spec = problem_spec(registry.default_problem(whole_set))
         _check_names(params, spec, of_data)
         if whole_set.hint:
             _warn(f"data {whole_set.name}: {whole_set.hint}")
+    prepared = _with_data(whole_set, n, spec, wanted, params, of_data)
+    if uneven:
+        _warn(uneven)
+    return prepared
+
+
+def _with_data(
+    whole_set: Dataset,
+    n: int,
+    spec: ProblemSpec,
+    wanted: DataOptions,
+    params: Mapping[str, Any],
+    of_data: tuple[str, ...],
+) -> Prepared:
+    """Return the problem of all agents on a data set."""
     options = {
         name: value
         for name, value in params.items()
         if name in spec.parameters or name not in of_data
     }
-    N, how = len(whole_set.y), partition or whole_set.partition
-    options |= _scales(spec, n, N, scale, given)
-    if intercept:
-        whole_set = replace(
-            whole_set, A=np.hstack([whole_set.A, np.ones((N, 1), whole_set.A.dtype)])
-        )
+    N, how = len(whole_set.y), wanted.partition or whole_set.partition
+    options |= _scales(spec, n, N, wanted)
+    if wanted.intercept:
+        ones = np.ones((N, 1), whole_set.A.dtype)
+        whole_set = replace(whole_set, A=np.hstack([whole_set.A, ones]))
         options["intercept"] = True
-    parts = split(whole_set.y, n, how, alpha=alpha, per_agent=per_agent, seed=seed)
+    parts = split(
+        whole_set.y, n, how, alpha=wanted.alpha, per_agent=wanted.per_agent, seed=wanted.seed
+    )
     options, arrays = registry.recipe(spec, whole_set, parts, 0, n, **options)
     whole = spec.of_data(*arrays, **options)
     options.pop("x_star", None)
     if isinstance(whole, LinearModel):
         arrays, options = (whole.A, whole.y, whole.mask), whole.options
     x_star, note = _solution(whole)
-    if uneven:
-        _warn(uneven)
     return Prepared(
         whole,
         spec,
@@ -365,16 +371,32 @@ def prepare(
     )
 
 
-def _without_data(data: object, n: int, spec: ProblemSpec, params: dict[str, Any]) -> Prepared:
+def _without_data(
+    data: object, n: int, spec: ProblemSpec, wanted: DataOptions, params: dict[str, Any]
+) -> Prepared:
     """Return a problem that is made from the numbers of the agents, `make(agents, ...)`."""
+    usual = DataOptions()
+    for name in WITH_DATA:
+        if vars(wanted)[name] != vars(usual)[name]:
+            raise ValueError(
+                f"{name} is given, but {spec.name} is made from the numbers of the agents and "
+                "takes no data: omit it"
+            )
     if data is not None:
         raise ValueError(
             f"data is given, but {spec.name} is made from the numbers of the agents: omit data"
         )
+    params |= wanted.penalties
     for name in params:
         check.known_name(name, spec.parameters, "parameter of the problem")
     whole = spec.of_agents(range(n), n, **params)
     return Prepared(whole, spec, params, None, *_solution(whole), "", 0)
+
+
+def _parameters(data: object) -> tuple[str, ...]:
+    """The parameters of what makes a data set or reads a file."""
+    make = maker(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else None
+    return () if make is None else tuple(inspect.signature(make).parameters)
 
 
 def _check_names(params: dict[str, Any], spec: ProblemSpec, of_data: tuple[str, ...]) -> None:
@@ -391,21 +413,22 @@ def usual_partition(data: str, n: int, label: str | int | None, options: dict[st
     """Return the partition of a data set or file, made with the `options` that it takes, where
     none is asked for.
     """
-    make = maker(data)
-    of_data = () if make is None else tuple(inspect.signature(make).parameters)
-    made_with = {"n": n, **options}
-    known = {name: made_with[name] for name in of_data if name in made_with}
-    return _data(data, label, False, known)[0].partition
+    return _data(data, label, False, _parameters(data), {"n": n, **options})[0].partition
 
 
 def _data(
-    data: Any, label: str | int | None, standardize: bool, options: dict[str, Any]
+    data: Any,
+    label: str | int | None,
+    standardize: bool,
+    of_data: tuple[str, ...],
+    options: Mapping[str, Any],
 ) -> tuple[Dataset, str]:
-    """Return the data set that `data` stands for, and a hint if its columns differ very much in
-    size.
+    """Return the data set that `data` stands for, made with those `options` that it has, and a
+    hint if its columns differ very much in size.
     """
     if isinstance(data, (str, os.PathLike)):
-        result = load(data, label=label, **options)
+        known = {name: options[name] for name in of_data if name in options}
+        result = load(data, label=label, **known)
     else:
         if label is not None:
             raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")
@@ -462,15 +485,16 @@ def _uneven(data: Dataset) -> str:
     )
 
 
-def _scales(spec: ProblemSpec, n: int, N: int, scale: str, given: dict[str, Any]) -> dict[str, Any]:
+def _scales(spec: ProblemSpec, n: int, N: int, wanted: DataOptions) -> dict[str, Any]:
     """Return the factor of the loss, the ridge and the term, as arguments of the problem."""
+    given = wanted.penalties
     result: dict[str, Any] = {}
-    per, word = (N, "mean") if scale == "mean" else (n, "sum")
+    per, word = (N, "mean") if wanted.scale == "mean" else (n, "sum")
     if word == "mean" and n != N:
         result["weight"] = n / N
     amounts = {}
     for name in ("l2", "l1"):
-        each, total = given[name], given[f"{name}_total"]
+        each, total = given.get(name), given.get(f"{name}_total")
         if each is not None and total is not None:
             raise ValueError(
                 f"{name} = {each} and {name}_total = {total}, expected one of them: {name} is that "
@@ -486,9 +510,9 @@ def _scales(spec: ProblemSpec, n: int, N: int, scale: str, given: dict[str, Any]
         result["l2"] = amounts["l2"]
     term = terms.term(
         l1=0.0 if amounts["l1"] is None else amounts["l1"],
-        lower=given["lower"],
-        upper=given["upper"],
-        simplex=given["simplex"],
+        lower=wanted.lower,
+        upper=wanted.upper,
+        simplex=wanted.simplex,
     )
     if term is not None:
         result["term"] = term
@@ -497,10 +521,10 @@ def _scales(spec: ProblemSpec, n: int, N: int, scale: str, given: dict[str, Any]
 
 def _solution(whole: Problem) -> tuple[Array | None, str]:
     """Return the minimizer of the average, or None and the reason."""
-    x_star = getattr(whole, "x_star", None)
+    x_star, solution = x_star_of(whole), solution_of(whole)
     if x_star is None:
         try:
-            x_star = whole.solution() if hasattr(whole, "solution") else minimizer(whole)
+            x_star = minimizer(whole) if solution is None else solution()
         except ValueError as error:
             return None, f"the error metric is not available: {error}"
     return np.asarray(x_star, dtype=np.float64), ""
@@ -573,7 +597,7 @@ def scattered(
 def _of_n(problem: Any, n: int, x_star: Array | None) -> Problem:
     """Return `problem` with the number n of all agents and the solution as attributes."""
     problem.n = n
-    if x_star is not None and getattr(problem, "x_star", None) is None:
+    if x_star is not None and x_star_of(problem) is None:
         problem.x_star = x_star
     found: Problem = problem
     return found
