@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.mixing.codecs.base import Codec
 from ..plugins import canonical, nearest
-from ..solvers import A2CiD2, DiLoCo, GASLoC, NoLoCo, SlowMo
+from ..solvers import LocalDGD
 from ..solvers.asynchronous import Asynchronous, PairwiseSolver
 from ..solvers.base import Solver
 from ..topology import Schedule, Topology
@@ -23,14 +23,16 @@ from .methods import (
     AdaptThenCombine,
     AdaptWhileCombine,
     AllReduce,
+    ByRate,
     Hierarchical,
-    Made,
     Method,
     Mixer,
+    MomentumUpdate,
     OverlapPush,
     SolverUpdate,
 )
 from .muon import DeMuon
+from .rows import Bucket
 
 Graph = Topology | Schedule
 
@@ -44,63 +46,51 @@ class Algorithm:
     name : str
     text : str
         One line.
-    make : callable (net, buckets, mixers) -> Method
+    method : class of methods
+        Says what the algorithm does, and when.
     graph : str
         Name of the default topology.
     every : int
         Steps of the base optimizer per mixing, by default.
+    options : dict
+        Further arguments of `method`.
     graphs : callable (list of topologies) -> list of topologies, optional
         The topologies of its mixers, made of the given ones.
     mixing : callable, optional
         Makes another mixer of each, such as a compressed one.
     check : callable (topology), optional
         Raises if a topology does not serve.
-    of_gradients : bool
-        Whether it does something before the update.
-    overlaps : bool
-        Whether rows travel while the gradients are computed.
-    each_step : bool
-        Whether it communicates in every step.
-    by_rate : bool
-        Whether it uses the learning rate.
-    edgewise : bool
-        Whether rows travel otherwise than in sums of the mixer.
     machine_size : int
         Workers for each agent of the given topology.
-    own_momentum : bool
-        Whether it takes the place of the optimizer's momentum.
-    asynchronous : bool
-        Whether no worker waits for another one.
     """
 
     name: str
     text: str
-    make: Made
+    method: type[Method]
     graph: str = "one_peer_exponential"
     every: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
     graphs: Callable[[list[Graph]], list[Graph]] | None = None
-    mixing: Callable[[Any], Any] | None = None
-    check: Callable[[Any], None] | None = None
-    of_gradients: bool = False
-    overlaps: bool = False
-    each_step: bool = False
-    by_rate: bool = False
-    edgewise: bool = False
+    mixing: Callable[[Mixer], Mixer] | None = None
+    check: Callable[[Graph], None] | None = None
     machine_size: int = 1
-    own_momentum: bool = False
-    asynchronous: bool = False
+
+    def make(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]) -> Method:
+        """The method, for the rows of a model."""
+        return self.method(net, buckets, mixers, **self.options)
 
 
 def _doubly(name: str, graph: Graph) -> None:
     if graph.kind != "doubly":
         raise ValueError(
             f"{name} needs a doubly stochastic W, the {graph.name} topology is {graph.kind} "
-            "stochastic: use "
-            'weights="metropolis" on an undirected graph, or algorithm="push_sum"'
+            'stochastic: use weights="metropolis" on an undirected graph, or algorithm="push_sum"'
         )
 
 
-def _combine(name: str, text: str, method: Made = AdaptThenCombine, **more: Any) -> Algorithm:
+def _combine(
+    name: str, text: str, method: type[Method] = AdaptThenCombine, **more: Any
+) -> Algorithm:
     return Algorithm(name, text, method, check=partial(_doubly, name), **more)
 
 
@@ -108,100 +98,123 @@ def _equations(
     name: str,
     text: str,
     solver: Solver,
-    by_rate: bool = False,
+    method: type[SolverUpdate] = SolverUpdate,
     graph: str = "",
     every: int = 1,
-    own_momentum: bool = False,
 ) -> Algorithm:
-    def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
-        return SolverUpdate(net, buckets, mixers, solver, by_rate)
-
     if isinstance(solver, type) or solver.step_size not in (1, "auto"):
         raise ValueError(
             f"algorithm is {solver!r}, expected a solver with the step size 1, such as D2(1.0): "
-            "the optimizer has the "
-            "learning rate"
+            "the optimizer has the learning rate"
         )
     if isinstance(solver, Asynchronous) or solver.needs.functions != ("grad",):
         raise ValueError(
             f"{type(solver).__name__} does not work on gradients in common steps: it cannot train "
             "a model"
         )
-    return Algorithm(
-        name,
-        text,
-        make,
-        graph=graph or solver.needs.graph,
-        every=every,
-        check=solver.check,
-        by_rate=by_rate,
-        edgewise=solver.needs.exchange,
-        own_momentum=own_momentum,
-    )
+    graph, options = graph or solver.needs.graph, {"solver": solver}
+    return Algorithm(name, text, method, graph, every, options, check=solver.check)
 
 
-def _pairwise(name: str, text: str, solver: PairwiseSolver, seed: int) -> Algorithm:
-    integer(seed, "seed", least=0)
-    if not isinstance(solver.rate, (int, float)) or solver.rate > MOST:
+def _check_options(
+    name: str, options: Mapping[str, Any], solver: type[Solver], without: str = "", more: str = ""
+) -> None:
+    """Refuse options that an algorithm with those of a solver does not have."""
+    own = [each for each in inspect.signature(solver).parameters if each != without][1:]
+    if unknown := [option for option in options if option not in own]:
         raise ValueError(
-            f"algorithm {name!r}: rate is {solver.rate!r}, expected a number up to {MOST:g}: "
-            "neighbours begin at most "
-            "one averaging with a worker in a step of its"
-        )
-    if getattr(solver, "order", "sde") == "code":
-        raise ValueError(
-            f'algorithm {name!r}: order="code" does not preserve the average of the workers, '
-            'expected "sde" or '
-            '"algorithm"'
+            f"algorithm {name!r}: unexpected keyword argument {unknown[0]!r}; its own options: "
+            f"{', '.join([*own, *filter(None, [more])]) or 'none'}"
         )
 
-    def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
-        return PairwiseMethod(net, buckets, mixers, solver, seed)
 
-    return Algorithm(
-        name, text, make, graph="ring", check=solver.check, edgewise=True, asynchronous=True
-    )
+def _solver(
+    text: str,
+    solver: type[Solver],
+    method: type[SolverUpdate] = SolverUpdate,
+    graph: str = "",
+    **defaults: Any,
+) -> Callable[..., Algorithm]:
+    """The algorithm of a solver, with the solver's options; its local steps are those of the base
+    optimizer.
+    """
+
+    def make(name: str, **options: Any) -> Algorithm:
+        _check_options(name, options, solver)
+        given: dict[str, Any] = {**defaults, **options}
+        every = solver(1.0, **given).period
+        if every > 1:
+            given["local_steps"] = 1
+        return _equations(name, text, solver(1.0, **given), method, graph, every)
+
+    return make
 
 
-def _pga(period: int = 8, adaptive: bool = False, warmup: int = 100) -> Algorithm:
+def _pairwise(text: str, solver: type[PairwiseSolver]) -> Callable[..., Algorithm]:
+    """The algorithm of a pairwise solver, with the solver's options but the momentum."""
+
+    def make(name: str, seed: int = 0, **options: Any) -> Algorithm:
+        _check_options(name, options, solver, "momentum", "seed")
+        integer(seed, "seed", least=0)
+        of = solver(1.0, momentum=0.0, **options)
+        if not isinstance(of.rate, (int, float)) or of.rate > MOST:
+            raise ValueError(
+                f"algorithm {name!r}: rate is {of.rate!r}, expected a number up to {MOST:g}: "
+                "neighbours begin at most one averaging with a worker in a step of its"
+            )
+        if options.get("order") == "code":
+            raise ValueError(
+                f'algorithm {name!r}: order="code" does not preserve the average of the workers, '
+                'expected "sde" or "algorithm"'
+            )
+        given = {"solver": of, "seed": seed}
+        return Algorithm(name, text, PairwiseMethod, "ring", options=given, check=of.check)
+
+    return make
+
+
+def _pga(name: str, period: int = 8, adaptive: bool = False, warmup: int = 100) -> Algorithm:
     """Gossip, and the average over all agents every `period` steps; or, adaptive, ever more
     rarely as the loss falls.
     """
-    text = "adapt, then combine; every 8th time with all agents (gossip-PGA; with adaptive=True gossip-AGA)"
-    for name, value, least in ("period", period, 1), ("warmup", warmup, 0):
+    text = (
+        "adapt, then combine; every 8th time with all agents (gossip-PGA; with adaptive=True "
+        "gossip-AGA)"
+    )
+    for what, value, least in ("period", period, 1), ("warmup", warmup, 0):
         if not isinstance(value, int) or value < least:
             raise ValueError(
-                f"algorithm 'pga': {name} is {value!r}, expected a whole number >= {least}"
+                f"algorithm {name!r}: {what} is {value!r}, expected a whole number >= {least}"
             )
     if adaptive:
-
-        def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
-            return AdaptiveAverage(net, buckets, mixers, period, warmup)
-
         return _combine(
-            "pga", text, make, graphs=lambda given: [*given, topology.complete(given[0].n)]
+            name,
+            text,
+            AdaptiveAverage,
+            options={"period": period, "warmup": warmup},
+            graphs=lambda given: [*given, topology.complete(given[0].n)],
         )
     return _combine(
-        "pga",
+        name,
         text,
         graphs=lambda given: [topology.periodic_average(graph, period) for graph in given],
     )
 
 
 def _choco(
-    codec: str | Codec = "blockwise8", gamma: float | None = None, **options: Any
+    name: str, codec: str | Codec = "blockwise8", gamma: float | None = None, **options: Any
 ) -> Algorithm:
     if codec == "top_k" and not options:
         options = {"fraction": 0.1}
     return _combine(
-        "choco",
+        name,
         "adapt, then combine, with compressed rows and error feedback (CHOCO-SGD)",
         graph="ring",
         mixing=lambda W: W.compress(codec, feedback=True, gamma=gamma, **options),
     )
 
 
-def _hierarchical(machine_size: int = 2) -> Algorithm:
+def _hierarchical(name: str, machine_size: int = 2) -> Algorithm:
     """Average within machines of `machine_size` agents, then combine between machines, agent by
     agent.
     """
@@ -214,8 +227,7 @@ def _hierarchical(machine_size: int = 2) -> Algorithm:
         if len(given) > 1 or graph.period != 1:
             raise ValueError(
                 "hierarchical needs one graph between the machines, of which it makes that of the "
-                "workers, got "
-                f"{'a schedule' if len(given) == 1 else f'{len(given)} topologies'}"
+                f"workers, got {'a schedule' if len(given) == 1 else f'{len(given)} topologies'}"
             )
         W, inner = graph.at(0).W, np.full((machine_size, machine_size), 1 / machine_size)
         within = sparse.kron(sparse.eye_array(graph.n), inner, format="csr")
@@ -226,7 +238,7 @@ def _hierarchical(machine_size: int = 2) -> Algorithm:
         ]
 
     return _combine(
-        "hierarchical",
+        name,
         "average within machines, then combine between machines",
         Hierarchical,
         graph="ring",
@@ -235,172 +247,87 @@ def _hierarchical(machine_size: int = 2) -> Algorithm:
     )
 
 
-def _slowmo(
-    momentum: float = SlowMo.momentum, local_steps: int = SlowMo.local_steps, **options: Any
-) -> Algorithm:
-    text = "local steps, then a step of slow momentum along their average"
-    solver = SlowMo(1.0, momentum=momentum, local_steps=1, **options)
-    every = integer(local_steps, "algorithm 'slowmo': local_steps")
-    return _equations("slowmo", text, solver, by_rate=True, graph="complete", every=every)
-
-
-def _diloco(
-    outer_step: float = DiLoCo.outer_step,
-    momentum: float = DiLoCo.momentum,
-    local_steps: int = DiLoCo.local_steps,
-) -> Algorithm:
-    text = (
-        "local steps, then a Nesterov step along their average; with a sparse graph a variant of it"
-    )
-    solver = DiLoCo(1.0, outer_step, momentum, local_steps=1)
-    every = integer(local_steps, "algorithm 'diloco': local_steps")
-    return _equations("diloco", text, solver, graph="complete", every=every)
-
-
-def _gasloc(
-    outer_step: float = GASLoC.outer_step,
-    momentum: float = 0.5,
-    local_steps: int = GASLoC.local_steps,
-) -> Algorithm:
-    text = "local steps, then a mixing with momentum: DiLoCo over sparse graphs"
-    solver = GASLoC(1.0, outer_step, momentum, local_steps=1)
-    return _equations(
-        "gasloc", text, solver, every=integer(local_steps, "algorithm 'gasloc': local_steps")
-    )
-
-
-def _noloco(
-    outer_step: float = NoLoCo.outer_step,
-    momentum: float = NoLoCo.momentum,
-    local_steps: int = NoLoCo.local_steps,
-    consensus_step: float | None = NoLoCo.consensus_step,
-) -> Algorithm:
-    text = "local steps, then a step with momentum along the average with one random partner"
-    solver = NoLoCo(1.0, outer_step, momentum, 1, consensus_step)
-    return _equations(
-        "noloco", text, solver, every=integer(local_steps, "algorithm 'noloco': local_steps")
-    )
-
-
-def _demuon(momentum: float = 0.8, iterations: int = 5, vectors: str = "update") -> Algorithm:
-    def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
-        return DeMuon(net, buckets, mixers, momentum, iterations, vectors)
-
-    return _combine(
-        "demuon",
-        "tracks the average momentum of matrices and steps along its matrix sign (DeMuon)",
-        make,
-        of_gradients=True,
-        each_step=True,
-        by_rate=True,
-    )
-
-
-def _a2cid2(
-    rate: float = A2CiD2.rate,
-    seed: int = 0,
-    eta: float | None = A2CiD2.eta,
-    alpha: float = A2CiD2.alpha,
-    alpha_tilde: float | None = A2CiD2.alpha_tilde,
-    order: str = A2CiD2.order,
-) -> Algorithm:
-    text = "A2CiD2: asynchronous gossip of pairs with a continuous momentum"
-    solver = A2CiD2(1.0, eta, alpha, alpha_tilde, rate=rate, order=order)
-    return _pairwise("a2cid2", text, solver, seed)
-
-
 _MADE: dict[str, Callable[..., Algorithm]] = {
-    "atc": lambda: _combine("atc", "adapt, then combine: x+ = W (x + u)"),
-    "awc": lambda: _combine(
-        "awc",
+    "atc": lambda name: _combine(name, "adapt, then combine: x+ = W (x + u)"),
+    "awc": lambda name: _combine(
+        name,
         "adapt while combining: x+ = W x + u; the rows travel during the gradients",
         AdaptWhileCombine,
-        each_step=True,
-        of_gradients=True,
-        overlaps=True,
     ),
-    "allreduce": lambda: Algorithm(
-        "allreduce",
-        "the average of all gradients in each step",
-        AllReduce,
-        of_gradients=True,
-        each_step=True,
+    "allreduce": lambda name: Algorithm(
+        name, "the average of all gradients in each step", AllReduce
     ),
-    "local": lambda local_steps=solvers.LocalDGD.local_steps: _combine(
-        "local",
-        f"local steps, and a mixing every {solvers.LocalDGD.local_steps}th step (local SGD)",
+    "local": lambda name, local_steps=LocalDGD.local_steps: _combine(
+        name,
+        f"local steps, and a mixing every {LocalDGD.local_steps}th step (local SGD)",
         every=integer(local_steps, "algorithm 'local': local_steps"),
     ),
     "pga": _pga,
     "choco": _choco,
     "hierarchical": _hierarchical,
-    "async_push_sum": lambda: Algorithm(
-        "async_push_sum",
+    "async_push_sum": lambda name: Algorithm(
+        name,
         "push-sum over windows: no worker waits for another one",
         PushSum,
         graph="exponential",
-        edgewise=True,
-        asynchronous=True,
     ),
-    "pairwise": lambda rate=solvers.PairwiseGossip.rate, seed=0: _pairwise(
-        "pairwise",
-        "asynchronous gossip of pairs (AD-PSGD)",
-        solvers.PairwiseGossip(1.0, rate=rate),
-        seed,
+    "pairwise": _pairwise("asynchronous gossip of pairs (AD-PSGD)", solvers.PairwiseGossip),
+    "a2cid2": _pairwise(
+        "A2CiD2: asynchronous gossip of pairs with a continuous momentum", solvers.A2CiD2
     ),
-    "a2cid2": _a2cid2,
-    "d2": lambda: _equations(
-        "d2", "D2: no bias from heterogeneous data", solvers.D2(1.0), graph="chain"
+    "d2": _solver("D2: no bias from heterogeneous data", solvers.D2, graph="chain"),
+    "exact_diffusion": _solver("exact diffusion: D2 with (I + W) / 2", solvers.ExactDiffusion),
+    "gradient_tracking": _solver(
+        "tracks the average of all updates", solvers.GradientTracking, variant="semi-atc"
     ),
-    "exact_diffusion": lambda: _equations(
-        "exact_diffusion", "exact diffusion: D2 with (I + W) / 2", solvers.ExactDiffusion(1.0)
-    ),
-    "gradient_tracking": lambda variant="semi-atc": _equations(
-        "gradient_tracking",
-        "tracks the average of all updates",
-        solvers.GradientTracking(1.0, variant=variant),
-    ),
-    "push_sum": lambda: _equations(
-        "push_sum",
+    "push_sum": _solver(
         "stochastic gradient push, for directed graphs",
-        solvers.PushSum(1.0),
+        solvers.PushSum,
         graph="one_peer_exponential",
     ),
-    "osgp": lambda: Algorithm(
-        "osgp",
+    "osgp": lambda name: Algorithm(
+        name,
         "overlapped push-sum: what is sent travels during the next gradients",
         OverlapPush,
         check=solvers.PushSum(1.0).check,
-        overlaps=True,
     ),
-    "relay": lambda **options: _equations(
-        "relay",
-        "RelaySGD: exact sums, relayed over a tree, or over several",
-        solvers.RelaySGD(1.0, **options),
+    "relay": _solver(
+        "RelaySGD: exact sums, relayed over a tree, or over several", solvers.RelaySGD
     ),
-    "ceca": lambda: _equations(
-        "ceca", "DSGD-CECA: exact averages after log2(n) steps", solvers.DSGDCECA(1.0)
+    "ceca": _solver("DSGD-CECA: exact averages after log2(n) steps", solvers.DSGDCECA),
+    "qg": _solver(
+        "quasi-global momentum", solvers.QuasiGlobalMomentum, MomentumUpdate, graph="ring"
     ),
-    "qg": lambda momentum=solvers.QuasiGlobalMomentum.momentum, **options: _equations(
-        "qg",
-        "quasi-global momentum",
-        solvers.QuasiGlobalMomentum(1.0, momentum, **options),
-        by_rate=True,
-        graph="ring",
-        own_momentum=True,
+    "decentlam": _solver(
+        "momentum without the bias of local momentum", solvers.DecentLaM, MomentumUpdate
     ),
-    "decentlam": lambda momentum=solvers.DecentLaM.momentum: _equations(
-        "decentlam",
-        "momentum without the bias of local momentum",
-        solvers.DecentLaM(1.0, momentum),
-        by_rate=True,
-        own_momentum=True,
+    "slowmo": _solver(
+        "local steps, then a step of slow momentum along their average",
+        solvers.SlowMo,
+        ByRate,
+        graph="complete",
     ),
-    "slowmo": _slowmo,
-    "diloco": _diloco,
-    "gasloc": _gasloc,
-    "noloco": _noloco,
-    "demuon": _demuon,
+    "diloco": _solver(
+        "local steps, then a Nesterov step along their average; with a sparse graph a variant of "
+        "it",
+        solvers.DiLoCo,
+        graph="complete",
+    ),
+    "gasloc": _solver(
+        "local steps, then a mixing with momentum: DiLoCo over sparse graphs",
+        solvers.GASLoC,
+        momentum=0.5,
+    ),
+    "noloco": _solver(
+        "local steps, then a step with momentum along the average with one random partner",
+        solvers.NoLoCo,
+    ),
+    "demuon": lambda name, momentum=0.8, iterations=5, vectors="update": _combine(
+        name,
+        "tracks the average momentum of matrices and steps along its matrix sign (DeMuon)",
+        DeMuon,
+        options={"momentum": momentum, "iterations": iterations, "vectors": vectors},
+    ),
 }
 
 
@@ -412,7 +339,7 @@ def names() -> dict[str, str]:
     >>> names()["atc"]
     'adapt, then combine: x+ = W (x + u)'
     """
-    return {name: make().text for name, make in _MADE.items()}
+    return {name: make(name).text for name, make in _MADE.items()}
 
 
 def algorithm(of: Any, **options: Any) -> Algorithm:
@@ -431,23 +358,18 @@ def algorithm(of: Any, **options: Any) -> Algorithm:
     >>> algorithm(mpidec.solvers.ExactDiffusion(1.0)).graph
     'symmetric_exponential'
     """
-    if not isinstance(of, str):
-        if not (hasattr(of, "step") and hasattr(of, "init")):
-            raise ValueError(f"algorithm is {of!r}, expected a solver or one of {', '.join(_MADE)}")
+    if isinstance(of, Solver) or inspect.isclass(of):
         return _equations(type(of).__name__, "", of)
+    if not isinstance(of, str):
+        raise ValueError(f"algorithm is {of!r}, expected a solver or one of {', '.join(_MADE)}")
     key = canonical(of, list(_MADE))
     if key is None:
         raise ValueError(f"algorithm is {of!r}: {nearest(of, _MADE)}")
-    of = key
     try:
-        return _MADE[of](**options)
+        return _MADE[key](key, **options)
     except TypeError as error:
-        known = [
-            name
-            for name, parameter in inspect.signature(_MADE[of]).parameters.items()
-            if parameter.kind != parameter.VAR_KEYWORD
-        ]
+        _, *own = inspect.signature(_MADE[key]).parameters.values()
+        known = [each.name for each in own if each.kind != each.VAR_KEYWORD]
         what = str(error).partition("() got an ")[2] or str(error)
-        raise ValueError(
-            f"algorithm {of!r}: {what}; its own options: {', '.join(known) or 'none'}"
-        ) from None
+        more = f"; its own options: {', '.join(known) or 'none'}" if known or not own else ""
+        raise ValueError(f"algorithm {key!r}: {what}{more}") from None

@@ -27,6 +27,8 @@ _LEAST = 0.5  # weight of a worker that sends shares
 class Asynchronous(Method):
     """Abstract base of the asynchronous methods: one worker per rank, on a static graph."""
 
+    asynchronous: ClassVar = True
+    edgewise = True
     _row: ClassVar[str]  # name of a saved row of the length of the bucket's
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,23 +17,19 @@ from ..comm.runtime.finite import COMPILED, watch
 from ..comm.runtime.mpi import MPI
 from ..driver import arguments as resolve
 from ..exceptions import RankMismatchError, mark
-from ..nn.stacked import Stacked
 from ..topology import CATALOGUE, Schedule, Striped, Topology
-from .algorithms import algorithm as algorithm_of, names
+from .algorithms import Graph, algorithm as algorithm_of, names
 from .copies import Copies
-from .equal import check_equal, check_settings, check_trained, refusal
-from .methods import AllReduce, Method, mean
-from .rows import Bucket, buckets
+from .methods import Method, Mixer, mean
+from .model import Model, Models, check_settings
+from .rows import Bucket, buckets, refuse_infinite
 from .timeline import TrainingEvents
 
 if TYPE_CHECKING:
     from ..driver.arguments import TopologyLike
 
-NEAR, FAR = (
-    1 << 28,
-    1 << 20,
-)  # bytes of a bucket on one node, and between nodes: pieces travel together
-Models = Any  # torch.nn.Module, or a sequence of them
+# Bytes of a bucket on one node, and between nodes: pieces travel together.
+NEAR, FAR = 1 << 28, 1 << 20
 
 
 class Averager:
@@ -75,56 +70,38 @@ class Averager:
 
     def __init__(
         self,
-        model: Models,
+        model: Models | Model,
         topology: TopologyLike | Sequence[TopologyLike] | None = None,
         algorithm: Any = "atc",
         net: Network | None = None,
         *,
         every: int | None = None,
         buffers: str = "local",
-        mixing: Callable[[Any], Any] | None = None,
+        mixing: Callable[[Mixer], Mixer] | None = None,
         equal: bool = True,
         check: bool = True,
         trace: str | os.PathLike[str] | None = None,
         bucket_bytes: int | None = None,
-        _groups: Callable[[], list[dict[str, Any]]] | None = None,
         **options: Any,
     ):
-        self._models: list[torch.nn.Module] = (
-            [model] if isinstance(model, torch.nn.Module) else list(model)
-        )
-        self._stacked = isinstance(self._models[0], Stacked)
+        self._model = model if isinstance(model, Model) else Model(model)
         self.algorithm = algorithm_of(algorithm, **options)
-        if _groups is None and (self.algorithm.of_gradients or self.algorithm.by_rate):
+        method = self.algorithm.method
+        if not self._model.optimized and (method.of_gradients or method.by_rate):
             raise ValueError(
                 f"algorithm {self.algorithm.name!r} needs the gradients or the learning rate, "
-                "which an averager does "
-                "not see: use Decentralized(optimizer, model, ...)"
+                "which an averager does not see: use Decentralized(optimizer, model, ...)"
             )
         if buffers not in ("local", "average"):
             raise ValueError(f'buffers is {buffers!r}, expected "local" or "average"')
-        self.every = self._period(every)
-        self.steps, self._buffers, self._check, self._trace = 0, buffers, check, trace
-        stacks = {part.m for part in self._models if isinstance(part, Stacked)}
-        self._own = net is None
-        self.net = net = (
-            Network(stacks.pop() * MPI.COMM_WORLD.size if stacks else None) if net is None else net
-        )
-        self._names = {
-            id(p): f"{i}.{name}" if len(self._models) > 1 else name
-            for i, part in enumerate(self._models)
-            for name, p in part.named_parameters()
-        }
-        every_parameter: list[dict[str, Any]] = [
-            {"params": [p for part in self._models for p in part.parameters()], "lr": 1.0}
-        ]
-        groups = _groups or (lambda: every_parameter)
-        net.agree(self._refusal(groups()))
-        plain = {
-            name: options[name]
-            for name in sorted(options)
-            if isinstance(options[name], (bool, int, float, str))
-        }
+        self.every, self.steps, self._buffers = self._period(every), 0, buffers
+        self._closing = ExitStack()
+        if net is None:
+            m = self._model.agents
+            net = Network(m * MPI.COMM_WORLD.size if m else None)
+            self._closing.callback(net.close)
+        self.net = net
+        net.agree(self._model.refusal(net) or _refused(trace))
         check_settings(
             net,
             algorithm=self.algorithm.name,
@@ -133,172 +110,95 @@ class Averager:
             bucket_bytes=bucket_bytes,
             equal=equal,
             trace=trace is not None,
-            options=plain,
+            options={
+                name: value
+                for name, value in sorted(options.items())
+                if isinstance(value, (bool, int, float, str))
+            },
         )
-        check_trained(
-            net,
-            [(self._names[id(p)], p.requires_grad) for group in groups() for p in group["params"]],
-        )
-        if equal:
-            self._check_equal(groups())
+        self._model.check(net, equal)
         near = net.size == 1 or (net.node is not None and net.node.single_node)
-        most = (NEAR if near else FAR) if bucket_bytes is None else bucket_bytes
         self.buckets = buckets(
-            groups,
-            self._names,
+            self._model.groups,
+            self._model.names,
             net.m,
-            self._stacked,
-            most,
+            self._model.stacked,
+            (NEAR if near else FAR) if bucket_bytes is None else bucket_bytes,
             lambda length, like: net.empty(length, like=like),
         )
-        self._groups, self._counts = _groups, [len(group["params"]) for group in groups()]
-        self._frozen = [p for group in groups() for p in group["params"] if not p.requires_grad]
-        self._method = self._made(topology, mixing)
-        self._hooks = (
-            [] if near or not self.algorithm.overlaps else _polled(self._models, net.engine.poll)
-        )
+        self._mixers = self._made(topology, mixing)
+        self._method = self.algorithm.make(net, self.buckets, self._mixers)
+        self._method.checked = check
+        for hook in (
+            _polled(self._model.parts, net.engine.poll) if method.overlaps and not near else ()
+        ):
+            self._closing.callback(hook.remove)
         self._apart = self._loaded = False
-        self._copies, self._looked = Copies(net, self.algorithm.asynchronous), False
-        self._watch(check)
+        self._copies = Copies(net, method.asynchronous, self.buckets)
+        self._guard = Guard(net, self._method, self._mixers, self.buckets)
         traced = trace is not None or net.context.timeline is not None
-        self._timeline = TrainingEvents(net, self._models[0], trace) if traced else None
-        self._unwritten = weakref.finalize(
-            self,
-            sys.stderr.write,
-            f"mpidec: the timeline {trace} is not written: call close(), or use the optimizer in a "
-            "with statement\n",
-        )
-        if trace is None or net.rank:
-            self._unwritten.detach()
+        self._timeline = TrainingEvents(net, self._model.parts[0], trace, self) if traced else None
 
     def _period(self, every: int | None) -> int:
         period = self.algorithm.every if every is None else every
         if not isinstance(period, int) or period < 1:
             raise ValueError(f"every is {every!r}, expected a whole number >= 1")
-        if self.algorithm.each_step and period > 1:
+        if self.algorithm.method.of_gradients and period > 1:
             raise ValueError(
                 f"algorithm {self.algorithm.name!r} communicates in every step, got every={every}: "
-                'use "local" or '
-                '"pga"'
+                'use "local" or "pga"'
             )
         return period
-
-    def _check_equal(self, groups: list[dict[str, Any]]) -> None:
-        """Refuse models that differ between ranks: parameters in the order of the groups, then
-        all the others, and buffers.
-        """
-        named = [(self._names[id(p)], p) for group in groups for p in group["params"]]
-        taken = {id(p) for _, p in named}
-        others = [
-            (name, value)
-            for part in self._models
-            for name, value in [*part.named_parameters(), *part.named_buffers()]
-            if id(value) not in taken
-        ]
-        check_equal(
-            self.net,
-            [(name, value[0] if self._stacked else value) for name, value in [*named, *others]],
-        )
-
-    def _watch(self, check: bool) -> None:
-        """Let the sums of mixings notice numbers that are not finite; where they cannot, look at
-        the rows themselves.
-        """
-        self._infected = False
-        if check:
-            watch(1)
-            self._unwatch = weakref.finalize(self, watch, -1)
-        self._unwatched = (
-            not COMPILED
-            or self.net.n == 1
-            or self.algorithm.edgewise
-            or any(mixer.feedback for mixer in self._mixers)
-            or any(bucket.rows.device.type != "cpu" for bucket in self.buckets)
-        )
-        if isinstance(self._method, AllReduce) and check:
-            self._method.finite = lambda bucket, rows: self._finite(
-                bucket, rows, self.steps, "gradient"
-            )
-
-    def _refusal(self, groups: list[dict[str, Any]]) -> Exception | None:
-        if why := refusal(self._models, (p for group in groups for p in group["params"])):
-            return TypeError(why)
-        for part in self._models:
-            held = part.m if isinstance(part, Stacked) else 1
-            if held != self.net.m:
-                return ValueError(
-                    f"rank {self.net.rank}: the network has {self.net.m} agents here, the model is "
-                    f"of {held}: "
-                    "one agent per rank, or mpidec.nn.Stacked(model, net.m)"
-                )
-        if self._trace is not None and not os.path.isdir(
-            os.path.dirname(os.path.abspath(self._trace))
-        ):
-            return ValueError(
-                f"trace is {os.fspath(self._trace)}, expected a file in a folder that exists"
-            )
-        for g, group in enumerate(groups):
-            for i, parameter in enumerate(group["params"]):
-                if id(parameter) not in self._names:
-                    return ValueError(
-                        f"parameter {i} of group {g} of the optimizer, of shape "
-                        f"{tuple(parameter.shape)}, is not a "
-                        "parameter of the model: pass all models that the optimizer trains, as a "
-                        "list"
-                    )
-        return None
 
     def _made(
         self,
         topology: TopologyLike | Sequence[TopologyLike] | None,
-        mixing: Callable[[Any], Any] | None,
-    ) -> Method:
+        mixing: Callable[[Mixer], Mixer] | None,
+    ) -> list[Mixer]:
+        """The mixers of the topologies."""
         net, algorithm = self.net, self.algorithm
-        self._mixers: list[Any] = []
-        if mixing is not None and (algorithm.name == "allreduce" or algorithm.asynchronous):
+        unmixed = algorithm.method.averages_gradients
+        if mixing is not None and (unmixed or algorithm.method.asynchronous):
             raise ValueError(
                 f"algorithm {algorithm.name!r} does not mix by W, so that mixing= would have no "
                 "effect: leave it out"
             )
-        if algorithm.name == "allreduce":
-            return algorithm.make(net, self.buckets, [])
-        given = algorithm.graph if topology is None else topology
-        kinds = (str, Topology, Schedule)
-        if isinstance(given, (list, tuple)) and given and all(isinstance(g, kinds) for g in given):
-            listed: list[Any] = list(given)
-        else:
-            listed = [given]
-        graphs: list[Topology | Schedule] = [graph for one in listed for graph in self._graph(one)]
-        if algorithm.graphs is not None:
-            graphs = algorithm.graphs(graphs)
-        for graph in graphs:
+        if unmixed:
+            return []
+        mixers: list[Mixer] = []
+        for graph in self._graphs(algorithm.graph if topology is None else topology):
             if graph.n != net.n:
                 raise ValueError(
                     f"the {graph.name} topology has {graph.n} agents, the network {net.n}"
                 )
             if algorithm.check is not None:
                 algorithm.check(graph)
-        self._mixers = [net.mixer(graph) for graph in graphs]
+            mixers.append(net.mixer(graph))
         for make in (algorithm.mixing, mixing):
             if make is not None:
-                self._mixers = [make(mixer) for mixer in self._mixers]
-        return algorithm.make(net, self.buckets, self._mixers)
+                mixers = [make(mixer) for mixer in mixers]
+        return mixers
 
-    def _graph(self, given: Any) -> list[Topology | Schedule]:
-        if isinstance(given, str) and given in names() and given not in CATALOGUE:
-            raise ValueError(
-                f"topology {given!r} is the name of an algorithm: pass it as algorithm={given!r}"
-            )
-        size = self.algorithm.machine_size
-        n = self.net.n // size
+    def _graphs(self, given: TopologyLike | Sequence[TopologyLike]) -> list[Graph]:
+        """The topologies of the mixers."""
+        size, kinds = self.algorithm.machine_size, (str, Topology, Schedule)
         if self.net.n % size:
             raise ValueError(
                 f"algorithm {self.algorithm.name!r}: machine_size is {size}, expected a divisor of "
-                "the number of "
-                f"workers {self.net.n}"
+                f"the number of workers {self.net.n}"
             )
-        graph = resolve.as_topology(given, n)
-        return [*graph] if isinstance(graph, Striped) else [graph]
+        listed: list[Any] = [given]
+        if isinstance(given, (list, tuple)) and given and all(isinstance(g, kinds) for g in given):
+            listed = list(given)
+        graphs: list[Graph] = []
+        for one in listed:
+            if isinstance(one, str) and one in names() and one not in CATALOGUE:
+                raise ValueError(
+                    f"topology {one!r} is the name of an algorithm: pass it as algorithm={one!r}"
+                )
+            graph = resolve.as_topology(one, self.net.n // size)
+            graphs += graph if isinstance(graph, Striped) else [graph]
+        return graphs if self.algorithm.graphs is None else self.algorithm.graphs(graphs)
 
     def __call__(self, model: torch.nn.Module | None = None) -> None:
         """Average; after `optimizer.step()`.  The argument, a model, is ignored."""
@@ -309,43 +209,27 @@ class Averager:
         self._compare_loaded()
         self._settle()
         self._look()
-        if self.algorithm.of_gradients:
+        if self._method.of_gradients:
             with self._span("wait"), torch.no_grad(), self._same_steps():
                 self._method.before(self.steps)
-                self._show(self.steps, self.steps - 1)
+                self._guard.show(self.steps, self.steps - 1, 0, self._copies)
 
     def after(self) -> None:
         """What comes after the optimizer's update."""
         self._compare_loaded()
         self._look()
-        self._looked = False
-        for parameter in self._frozen:
-            if parameter.requires_grad:
-                raise RuntimeError(
-                    f"parameter {self._names[id(parameter)]} was frozen when it was wrapped and "
-                    "takes no part in "
-                    "the averages: wrap the optimizer again after unfreezing it"
-                )
-        if (
-            self._groups is not None
-            and [len(group["params"]) for group in self._groups()] != self._counts
-        ):
-            raise RuntimeError(
-                "the optimizer has got or lost parameters since it was wrapped, which take no part "
-                "in the averages: "
-                "close the wrapper and wrap the optimizer again"
-            )
+        self._copies.looked = False
+        self._model.check_unchanged()
         if (self.steps + 1) % self.every == 0:
             k = self.steps // self.every
             self._settle()
             with self._span("mix"), torch.no_grad(), self._same_steps():
-                for bucket in self.buckets if self.algorithm.asynchronous and self._check else ():
-                    self._finite(bucket, bucket.rows, self.steps)
+                if self._method.asynchronous and self._method.checked:
+                    self._guard.look(self.steps)
                 self._method.after(k)
-                late = 0 if self._unwatched else self._method.late * self.every
-                self._show(k, self.steps - late)
+                self._guard.show(k, self.steps, self.every, self._copies)
                 if self._buffers == "average":
-                    self._average_buffers()
+                    self._model.average_buffers(self.net)
         self.steps += 1
 
     def _compare_loaded(self) -> None:
@@ -374,12 +258,9 @@ class Averager:
 
     def _look(self) -> None:
         """Note the gradients of this rank, once in a step, before anything averages them."""
-        if not (self._looked or self._copies.compared):
-            self._looked = True
+        if not (self._copies.looked or self._copies.compared):
             with self._same_steps():
-                self._copies.look(
-                    parameter for bucket in self.buckets for _, parameter in bucket.named
-                )
+                self._copies.look()
 
     @contextmanager
     def _same_steps(self) -> Iterator[None]:
@@ -411,51 +292,6 @@ class Averager:
                 "it first"
             )
 
-    def _show(self, k: int, step: int) -> None:
-        """Show the results of mixing `k`, unless this worker has put in what is not finite: then
-        raise, and tell the neighbours.
-        """
-        looks = self._check and (watch() or self._unwatched) and not self._infected
-        try:
-            for bucket in self.buckets if looks else ():
-                self._finite(bucket, bucket.rows, step)
-        except ValueError as error:
-            call = "W.exchange(M)" if self.algorithm.edgewise else "W(X)"
-            for mixer in () if self._copies.withdraw(error) else self._mixers:
-                mixer.at(k + 1).abort_operation(error, call)
-            raise
-        self._method.show()
-        if looks:  # the worker that it comes from raises
-            self._infected = any(not torch.isfinite(bucket.rows).all() for bucket in self.buckets)
-
-    def _finite(
-        self, bucket: Bucket, rows: torch.Tensor, step: int, what: str = "parameter"
-    ) -> None:
-        if bool(torch.isfinite(rows.sum())):
-            return
-        wrong = (~torch.isfinite(rows)).nonzero()
-        if len(wrong):  # large numbers may have an infinite sum
-            row, column = wrong[0].tolist()
-            raise ValueError(
-                f"worker {self.net.lo + row}, step {step}: {what} {bucket.of(column)} is "
-                f"{float(rows[row, column])}: "
-                "lower the learning rate, clip the gradients, or look at this worker's data "
-                "(check=False goes on)"
-            )
-
-    def _floating_buffers(self) -> list[torch.Tensor]:
-        return [
-            buffer
-            for part in self._models
-            for buffer in part.buffers()
-            if buffer.is_floating_point()
-        ]
-
-    def _average_buffers(self) -> None:
-        for buffer in self._floating_buffers():
-            rows = buffer if self._stacked else buffer[None]
-            rows.copy_(mean(self.net, rows).expand_as(rows))
-
     @contextmanager
     def consensus(self) -> Iterator[float]:
         r"""A context in which the model holds the average of all workers' parameters and buffers,
@@ -475,7 +311,7 @@ class Averager:
         self._compare_loaded()
         if not self._apart:
             self._settle()
-        if self.algorithm.asynchronous:
+        if self._method.asynchronous:
             self._copies.compare()
         with torch.no_grad():
             square, before = 0.0, [bucket.rows for bucket in self.buckets]
@@ -484,9 +320,9 @@ class Averager:
                 average = mean(self.net, shares)
                 square += float((X.double() - average.double()).square().sum())
                 bucket.show(average.expand_as(X).clone())
-            buffers = self._floating_buffers()
+            buffers = self._model.buffers()
             kept = [buffer.clone() for buffer in buffers]
-            self._average_buffers()
+            self._model.average_buffers(self.net)
             distance = (self.net.comm.allreduce(square) / self.net.n) ** 0.5
         outer, self._apart = self._apart, True
         try:
@@ -503,14 +339,14 @@ class Averager:
         """With "allreduce": average the gradients now, for example before they are clipped;
         `step` then does not.  Collective.
         """
-        if not isinstance(self._method, AllReduce):
+        if not self._method.averages_gradients:
             raise RuntimeError(
                 f"average_gradients() is called with algorithm {self.algorithm.name!r}, expected "
                 '"allreduce"'
             )
         self._look()
         with torch.no_grad():
-            self._method.average()
+            self._method.average(self.steps)
 
     def observe(self, loss: Any) -> None:
         """Tell the loss of the workers of this rank on their last batch, to which some methods
@@ -527,8 +363,8 @@ class Averager:
         """With "allreduce": leave out gradients that `average_gradients` has averaged, on all
         ranks.
         """
-        self._looked = False
-        if isinstance(self._method, AllReduce):
+        self._copies.looked = False
+        if self._method.averages_gradients:
             self._method.complete()
 
     def state_dict(self) -> dict[str, Any]:
@@ -537,7 +373,7 @@ class Averager:
 
         Collective; with an asynchronous algorithm, too, whose workers wait for each other here.
         """
-        if self.algorithm.asynchronous:
+        if self._method.asynchronous:
             self._copies.compare()
         memories = [
             {name: torch.from_numpy(rows.copy()) for name, rows in mixer.memory().items()}
@@ -582,9 +418,8 @@ class Averager:
             if memory:
                 mixer.recall({name: rows.numpy() for name, rows in memory.items()})
         self.steps, self._loaded = state["steps"], True
-        if (
-            self.algorithm.asynchronous
-        ):  # workers have made different steps, and wait for each other here
+        # workers have made different steps, and wait for each other here
+        if self._method.asynchronous:
             self._method.saves = state.get("saves", 0)
             self._compare_moments(self._method.saves)
 
@@ -592,10 +427,10 @@ class Averager:
         """Continue after `steps`, of another worker, if the algorithm keeps nothing of each
         worker's own.
         """
-        kept = self.algorithm.asynchronous or self._method.state()
+        kept = self._method.asynchronous or self._method.state()
         if not kept and not any(mixer.memory() for mixer in self._mixers):
             self.steps = steps
-        self._loaded = not self.algorithm.asynchronous
+        self._loaded = not self._method.asynchronous
 
     @property
     def extra_bytes(self) -> int:
@@ -627,11 +462,7 @@ class Averager:
         if self._timeline is not None:
             self._timeline.write(self.net)
             self._timeline = None
-            self._unwritten.detach()
-        for hook in self._hooks:
-            hook.remove()
-        if self._own:
-            self.net.close()
+        self._closing.close()
 
     def __enter__(self) -> Averager:
         return self
@@ -639,6 +470,65 @@ class Averager:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
+
+
+class Guard:
+    """Looks at the rows that a worker shows, as soon as the sums of mixings have noticed numbers
+    that are not finite; where they cannot, in each step.
+
+    Parameters
+    ----------
+    net : Network
+    method : Method
+    mixers : list of mixers
+    buckets : list of Bucket
+    """
+
+    def __init__(
+        self, net: Network, method: Method, mixers: Sequence[Mixer], buckets: Sequence[Bucket]
+    ):
+        self._net, self._method, self._mixers, self._buckets = net, method, mixers, buckets
+        self._infected = False
+        if method.checked:
+            watch(1)
+            weakref.finalize(self, watch, -1)
+        self._unwatched = (
+            not COMPILED
+            or net.n == 1
+            or method.edgewise
+            or any(mixer.feedback for mixer in mixers)
+            or any(bucket.rows.device.type != "cpu" for bucket in buckets)
+        )
+
+    def look(self, step: int) -> None:
+        """Raise if the rows are not finite."""
+        for bucket in self._buckets:
+            refuse_infinite(self._net.lo, bucket, bucket.rows, step)
+
+    def show(self, k: int, step: int, every: int, copies: Copies) -> None:
+        """Show the results of mixing `k`, unless this worker has put in what is not finite: then
+        raise, and tell the neighbours.
+        """
+        looks = self._method.checked and (watch() or self._unwatched) and not self._infected
+        if looks:
+            late = 0 if self._unwatched else self._method.late * every
+            try:
+                self.look(step - late)
+            except ValueError as error:
+                call = "W.exchange(M)" if self._method.edgewise else "W(X)"
+                for mixer in () if copies.withdraw(error) else self._mixers:
+                    mixer.at(k + 1).abort_operation(error, call)
+                raise
+        self._method.show()
+        if looks:  # the worker that it comes from raises
+            self._infected = any(not torch.isfinite(each.rows).all() for each in self._buckets)
+
+
+def _refused(trace: str | os.PathLike[str] | None) -> Exception | None:
+    """What is wrong with the place of a timeline."""
+    if trace is None or os.path.isdir(os.path.dirname(os.path.abspath(trace))):
+        return None
+    return ValueError(f"trace is {os.fspath(trace)}, expected a file in a folder that exists")
 
 
 def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list[Any]:

@@ -11,7 +11,7 @@ import torch
 
 from ..comm.mixing import Network
 from .decentralized import Decentralized
-from .equal import refusal
+from .model import refusal
 
 
 def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) -> None:
@@ -33,16 +33,16 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
     >>> import torch
     >>> broadcast_parameters(torch.nn.Linear(3, 1))
     """
-    if not isinstance(model, Iterable) and not isinstance(model, torch.nn.Module):
+    if isinstance(model, torch.nn.Module):
+        values: list[Any] = [*model.parameters(), *model.buffers()]
+    elif isinstance(model, Iterable):
+        listed = model.values() if isinstance(model, Mapping) else model
+        values = [value[1] if isinstance(value, (tuple, list)) else value for value in listed]
+    else:
         raise TypeError(
             f"model is a {type(model).__name__}, expected a torch.nn.Module, a state dict or "
             "tensors"
         )
-    if isinstance(model, torch.nn.Module):
-        values: list[Any] = [*model.parameters(), *model.buffers()]
-    else:
-        values = list(model.values()) if isinstance(model, Mapping) else list(model)
-        values = [value[1] if isinstance(value, (tuple, list)) else value for value in values]
     if why := refusal([model] if isinstance(model, torch.nn.Module) else [], values):
         raise TypeError(why)
     tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]
@@ -58,8 +58,7 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
     if [tuple(array.shape) for array in arrays] != [tuple(tensor.shape) for tensor in tensors]:
         raise ValueError(
             f"rank {root} has {len(arrays)} tensors of other shapes than the {len(tensors)} here: "
-            "build the same "
-            "model on every rank"
+            "build the same model on every rank"
         )
     for tensor, array in zip(tensors, arrays):
         tensor.copy_(array)

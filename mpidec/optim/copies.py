@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
 from ..comm.mixing import Network
+from .rows import Bucket
 
 _CALL = "comparison of first gradients"
 FIRST, FEWEST = 5, 3  # steps that are noted, and how many of them, with gradients, are compared
@@ -28,25 +29,31 @@ class Copies:
     net : Network
     asynchronous : bool
         Whether workers do not wait for each other.  Then `compare` must be called where they do.
+    buckets : list of Bucket
+        Whose parameters have the gradients.
 
     Attributes
     ----------
     compared : bool
         Whether there is nothing more to note.
+    looked : bool
+        Whether this step has been noted.
     """
 
-    def __init__(self, net: Network, asynchronous: bool):
-        self._net, self._asynchronous = net, asynchronous
+    def __init__(self, net: Network, asynchronous: bool, buckets: Sequence[Bucket]):
+        self._net, self._asynchronous, self._buckets = net, asynchronous, buckets
+        self.looked = False
         self._sketches: list[np.ndarray] = []
         self.compared = net.size == 1
 
-    def look(self, parameters: Iterable[torch.Tensor]) -> None:
+    def look(self) -> None:
         """Note the gradients of a step.  Collective in the last of the first steps, unless
         workers do not wait.
         """
+        self.looked = True
         if self.compared or len(self._sketches) == FIRST:
             return
-        self._sketches.append(_sketch(parameters))
+        self._sketches.append(_sketch(p for bucket in self._buckets for _, p in bucket.named))
         if len(self._sketches) == FIRST and not self._asynchronous:
             self.compare()
 

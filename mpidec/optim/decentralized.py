@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..comm.mixing import Network
-from .averager import Averager, Models
+from .algorithms import algorithm as algorithm_of
+from .averager import Averager
+from .methods import Mixer
+from .model import Model, Models
 from .scaling import unscale
 
 if TYPE_CHECKING:
@@ -102,9 +105,8 @@ class Decentralized(torch.optim.Optimizer):
     the workers are 0.0 from their average
     """
 
-    _step_supports_amp_scaling = (
-        True  # GradScaler calls step() in any case: no worker leaves out a mixing
-    )
+    # GradScaler calls step() in any case: no worker leaves out a mixing
+    _step_supports_amp_scaling = True
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Decentralized(torch.optim.Optimizer):
         *,
         every: int | None = None,
         buffers: str = "local",
-        mixing: Callable[[Any], Any] | None = None,
+        mixing: Callable[[Mixer], Mixer] | None = None,
         equal: bool = True,
         check: bool = True,
         trace: str | os.PathLike[str] | None = None,
@@ -134,15 +136,15 @@ class Decentralized(torch.optim.Optimizer):
                 "points that differ "
                 "between workers: use another optimizer"
             )
-        if isinstance(optimizer, torch.optim.SparseAdam) and algorithm == "allreduce":
+        method = algorithm_of(algorithm, **options).method
+        if isinstance(optimizer, torch.optim.SparseAdam) and method.averages_gradients:
             raise ValueError(
                 'SparseAdam needs sparse gradients, and algorithm "allreduce" averages dense ones: '
-                "use another "
-                'algorithm, such as "atc", or another optimizer'
+                'use another algorithm, such as "atc", or another optimizer'
             )
         self.optimizer = optimizer
         self.averager = Averager(
-            model,
+            Model(model, lambda: optimizer.param_groups),
             topology,
             algorithm,
             net,
@@ -153,16 +155,12 @@ class Decentralized(torch.optim.Optimizer):
             check=check,
             trace=trace,
             bucket_bytes=bucket_bytes,
-            _groups=lambda: optimizer.param_groups,
             **options,
         )
-        if self.averager.algorithm.own_momentum and any(
-            group.get("momentum") for group in optimizer.param_groups
-        ):
+        if method.own_momentum and any(group.get("momentum") for group in optimizer.param_groups):
             warnings.warn(
                 f"algorithm {algorithm!r} has a momentum of its own, and the optimizer has one, "
-                "too: wrap SGD without "
-                "momentum",
+                "too: wrap SGD without momentum",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -205,7 +203,7 @@ class Decentralized(torch.optim.Optimizer):
                 loss = closure()
             self.averager.observe(loss)
         averager, skipped = self.averager, unscale(self)
-        if skipped is not None and averager.algorithm.name == "allreduce":
+        if skipped is not None and averager.algorithm.method.averages_gradients:
             skipped = bool(averager.net.comm.allreduce(int(skipped)))
             if skipped:
                 averager.forget_gradients()

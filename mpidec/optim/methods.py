@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.mpi import MPI
 from ..comm.runtime.pending import Pending
 from ..solvers.base import Solver, with_step_size
-from .rows import Bucket
+from .rows import Bucket, refuse_infinite
 
 Mixer = Operator[StepOperator]
 Rows: TypeAlias = "np.ndarray | torch.Tensor"
@@ -31,8 +31,33 @@ class Method(ABC):
     buckets : list of Bucket
     mixers : list of mixers
         One; several divide the columns of the rows among them, see `divided`.
+
+    Attributes
+    ----------
+    of_gradients : bool
+        Whether it does something before the update, and so in each step.
+    averages_gradients : bool
+        Whether this is to average them over all workers, without mixers.
+    overlaps : bool
+        Whether rows travel while the gradients are computed.
+    by_rate : bool
+        Whether it uses the learning rate.
+    own_momentum : bool
+        Whether it takes the place of the optimizer's momentum.
+    edgewise : bool
+        Whether rows travel otherwise than in sums of the mixer.
+    asynchronous : bool
+        Whether no worker waits for another one.
     """
 
+    of_gradients: ClassVar[bool] = False
+    averages_gradients: ClassVar[bool] = False
+    overlaps: ClassVar[bool] = False
+    by_rate: ClassVar[bool] = False
+    own_momentum: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
+    edgewise = False
+    checked = False  # whether numbers that are not finite end the training
     late = 0  # mixings between the one that begins in `after` and the one that ends there
     loss: Any = None  # of the last batch, as the caller told
     travelling = False  # whether the parameters' rows are on their way to the neighbours
@@ -44,6 +69,9 @@ class Method(ABC):
 
     def before(self, k: int) -> None:
         """What comes before the base optimizer's update in step `k`; `show` follows."""
+
+    def average(self, k: int) -> None:
+        """Average the gradients of step `k`; of methods that do so."""
 
     @abstractmethod
     def after(self, k: int) -> None:
@@ -172,6 +200,9 @@ class AdaptWhileCombine(AdaptThenCombine):
     gradients are computed.
     """
 
+    of_gradients: ClassVar = True
+    overlaps: ClassVar = True
+
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
         self._under_way: list[Pending] = []
@@ -291,6 +322,7 @@ class OverlapPush(Method):
     of one step.
     """
 
+    overlaps: ClassVar = True
     late = 1
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
@@ -368,33 +400,35 @@ class AllReduce(Method):
     all ranks.
     """
 
+    of_gradients: ClassVar = True
+    averages_gradients: ClassVar = True
+
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
         self._averaged = False  # before the step; then also what was wrong with the gradients
         self._error: ValueError | None = None
-        self.finite: Callable[[Bucket, torch.Tensor], None] = lambda bucket, rows: None
 
     def before(self, k: int) -> None:
         if not (self._averaged and all(bucket.has_gradients() for bucket in self._buckets)):
-            self.average()
+            self.average(k)
         error = self._error
         self.complete()
         if error is not None:
             raise error
 
-    def average(self) -> None:
+    def average(self, k: int) -> None:
         """Replace the gradients by their averages over all agents."""
         self._error = None
         for bucket in self._buckets:
             self.bytes += bucket.bytes
-            rows = self._net.empty(
-                bucket.d + bucket.count, like=bucket.rows
-            )  # gradients, and which parameters have one
+            # gradients, and which parameters have one
+            rows = self._net.empty(bucket.d + bucket.count, like=bucket.rows)
             G = rows[:, : bucket.d]
             bucket.gradients(G)
             rows[:, bucket.d :] = bucket.used()
             try:
-                self.finite(bucket, G)
+                if self.checked:
+                    refuse_infinite(self._net.lo, bucket, G, k, "gradient")
             except ValueError as error:
                 self._error = self._error or error
             total = rows.sum(dim=0) if len(rows) > 1 else rows[0]
@@ -428,10 +462,7 @@ class SolverUpdate(Method):
     Parameters
     ----------
     solver : Solver
-        With the step size 1, and :math:`G = -u`; or, for methods that use the step size otherwise,
-        too, with the learning rate of the group, and :math:`G = -u / lr`.
-    by_rate : bool
-        Whether the step size is the learning rate.
+        With the step size 1, and :math:`G = -u`.
     """
 
     def __init__(
@@ -440,10 +471,9 @@ class SolverUpdate(Method):
         buckets: list[Bucket],
         mixers: Sequence[Mixer],
         solver: Solver,
-        by_rate: bool,
     ):
         super().__init__(net, buckets, mixers)
-        self._solver, self._by_rate = solver, by_rate
+        self._solver, self.edgewise = solver, solver.needs.exchange
         self._parts: list[Part] = []
         for bucket, columns, mixer in divided(buckets, mixers):
             X = net.empty(columns.stop - columns.start, like=bucket.rows)
@@ -454,8 +484,8 @@ class SolverUpdate(Method):
     def after(self, k: int) -> None:
         operators = {id(part.mixer): part.mixer.at(k) for part in self._parts}
         for place, (bucket, columns, mixer, s) in enumerate(self._parts):
-            rate = (bucket.lr or 1.0) if self._by_rate else 1.0
-            solver = with_step_size(self._solver, bucket.lr if self._by_rate else 1.0)
+            rate = (bucket.lr or 1.0) if self.by_rate else 1.0
+            solver = with_step_size(self._solver, bucket.lr if self.by_rate else 1.0)
             step = self._net.keeping(solver.step) if solver.keeps_rows else solver.step
             G = self._solver.point(s) - bucket.rows[:, columns]
             if rate != 1:
@@ -517,6 +547,20 @@ class SolverUpdate(Method):
         return sum(held.values())
 
 
+class ByRate(SolverUpdate):
+    """A solver that uses the step size otherwise, too: that is the learning rate of the group, and
+    :math:`G = -u / lr`.
+    """
+
+    by_rate: ClassVar = True
+
+
+class MomentumUpdate(ByRate):
+    """A solver with momentum, in place of the base optimizer's."""
+
+    own_momentum: ClassVar = True
+
+
 def _summed(net: Network, row: torch.Tensor) -> torch.Tensor:
     """Sum of a row (d,) over all ranks, with the same bits on each."""
     if net.size == 1:
@@ -535,6 +579,3 @@ def mean(net: Network, rows: torch.Tensor) -> torch.Tensor:
     host = rows.detach().cpu()
     wide = host.float() if host.dtype == torch.bfloat16 else host
     return torch.from_numpy(net.mean(wide.numpy())).to(rows.device, rows.dtype)
-
-
-Made = Callable[[Network, list[Bucket], Sequence[Mixer]], Method]

@@ -5,7 +5,7 @@ workers' momenta.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -49,6 +49,8 @@ class DeMuon(AdaptThenCombine):
     C. He, S. Ren, J. Mao, E. Larsson, "DeMuon: a decentralized Muon for matrix optimization over
     graphs", arXiv:2510.01377 (2025).
     """
+
+    of_gradients: ClassVar = True
 
     def __init__(
         self,

@@ -216,3 +216,19 @@ def buckets(
                 size += bytes
             made.append(Bucket([(names[id(p)], p) for p in some], group, m, stacked, empty))
     return made
+
+
+def refuse_infinite(
+    first: int, bucket: Bucket, rows: torch.Tensor, step: int, what: str = "parameter"
+) -> None:
+    """Raise a `ValueError` if `rows`, of the workers from `first` on, are not finite."""
+    if bool(torch.isfinite(rows.sum())):
+        return
+    wrong = (~torch.isfinite(rows)).nonzero()
+    if len(wrong):  # large numbers may have an infinite sum
+        row, column = wrong[0].tolist()
+        raise ValueError(
+            f"worker {first + row}, step {step}: {what} {bucket.of(column)} is "
+            f"{float(rows[row, column])}: lower the learning rate, clip the gradients, or look at "
+            "this worker's data (check=False goes on)"
+        )

@@ -5,6 +5,8 @@ network.
 from __future__ import annotations
 
 import os
+import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,10 +32,16 @@ class TrainingEvents:
     trace : path, optional
         Where `write` puts the events of all ranks together; until then they are in files beside it,
         unless the network has a timeline of its own.
+    owner : object
+        If it ends before the events are written, a line says so.
     """
 
     def __init__(
-        self, net: Network, model: torch.nn.Module, trace: str | os.PathLike[str] | None = None
+        self,
+        net: Network,
+        model: torch.nn.Module,
+        trace: str | os.PathLike[str] | None,
+        owner: object,
     ):
         timeline, self._trace = net.context.timeline, trace
         self._own = timeline is None
@@ -51,6 +59,14 @@ class TrainingEvents:
             model.register_forward_pre_hook(self._before),
             model.register_forward_hook(self._after),
         ]
+        self._unwritten = weakref.finalize(
+            owner,
+            sys.stderr.write,
+            f"mpidec: the timeline {trace} is not written: call close(), or use the optimizer in a "
+            "with statement\n",
+        )
+        if trace is None or net.rank:
+            self._unwritten.detach()
 
     def _before(self, *_: Any) -> None:
         self._forward = clock()
@@ -77,6 +93,7 @@ class TrainingEvents:
         """Write the events of all ranks to one file, on rank 0; collective."""
         for hook in self._hooks:
             hook.remove()
+        self._unwritten.detach()
         if self._trace is not None:
             with on_all_ranks(net):
                 gathered(net.comm, self._file, self._trace)

@@ -135,7 +135,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Settings, argparse.Na
 
 def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
     """Return the settings in the file of a training, with the changes given by flags."""
-    from .settings import Settings, former, read_toml
+    from .settings import Settings, read_toml
 
     run = read_run(path)
     if "accuracy_worst" not in run.metrics:
@@ -143,7 +143,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
             f"{path} is not the file of a training: continue it with python -m mpidec.run --resume "
             f"{shlex.quote(path)}"
         )
-    own = former(read_toml(path, text=run.config))
+    own = read_toml(path, text=run.config)
     known = {each.key: each.value for each in own}
     for flag in flags:
         if flag.key not in ("train.epochs", "train.trace"):

@@ -155,7 +155,7 @@ def workers(settings: Settings, comm: MPI.Intracomm) -> int:
             "each: start fewer "
             f"ranks, or more workers (--workers {comm.size})"
         )
-    if method(settings).asynchronous and comm.size != n:
+    if method(settings).method.asynchronous and comm.size != n:
         raise ValueError(
             f"algorithm {settings.algorithm} is asynchronous and needs one worker per rank, got "
             f"{n} workers on "

@@ -232,9 +232,10 @@ class Settings:
 
     def complete(self, n: int) -> Settings:
         """The settings of n workers, with the defaults that depend on others."""
-        momentum = 0.0 if method(self).own_momentum else 0.9
-        graph = None if self.algorithm == "allreduce" else graph_name(self)
-        stated = {"local_steps": method(self).every} if self.algorithm in FORMER else {}
+        algorithm = method(self)
+        momentum = 0.0 if algorithm.method.own_momentum else 0.9
+        graph = None if algorithm.method.averages_gradients else graph_name(self)
+        stated = {"local_steps": algorithm.every} if algorithm.every > 1 else {}
         return replace(
             self,
             workers=n,
@@ -279,28 +280,6 @@ class Settings:
         return to_toml(tables)
 
 
-FORMER = {"local": 8, "slowmo": 8, "diloco": 32, "gasloc": 32}
-"""Local steps of algorithms in earlier versions, whose files do not state them."""
-
-
-def former(settings: list[Setting]) -> list[Setting]:
-    """The settings of a file, and the local steps that an earlier version has left to its defaults.
-
-    Examples
-    --------
-    >>> former([Setting("algorithm.name", "diloco", "a.h5")])[-1].value
-    32
-    """
-    given = {each.key: each for each in settings}
-    name = given.get("algorithm.name")
-    if name is None or name.value not in FORMER or "algorithm.local_steps" in given:
-        return settings
-    return [
-        *settings,
-        Setting("algorithm.local_steps", FORMER[str(name.value)], name.origin, False),
-    ]
-
-
 FREE = {"train.epochs", "train.every", "train.device", "train.out", "train.trace", "data.path"}
 """Keys of settings that a resumed training may change."""
 
@@ -317,7 +296,7 @@ def shaping(text: str) -> dict[str, object]:
     """
     defaults = Settings()
     found: dict[str, object] = {each.key: getattr(defaults, each.name) for each in own()}
-    found |= {each.key: each.value for each in former(read_toml(text=text))}
+    found |= {each.key: each.value for each in read_toml(text=text)}
     return {
         key: os.path.basename(value) if isinstance(value, str) else value
         for key, value in found.items()

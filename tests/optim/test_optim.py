@@ -627,7 +627,7 @@ def test_a_worker_has_itself_while_it_averages_with_others(net, monkeypatch):
         ({"algorithm": "pairwise", "seed": -1}, "seed is -1, expected an integer >= 0"),
         (
             {"algorithm": "a2cid2", "step_size": 3},
-            "unexpected keyword argument 'step_size'; its own options: rate, seed, eta, alpha",
+            "unexpected keyword argument 'step_size'; its own options: eta, alpha, alpha_tilde",
         ),
         (
             {"algorithm": "pairwise", "mixing": lambda W: W},

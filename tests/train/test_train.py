@@ -743,17 +743,3 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
             del file[name]
         with pytest.raises(ValueError, match="damaged"):
             fit(dataclasses.replace(settings, out=str(path), epochs=2), resume=True)
-
-
-@pytest.mark.serial
-def test_a_training_of_a_version_with_other_local_steps_goes_on_as_it_began(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    flags = ["--algorithm=slowmo", "--workers=2", "--epochs=1", "--quiet"]
-    assert main([*flags, "--set=algorithm.local_steps=8", "--out=old.h5"]) == 0
-    with h5py.File("old.h5", "a") as file:
-        lines = file.attrs["config"].splitlines()
-        stated = [line for line in lines if not line.startswith("local_steps")]
-        assert len(stated) == len(lines) - 1
-        file.attrs["config"] = "\n".join(stated)
-    assert main(["--resume", "old.h5", "--epochs=2", "--quiet"]) == 0
-    assert "local_steps = 8" in mpidec.read("old.h5").config
