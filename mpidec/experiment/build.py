@@ -40,7 +40,7 @@ class Job:
 
     experiment: Experiment
     oracle: Oracle
-    solver: Any
+    solver: Solver
     topology: Topology | Schedule
     x0: np.ndarray | None
     x_star: np.ndarray | None
@@ -119,7 +119,7 @@ class Job:
         path: str,
         resume: bool,
         progress: Progress,
-        config: Callable[[Any], str],
+        config: Callable[[Solver], str],
     ) -> Result | AsyncResult:
         """Solve the problem, into the file `path`, whose text `config(solver)` states the
         experiment; collective.

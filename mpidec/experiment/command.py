@@ -212,8 +212,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
             f"mpidec.solve(..., record=mpidec.Record({path!r}, resume=True))"
         )
     settings = config.read_toml(path, text=run.config)
-    stated = {setting.key: setting.value for setting in settings}
-    known = config.former(stated)
+    known = {setting.key: setting.value for setting in settings}
     for flag in flags:
         if flag.key not in free:
             raise ConfigError(
@@ -221,11 +220,6 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
                 f"{flag.value}: a resumed run "
                 f"keeps its experiment, and only {', '.join(free.values())} can be changed"
             )
-    settings = [setting for setting in settings if setting.key in known] + [
-        config.Setting(key, known[key], f"{path}:{key}", text=False)
-        for key in known
-        if key not in stated
-    ]
     announce_code(
         "run",
         path,

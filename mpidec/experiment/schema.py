@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import sys
@@ -264,36 +263,35 @@ def coerce(value: object, hint: object) -> Value:
     (3.0, None, (1, 2))
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    number = (
-        value
-        if isinstance(value, (int, float)) and value is not True and value is not False
-        else math.nan
-    )
     if origin in UNIONS:
-        if type(None) in arguments and (
-            value is None or (value == "none" and str not in arguments)
-        ):
-            return None
-        for choice in filter(is_toml_type, arguments):
-            try:
-                return coerce(value, choice)
-            except ValueError:
-                continue
-    elif origin is Literal:
-        if any(type(choice) is type(value) and choice == value for choice in arguments):
-            return typing.cast(Value, value)
-    elif origin in LISTS and isinstance(value, (list, tuple)):
+        return _coerce_to_one(value, arguments)
+    if origin is Literal and any(type(each) is type(value) and each == value for each in arguments):
+        return typing.cast(Value, value)
+    if origin in LISTS and isinstance(value, (list, tuple)):
         fixed = origin is tuple and Ellipsis not in arguments
         if not fixed or len(value) == len(arguments):
             return tuple(coerce(item, arguments[0]) for item in value)
-    elif hint is bool and isinstance(value, bool):
+    if hint is bool and isinstance(value, bool):
         return value
-    elif hint is int and (isinstance(number, int) or number.is_integer()):
-        return int(number)
-    elif hint is float and abs(number) <= sys.float_info.max:
-        return float(number)
-    elif hint is str and isinstance(value, str) and value.isprintable() and value:
+    if hint is str and isinstance(value, str) and value.isprintable() and value:
         return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if hint is int and (isinstance(value, int) or value.is_integer()):
+            return int(value)
+        if hint is float and abs(value) <= sys.float_info.max:
+            return float(value)
+    raise ValueError
+
+
+def _coerce_to_one(value: object, hints: tuple[object, ...]) -> Value:
+    """Return `value` converted to the first of the types that it fits."""
+    if type(None) in hints and (value is None or (value == "none" and str not in hints)):
+        return None
+    for hint in filter(is_toml_type, hints):
+        try:
+            return coerce(value, hint)
+        except ValueError:
+            continue
     raise ValueError
 
 

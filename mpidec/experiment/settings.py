@@ -18,7 +18,7 @@ import os
 import re
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -99,6 +99,18 @@ class Problem:
     snapshot_period: int | None = setting(None, "> 0", requires="variance_reduction")
     noise: float | None = setting(None, ">= 0")
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def complete(self, agents: int) -> Problem:
+        """The table with the defaults that depend on other settings."""
+        alpha, per_agent, options = self.alpha, self.per_agent, dict(self.options)
+        if alpha is None and self.partition in ("dirichlet", "sizes"):
+            alpha = 1.0
+        if per_agent is None and self.partition in ("shards", "labels"):
+            per_agent = 2
+        entry = registry.PROBLEMS.get(self.name)
+        if entry and entry.l2_total and self.scale != "mean" and self.l2_total is None:
+            options.setdefault("l2", entry.l2_total / agents)  # of the sum over all agents
+        return replace(self, alpha=alpha, per_agent=per_agent, options=options)
 
 
 @dataclass(frozen=True)
@@ -200,7 +212,7 @@ class Mixing:
                 {"K": self.accelerate, "method": self.method or "chebyshev"},
             ),
         }
-        return {call: made for call, made in calls.items() if getattr(self, made[0]) is not None}
+        return {call: made for call, made in calls.items() if vars(self)[made[0]] is not None}
 
 
 @dataclass(frozen=True)
@@ -324,7 +336,7 @@ class Experiment:
         {'problem.data': 'mine.csv'}
         """
         names = {
-            entry.key: getattr(getattr(self, entry.table), entry.name)
+            entry.key: vars(vars(self)[entry.table])[entry.name]
             for entry in ENTRIES.values()
             if entry.locate
         }
@@ -342,9 +354,9 @@ class Experiment:
         """Return the complete experiment as TOML text."""
         tables = {}
         for table in TABLES:
-            part = getattr(self, table)
-            own = {name: getattr(part, name) for name in OWN[table]}
-            tables[table] = {**own, **dict(sorted(getattr(part, "options", {}).items()))}
+            part = vars(vars(self)[table])
+            own = {name: part[name] for name in OWN[table]}
+            tables[table] = {**own, **dict(sorted(part.get("options", {}).items()))}
         return to_toml(tables)
 
 
@@ -382,45 +394,11 @@ STEP_SIZE = _StepSize(
     f"({', '.join(SCHEDULES)})",
 )
 FLAGS = (*ENTRIES.values(), STEP_SIZE)
-TOTAL_L2 = {
-    name: entry.l2_total for name, entry in registry.PROBLEMS.items() if entry.l2_total
-}  # summed over all agents
 OWN_PACE = ("delay", "drop", "straggler", "simulate")  # keys of [run] for asynchronous solvers
-
-FORMER: Mapping[str, Mapping[str, Value]] = {
-    "dgd": {"order": "atc"},
-    **{
-        key: {"local_steps": 1} for key in ("local_dgd", "slowmo", "diloco", "gasloc", "kgt", "led")
-    },
-}  # defaults of solvers in earlier versions, whose run files do not state them
 
 
 read_toml = partial(schema.read_toml, tables=TABLES)
 parse_set = partial(schema.parse_set, tables=TABLES, example="problem.l2=0.05")
-
-
-def former(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings, by ``table.key``, of a run file, and the defaults of the earlier version
-    that has written it.
-
-    Run files state the settings whose defaults have changed.  Options that had no effect on the
-    partition are left out.
-
-    Examples
-    --------
-    >>> former({"solver.name": "dgd", "mixing.codec": "qsgd"})
-    {'solver.order': 'atc', 'mixing.feedback': False, 'solver.name': 'dgd', 'mixing.codec': 'qsgd'}
-    """
-    defaults: dict[str, object] = {
-        f"solver.{key}": value
-        for key, value in FORMER.get(str(given.get("solver.name")), {}).items()
-    }
-    codec = given.get("mixing.codec")
-    if codec in catalogue.CODECS.own:
-        defaults["mixing.feedback"] = catalogue.CODECS.find(str(codec)).feedback
-    how = given.get("problem.partition")
-    idle = [f"problem.{key}" for key, kinds in TAKE.items() if how is not None and how not in kinds]
-    return {**defaults, **{key: given[key] for key in given if key not in idle}}
 
 
 def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
@@ -435,157 +413,203 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     ConfigError
         A table, key or name is unknown, or a value is not of the expected type.
     """
-    given: Given = {table: {} for table in TABLES}
-    for each in settings:
-        table, _, key = each.key.partition(".")
-        given[table][key] = each
-    tables = {table: _own_values(table, given[table]) for table in TABLES}
-    problem, run, mixing = tables["problem"], tables["run"], tables["mixing"]
-    for key, kinds in TAKE.items():
-        idle = key in problem and problem.get("partition", kinds[0]) not in kinds
-        if idle and given["problem"][key].level < given["problem"]["partition"].level:
-            del problem[key]  # of a file, whose partition a flag replaces
-    loss = _component(catalogue.PROBLEMS, "problem", tables, given, Problem.name)
-    paper = catalogue.SOLVERS.options(tables["solver"].get("name", Solver.name))
-    solver = _component(catalogue.SOLVERS, "solver", tables, given, Solver.name)
-    for key, value in paper.items():
-        stated, name = given["solver"].get(key), given["solver"]["name"]
-        if stated is not None and stated.level >= name.level:
-            raise ConfigError(
-                f"{stated.origin}: {name.value} is {tables['solver']['name']} with {key} = "
-                f"{value}: omit it"
-            )
-        given["solver"][key] = Setting(f"solver.{key}", value, name.origin, False, name.level)
+    draft = _Draft(settings)
+    run, mixing = draft.tables["run"], draft.tables["mixing"]
+    draft.drop_idle()
+    loss = draft.component(catalogue.PROBLEMS, "problem", Problem.name)
+    solver = draft.solver()
     graph = solver.needs.graph
     if graph == "exponential" and "accelerate" in mixing:
         graph = "symmetric_exponential"
-    topology = _component(catalogue.TOPOLOGIES, "topology", tables, given, graph)
+    topology = draft.component(catalogue.TOPOLOGIES, "topology", graph)
     codec = None
     if "codec" in mixing:
-        codec = _component(catalogue.CODECS, "mixing", tables, given, "", key="codec")
-    for table in ("problem", "mixing"):
-        for key in tables[table]:
-            needed = ENTRIES[f"{table}.{key}"].requires
-            if needed and needed not in tables[table]:
-                raise ConfigError(
-                    f"{given[table][key].origin}: has no effect without {table}.{needed}: add "
-                    f"--set {table}.{needed}=..."
-                )
+        codec = parameters(draft.component(catalogue.CODECS, "mixing", "", key="codec"))
+    draft.check_required()
+    own = {key: value for key, value in parameters(loss).items() if key not in registry.RESERVED}
     known = {
-        "problem": {
-            **_data(problem, given["problem"]),
-            **{
-                key: parameter
-                for key, parameter in parameters(loss).items()
-                if key not in registry.RESERVED
-            },
-        },
+        "problem": {**draft.data(), **own},
         "solver": parameters(solver),
-        "topology": graph_parameters(topology, tables["topology"]["name"]),
-        "mixing": {} if codec is None else parameters(codec),
+        "topology": graph_parameters(topology, draft.tables["topology"]["name"]),
+        "mixing": codec or {},
     }
     for table, parameters_of in known.items():
-        tables[table]["options"] = _options(table, tables[table], given[table], parameters_of)
-    for key in FORMER.get(tables["solver"]["name"], {}):
-        tables["solver"]["options"].setdefault(key, known["solver"][key].default)
-    agents = run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
-    if _check_pace(solver, tables, given):
-        known["mixing"] = {}
-    total = TOTAL_L2.get(problem["name"])
-    if total and problem.get("scale") != "mean" and "l2_total" not in problem:
-        problem["options"].setdefault("l2", total / agents)
-    if problem.get("partition") in ("dirichlet", "sizes"):
-        problem.setdefault("alpha", 1.0)
-    if problem.get("partition") in ("shards", "labels"):
-        problem.setdefault("per_agent", 2)
+        draft.tables[table]["options"] = draft.options(table, parameters_of)
+    run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
     if "steps" not in run:
         run.setdefault("stop_error", STOP_ERROR)
+    if draft.check_pace(solver):
+        known["mixing"] = {}
     for table, parameters_of in known.items():
         if table != "solver" and "seed" in parameters_of:
-            tables[table]["options"].setdefault("seed", run.get("seed", 0))
-    return Experiment(**{table: TABLES[table](**content) for table, content in tables.items()})
+            draft.tables[table]["options"].setdefault("seed", run.get("seed", 0))
+    made = Experiment(**{table: TABLES[table](**draft.tables[table]) for table in TABLES})
+    return replace(made, problem=made.problem.complete(made.run.agents))
 
 
-def _component(
-    components: plugins.Table[C],
-    table: str,
-    tables: Mapping[str, dict[str, Any]],
-    given: Given,
-    default: str,
-    key: str = "name",
-) -> C:
-    """Return the component that a table names, or the default one, whose name the table then
-    has; errors name the setting.
-    """
-    name = tables[table].setdefault(key, default)
-    try:
-        tables[table][key] = components.key(name)
-        return components[tables[table][key]]
-    except ValueError as error:
-        raise ConfigError(f"{_origin(given[table].get(key))}: {error}") from error
+class _Draft:
+    """An experiment in the making: the values of each table, and the settings that state them."""
 
+    def __init__(self, settings: Iterable[Setting]):
+        self.given: Given = {table: {} for table in TABLES}
+        for each in settings:
+            table, _, key = each.key.partition(".")
+            self.given[table][key] = each
+        for key, each in self.given["run"].items():
+            schema.check_name("key of [run]", key, OWN["run"], each.origin)
+        self.tables: dict[str, dict[str, Any]] = {
+            table: {
+                key: ENTRIES[each.key].convert(each)
+                for key, each in self.given[table].items()
+                if key in OWN[table]
+            }
+            for table in TABLES
+        }
 
-def _data(problem: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
-    """Complete and check ``problem.data``, and return the parameters of the data set."""
-    name = problem["name"]
-    if not registry.problem_spec(name).takes_data:
-        for key in ("data", "label", "partition", "standardize", "intercept", "scale"):
-            if key in given:
+    def drop_idle(self) -> None:
+        """Drop what a file says of its partition, if a flag names another one."""
+        problem, given = self.tables["problem"], self.given["problem"]
+        for key, kinds in TAKE.items():
+            idle = key in problem and problem.get("partition", kinds[0]) not in kinds
+            if idle and given[key].level < given["partition"].level:
+                del problem[key]
+
+    def component(
+        self, components: plugins.Table[C], table: str, default: str, key: str = "name"
+    ) -> C:
+        """Return the component that a table names, or the default one, whose name the table then
+        has; errors name the setting.
+        """
+        name = self.tables[table].setdefault(key, default)
+        try:
+            self.tables[table][key] = components.key(name)
+            return components[self.tables[table][key]]
+        except ValueError as error:
+            raise ConfigError(f"{_origin(self.given[table].get(key))}: {error}") from error
+
+    def solver(self) -> type[solvers.Solver]:
+        """Return the solver, and set the options that its name in a paper stands for."""
+        given = self.given["solver"]
+        paper = catalogue.SOLVERS.options(self.tables["solver"].get("name", Solver.name))
+        found = self.component(catalogue.SOLVERS, "solver", Solver.name)
+        for key, value in paper.items():
+            stated, name = given.get(key), given["name"]
+            if stated is not None and stated.level >= name.level:
                 raise ConfigError(
-                    f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the "
-                    "agents and takes no "
-                    f"data: omit {key}"
+                    f"{stated.origin}: {name.value} is {self.tables['solver']['name']} with {key} "
+                    f"= {value}: omit it"
                 )
-        problem["data"] = None
-        return {}
-    entry = registry.PROBLEMS.get(name)  # a plug-in has no default
-    source = problem.setdefault("data", entry and entry.data)
-    if source is None:
-        raise ConfigError(
-            f"problem {plugins.short(name)} requires data: add --data NAME, or --data FILE"
+            given[key] = Setting(f"solver.{key}", value, name.origin, False, name.level)
+        return found
+
+    def check_required(self) -> None:
+        """Refuse keys that have no effect without others."""
+        for table in ("problem", "mixing"):
+            for key in self.tables[table]:
+                needed = ENTRIES[f"{table}.{key}"].requires
+                if needed and needed not in self.tables[table]:
+                    raise ConfigError(
+                        f"{self.given[table][key].origin}: has no effect without {table}.{needed}: "
+                        f"add --set {table}.{needed}=..."
+                    )
+
+    def data(self) -> dict[str, inspect.Parameter]:
+        """Complete and check ``problem.data``, and return the parameters of the data set."""
+        problem, given = self.tables["problem"], self.given["problem"]
+        name = problem["name"]
+        if not registry.problem_spec(name).takes_data:
+            for key in ("data", "label", "partition", "standardize", "intercept", "scale"):
+                if key in given:
+                    raise ConfigError(
+                        f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the "
+                        f"agents and takes no data: omit {key}"
+                    )
+            problem["data"] = None
+            return {}
+        entry = registry.PROBLEMS.get(name)  # a plug-in has no default
+        source = problem.setdefault("data", entry and entry.data)
+        if source is None:
+            raise ConfigError(
+                f"problem {plugins.short(name)} requires data: add --data NAME, or --data FILE"
+            )
+        try:
+            make = maker(source)
+        except ValueError as error:
+            raise ConfigError(f"{_origin(given.get('data'))}: {error}") from error
+        if make is None:
+            return {}
+        problem["data"] = catalogue.DATA_SETS.key(source)
+        return parameters(make)
+
+    def check_pace(self, solver: type[solvers.Solver]) -> bool:
+        """Check the settings of asynchronous solvers, and return whether this is one.
+
+        Settings for the other kind are refused, or dropped if a source of higher precedence has chosen
+        the solver.
+        """
+        tables, given = self.tables, self.given
+        name, run = plugins.short(tables["solver"]["name"]), tables["run"]
+        level = given["solver"]["name"].level if "name" in given["solver"] else -1
+        own_pace = is_asynchronous(solver)
+        table, keys = "run", [key for key in OWN_PACE if key in run]
+        remedy = "takes common steps: omit it, or use an asynchronous solver: " + ", ".join(
+            known for known, kind in solvers.CATALOGUE.items() if is_asynchronous(kind)
         )
-    try:
-        make = maker(source)
-    except ValueError as error:
-        raise ConfigError(f"{_origin(given.get('data'))}: {error}") from error
-    if make is None:
-        return {}
-    problem["data"] = catalogue.DATA_SETS.key(source)
-    return parameters(make)
+        if own_pace:
+            table, keys = "mixing", [*given["mixing"]]
+            remedy = "has no mixings that this could change: omit it"
+        for key in keys:
+            each = given[table][key]
+            if each.level >= level and run.get(key) is not False:
+                raise ConfigError(f"{each.origin}: {name} {remedy}")
+            tables[table].pop(key, None)
+            tables[table].get("options", {}).pop(key, None)
+        delay = run.get("delay")
+        if isinstance(delay, tuple) and delay[0] > delay[1]:
+            raise ENTRIES["run.delay"].refusal(given["run"]["delay"])
+        try:
+            Run(agents=run["agents"], straggler=run.get("straggler")).pauses()
+        except ValueError as error:
+            raise ConfigError(f"{given['run']['straggler'].origin}: {error}") from None
+        return own_pace
+
+    def options(self, table: str, known: Mapping[str, inspect.Parameter]) -> dict[str, Value]:
+        """Return the values of the component's parameters; unknown and missing ones are errors."""
+        content, given = self.tables[table], self.given[table]
+        name = (
+            content["name"] if table != "mixing" else content.get("codec", "mixing without a codec")
+        )
+        level = max(
+            (given[key].level for key in ("name", "data", "codec") if key in given), default=-1
+        )
+        options = {}
+        for key, each in sorted(given.items()):
+            if key in known and key not in OWN[table]:
+                entry = STEP_SIZE if each.key == STEP_SIZE.key else Entry(each.key)
+                options[key] = entry._replace(hint=known[key].annotation).convert(each)
+            elif key not in OWN[table] and each.level >= level:
+                if each.key == STEP_SIZE.key:
+                    raise ConfigError(f"{each.origin}: {name} has no step size: omit it")
+                if table == "mixing" and "codec" not in content:
+                    _refuse_without_codec(key, each)
+                schema.check_name(f"parameter of {name}", key, [*known, *OWN[table]], each.origin)
+        for key, parameter in known.items():
+            if parameter.default is parameter.empty and key not in {*options, "step_size"}:
+                raise ConfigError(
+                    f"{table} {name} requires {key}, {describe(parameter.annotation)}: "
+                    f"add --set {table}.{key}=..."
+                )
+        return options
 
 
-def _check_pace(
-    solver: type[solvers.Solver], tables: Mapping[str, dict[str, Any]], given: Given
-) -> bool:
-    """Check the settings of asynchronous solvers, and return whether this is one.
-
-    Settings for the other kind are refused, or dropped if a source of higher precedence has chosen
-    the solver.
-    """
-    name, run = plugins.short(tables["solver"]["name"]), tables["run"]
-    level = given["solver"]["name"].level if "name" in given["solver"] else -1
-    own_pace = is_asynchronous(solver)
-    table, keys = "run", [key for key in OWN_PACE if key in run]
-    remedy = "takes common steps: omit it, or use an asynchronous solver: " + ", ".join(
-        known for known, kind in solvers.CATALOGUE.items() if is_asynchronous(kind)
-    )
-    if own_pace:
-        table, keys = "mixing", [*given["mixing"]]
-        remedy = "has no mixings that this could change: omit it"
-    for key in keys:
-        each = given[table][key]
-        if each.level >= level and run.get(key) is not False:
-            raise ConfigError(f"{each.origin}: {name} {remedy}")
-        tables[table].pop(key, None)
-        tables[table].get("options", {}).pop(key, None)
-    delay = run.get("delay")
-    if isinstance(delay, tuple) and delay[0] > delay[1]:
-        raise ENTRIES["run.delay"].refusal(given["run"]["delay"])
-    try:
-        Run(agents=run["agents"], straggler=run.get("straggler")).pauses()
-    except ValueError as error:
-        raise ConfigError(f"{given['run']['straggler'].origin}: {error}") from None
-    return own_pace
+def _refuse_without_codec(key: str, setting: Setting) -> None:
+    """Raise if a key is a parameter of codecs, of which there is none."""
+    codecs = [name for name, make in catalogue.CODECS.own.items() if key in parameters(make)]
+    if codecs:
+        raise ConfigError(
+            f"{setting.origin}: has no effect without a codec: add --set mixing.codec={codecs[0]}"
+            + (f", or another of {', '.join(codecs)}" if len(codecs) > 1 else "")
+        )
 
 
 def parameters(component: object) -> dict[str, inspect.Parameter]:
@@ -624,53 +648,6 @@ def graph_parameters(graph: object, name: str) -> dict[str, inspect.Parameter]:
         kind = inspect.Parameter.KEYWORD_ONLY
         known["weights"] = inspect.Parameter("weights", kind, default=None, annotation=hint)
     return known
-
-
-def _own_values(table: str, given: Mapping[str, Setting]) -> dict[str, Any]:
-    """Return the values of the keys of the table itself, without those of the component that it
-    names.
-    """
-    if table == "run":
-        for key, each in given.items():
-            schema.check_name("key of [run]", key, OWN[table], each.origin)
-    return {key: ENTRIES[given[key].key].convert(given[key]) for key in given if key in OWN[table]}
-
-
-def _options(
-    table: str,
-    content: Mapping[str, Any],
-    given: Mapping[str, Setting],
-    known: Mapping[str, inspect.Parameter],
-) -> dict[str, Value]:
-    """Return the values of the component's parameters; unknown and missing ones are errors."""
-    name = content["name"] if table != "mixing" else content.get("codec", "mixing without a codec")
-    level = max((given[key].level for key in ("name", "data", "codec") if key in given), default=-1)
-    options = {}
-    for key, each in sorted(given.items()):
-        if key in known and key not in OWN[table]:
-            entry = STEP_SIZE if each.key == STEP_SIZE.key else Entry(each.key)
-            options[key] = entry._replace(hint=known[key].annotation).convert(each)
-        elif key not in OWN[table] and each.level >= level:
-            if each.key == STEP_SIZE.key:
-                raise ConfigError(f"{each.origin}: {name} has no step size: omit it")
-            codecs = [
-                codec
-                for codec, make in catalogue.CODECS.own.items()
-                if table == "mixing" and "codec" not in content and key in parameters(make)
-            ]
-            if codecs:
-                raise ConfigError(
-                    f"{each.origin}: has no effect without a codec: add --set mixing.codec={codecs[0]}"
-                    + (f", or another of {', '.join(codecs)}" if len(codecs) > 1 else "")
-                )
-            schema.check_name(f"parameter of {name}", key, [*known, *OWN[table]], each.origin)
-    for key, parameter in known.items():
-        if parameter.default is parameter.empty and key not in {*options, "step_size"}:
-            raise ConfigError(
-                f"{table} {name} requires {key}, {describe(parameter.annotation)}: "
-                f"add --set {table}.{key}=..."
-            )
-    return options
 
 
 def is_auto(text: str) -> bool:

@@ -19,117 +19,106 @@ def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
     """What the user must know about a run that did not end well, in one line; else an empty
     string.
     """
-    if isinstance(result, Result) and result.outcome == "diverged" and result.unstable:
-        return f"diverged at step {result.steps}: {result.reason}"  # which has the remedy
     if result.outcome == "diverged":
-        mixing = job.experiment.mixing
-        step = result.step_size
-        remedy = (
-            f"use a step size smaller than {step:.3g}"
-            if isinstance(step, (int, float))
-            else "use smaller step sizes"
-        )
-        if job.solver.unstable(job.topology):
-            remedy = f"the likely cause is the graph, on which {type(job.solver).__name__} is unstable (see the warning above)"
-        elif mixing.codec and getattr(job.solver, "exact", False):
-            codec = f"{short(mixing.codec)}{options(mixing.options)}"
-            smaller = "" if job.solver.needs.least_delta else f", or {remedy}"
-            remedy = (
-                f"the likely cause is the codec, {codec}: send more of each row, set a smaller "
-                "mixing.gamma, take another solver, "
-                f"such as beer{smaller}"
-            )
-        if ANY_SIZE in result.reason:
-            remedy = "look for NaN in what agents send"
-            if mixing.attack is not None and mixing.robust is None:
-                remedy = "mixing.robust leaves such rows out"
-        return f"diverged at step {result.steps}: {result.reason}: {remedy}"
-    if result.outcome == "interrupted" and (obstacle := getattr(result, "obstacle", "")):
-        return (
-            f"interrupted after step {result.steps}: {job.experiment.run.out} is complete up to "
-            f"it; {obstacle}"
-        )
+        text = f"diverged at step {result.steps}: {result.reason}"
+        if isinstance(result, Result) and result.unstable:  # the reason has the remedy
+            return text
+        return f"{text}: {_remedy(job, result)}"
     if result.outcome == "interrupted":
-        return (
-            f"interrupted after step {result.steps}: continue with "
-            f"{resume_command('run', job.experiment.run.out, ranks)}"
-        )
+        out, text = job.experiment.run.out, f"interrupted after step {result.steps}: "
+        if isinstance(result, AsyncResult) and result.obstacle:
+            return f"{text}{out} is complete up to it; {result.obstacle}"
+        return f"{text}continue with {resume_command('run', out, ranks)}"
     return result.reason
+
+
+def _remedy(job: Job, result: Result | AsyncResult) -> str:
+    """What helps against the divergence of a run."""
+    mixing, step = job.experiment.mixing, result.step_size
+    if ANY_SIZE in result.reason:
+        if mixing.attack is not None and mixing.robust is None:
+            return "mixing.robust leaves such rows out"
+        return "look for NaN in what agents send"
+    if job.solver.unstable(job.topology):
+        return (
+            f"the likely cause is the graph, on which {type(job.solver).__name__} is unstable (see "
+            "the warning above)"
+        )
+    remedy = "use smaller step sizes"
+    if isinstance(step, (int, float)):
+        remedy = f"use a step size smaller than {step:.3g}"
+    if not (mixing.codec and job.solver.exact):
+        return remedy
+    smaller = "" if job.solver.needs.least_delta else f", or {remedy}"
+    return (
+        f"the likely cause is the codec, {short(mixing.codec)}{options(mixing.options)}: send more "
+        f"of each row, set a smaller mixing.gamma, take another solver, such as beer{smaller}"
+    )
 
 
 def summary(job: Job, result: Result | AsyncResult, ranks: int, slow: str = "") -> str:
     """The table printed at the end of a run; `slow` says what makes it slow."""
     problem, wanted, n = job.experiment.problem, job.experiment.run, job.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
-    steps, times = result.metrics["step"], result.metrics["time"]
-    outcome = str(result.outcome)
-    if outcome == "stopped":
-        outcome += f" at step {result.steps}: error <= {wanted.stop_error:g}"
-    elif outcome == "diverged":
-        outcome += f" at step {result.steps}"
-    elif outcome == "missed":
-        outcome += f": error > {wanted.stop_error:g} after {result.steps} steps"
-    elif outcome == "completed" and result.verdict:
-        outcome += f": {result.verdict}"
-    gap = job.spectral_gap(result.choice)
+    topology, solver = job.experiment.topology, job.experiment.solver
+    gap, label = job.spectral_gap(result.choice), f"label {job.label}, " if job.label else ""
     rows = {
         "problem": f"{short(problem.name)}{options(_penalties(problem))}",
-        "data": f"{short(problem.data)}, {job.samples} samples x {job.d} unknowns, "
-        f"{f'label {job.label}, ' if job.label else ''}partition {problem.partition}"
+        "data": f"{short(problem.data)}, {job.samples} samples x {job.d} unknowns, {label}partition "
+        f"{problem.partition}"
         if problem.data
         else f"none, {job.d} unknowns",
-        **(
-            {"classes": ", ".join(f"{word} = {number}" for number, word in _classes(job))}
-            if job.classes
-            else {}
-        ),
+        "classes": ", ".join(f"{word} = {number}" for number, word in _classes(job)),
         "agents": f"{n}, simulated" if wanted.simulate else f"{n} on {plural(ranks, 'rank')}",
-        "topology": f"{short(job.experiment.topology.name)}{options(job.experiment.topology.options)}"
+        "topology": f"{short(topology.name)}{options(topology.options)}"
         + (f", spectral gap {gap:.4g}" if gap is not None else ""),
-        **_mixing(job.experiment.mixing),
-        "solver": f"{short(job.experiment.solver.name)}{options(job.experiment.solver.options)}",
-        **({"step size": result.choice.line()} if result.choice is not None else {}),
+        "mixing": _mixing(job.experiment.mixing),
+        "solver": f"{short(solver.name)}{options(solver.options)}",
+        "step size": "" if result.choice is None else result.choice.line(),
         **(fault_rows(wanted) if job.asynchronous else {}),
         "steps": f"{result.steps} of {wanted.steps}",
         **(async_rows(result) if isinstance(result, AsyncResult) else {}),
-        "outcome": outcome,
-    }
-    rows |= {name: f"{metrics[name]:.6g}" for name in (*COLUMNS, "error_max") if name in metrics}
-    rows |= {
-        "time": f"{times[-1]:.4g} units, simulated"
-        if wanted.simulate
-        else f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} "
-        "steps/s",
+        "outcome": _outcome(result, wanted),
+        **{name: f"{metrics[name]:.6g}" for name in (*COLUMNS, "error_max") if name in metrics},
+        "time": _time(result, wanted),
         "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,
+        "pace": slow,
+        "note": job.note,
     }
-    if slow:
-        rows["pace"] = slow
-    if job.note:
-        rows["note"] = job.note
-    return facts({name.replace("_", " "): value for name, value in rows.items()})
+    return facts({name.replace("_", " "): value for name, value in rows.items() if value})
+
+
+def _outcome(result: Result | AsyncResult, wanted: config.Run) -> str:
+    """How a run ended, with step and limit."""
+    more = {
+        "stopped": f" at step {result.steps}: error <= {wanted.stop_error or 0:g}",
+        "diverged": f" at step {result.steps}",
+        "missed": f": error > {wanted.stop_error or 0:g} after {result.steps} steps",
+        "completed": f": {result.verdict}" if result.verdict else "",
+    }
+    return f"{result.outcome}{more.get(result.outcome, '')}"
+
+
+def _time(result: Result | AsyncResult, wanted: config.Run) -> str:
+    """How long a run took."""
+    steps, times = result.metrics["step"], result.metrics["time"]
+    if wanted.simulate:
+        return f"{times[-1]:.4g} units, simulated"
+    pace = (steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9)
+    return f"{times[-1]:.3g} s, {pace:.4g} steps/s"
 
 
 def fault_rows(wanted: config.Run) -> dict[str, str]:
     """What delays, loses and stops messages and agents."""
     unit = "units" if wanted.simulate else "s"
-    delay = wanted.delay if isinstance(wanted.delay, tuple) else (wanted.delay,)
+    delay = wanted.delay if isinstance(wanted.delay, tuple) else (wanted.delay or 0.0,)
+    times = " to ".join(f"{value:g}" for value in dict.fromkeys(delay))
     return {
-        **(
-            {"delay": " to ".join(f"{value:g}" for value in dict.fromkeys(delay)) + f" {unit}"}
-            if any(delay)
-            else {}
-        ),
-        **({"drop": f"{wanted.drop:.4g}"} if wanted.drop else {}),
-        **(
-            {
-                "stragglers": ", ".join(
-                    f"agent {agent} {seconds:g} {unit} a step"
-                    for agent, seconds in wanted.pauses().items()
-                )
-            }
-            if wanted.straggler
-            else {}
+        "delay": f"{times} {unit}" if any(delay) else "",
+        "drop": f"{wanted.drop:.4g}" if wanted.drop else "",
+        "stragglers": ", ".join(
+            f"agent {agent} {time:g} {unit} a step" for agent, time in wanted.pauses().items()
         ),
     }
 
@@ -183,16 +172,14 @@ def _penalties(problem: config.Problem) -> dict[str, object]:
     """
     names = ("scale", "intercept", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")
     return dict(problem.options) | {
-        name: value for name in names if (value := getattr(problem, name)) is not None
+        name: value for name in names if (value := vars(problem)[name]) is not None
     }
 
 
-def _mixing(wanted: config.Mixing) -> dict[str, str]:
+def _mixing(wanted: config.Mixing) -> str:
     parts = [f"{short(wanted.codec)}{options(wanted.options)}"] if wanted.codec else []
-    parts += (
-        [f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}"] if wanted.accelerate else []
-    )
-    for name in ("attack", "noise", "loss", "robust", "repeat"):
-        value = getattr(wanted, name)
-        parts += [] if value is None else [f"{name} {value}"]
-    return {"mixing": ", ".join(parts)} if parts else {}
+    if wanted.accelerate:
+        parts.append(f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}")
+    faults = {name: vars(wanted)[name] for name in ("attack", "noise", "loss", "robust", "repeat")}
+    parts += [f"{name} {value}" for name, value in faults.items() if value is not None]
+    return ", ".join(parts)

@@ -204,24 +204,18 @@ def shown(key: str, value: object) -> str:
 
 
 def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: int | None) -> None:
-    given = {setting.key: setting for setting in settings}
-    twice = [
-        key
-        for key, count in Counter(variation.key for variation in variations).items()
-        if count > 1
-    ]
-    if twice:
+    if twice := _twice(variation.key for variation in variations):
         raise ConfigError(
-            f"--vary {twice[0]} is given twice: write all values into one, --vary "
-            f"{twice[0]}=value,value"
+            f"--vary {twice} is given twice: write all values into one, --vary {twice}=value,value"
         )
     for variation in variations:
-        again = [value for value, count in Counter(map(str, variation.values)).items() if count > 1]
-        if again or not variation.values:
-            fault = f"the value {again[0]} is given twice" if again else "no value is given"
-            raise ConfigError(f"{variation.origin}: {fault}")
+        if again := _twice(map(str, variation.values)):
+            raise ConfigError(f"{variation.origin}: the value {again} is given twice")
+        if not variation.values:
+            raise ConfigError(f"{variation.origin}: no value is given")
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds: expected a positive integer, got {seeds}")
+    given = {setting.key: setting.origin for setting in settings if setting.level > 0}
     for key, _, origin, _ in variations:
         if key in OWN:
             raise ConfigError(
@@ -230,17 +224,22 @@ def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: 
             )
         if key == "run.seed" and seeds is not None:
             raise ConfigError(f"{origin}: the seeds come from --seeds: omit one of the two")
-        if key in given and given[key].level > 0:
-            raise ConfigError(f"{given[key].origin}: varied by {origin}: omit one of the two")
+        if key in given:
+            raise ConfigError(f"{given[key]}: varied by {origin}: omit one of the two")
     for key, option in OWN.items():
-        if key in given and given[key].level > 0:
-            raise ConfigError(f"{given[key].origin}: has no effect in a sweep: use {option}")
+        if key in given:
+            raise ConfigError(f"{given[key]}: has no effect in a sweep: use {option}")
+
+
+def _twice(words: Iterable[str]) -> str | None:
+    """Return the first word that occurs twice."""
+    return next((word for word, count in Counter(words).items() if count > 1), None)
 
 
 def _value(experiment: Experiment, key: str) -> object:
     table, _, name = key.partition(".")
-    part = getattr(experiment, table)
-    return {**vars(part), **getattr(part, "options", {})}.get(name)
+    part = vars(vars(experiment)[table])
+    return {**part, **part.get("options", {})}.get(name)
 
 
 def _file_name(varied: Mapping[str, Any]) -> str:
@@ -345,7 +344,7 @@ def _difference(wanted: Experiment, text: str) -> str:
     """
     asked = flat(wanted.to_toml())
     try:
-        found = config.former(flat(text))
+        found = flat(text)
     except (ValueError, AttributeError):
         return "without settings"
     head = text.partition("\n")[0]

@@ -178,6 +178,30 @@ def plan(
         raise ConfigError("nothing is varied: add --vary table.key=value,value or --seeds N")
     common = common_graph(settings, variations)
     every = cases([*common, *settings], variations, seeds, folder)
+    _check_ranks(every, ranks_per_run, ranks)
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise ConfigError(f"--out {folder}: is a file, expected a folder for the files of the runs")
+    os.makedirs(folder, exist_ok=True)
+    notes = tuple(
+        f"all solvers run on the {graph.value} graph, which all of them accept (--topology takes "
+        "another one)"
+        for graph in common
+    )
+    notes += tuple(
+        dict.fromkeys(filter(None, (build.idle_codec(case.experiment) for case in every)))
+    )
+    counts = Counter(tuple(map(str, case.varied.values())) for case in every)
+    if seeds is not None and 1 in counts.values() and seeds > 1:
+        what = "these experiments" if set(counts.values()) == {1} else "some of these experiments"
+        notes += (
+            f"the seeds make no difference where nothing is random, as in {what}, which are run "
+            "once (problem.partition=iid, problem.batch_size, a random graph or random data would be "
+            "random)",
+        )
+    return Plan(every, [status(case) for case in every], target, ranks_per_run, notes)
+
+
+def _check_ranks(every: Sequence[Case], ranks_per_run: int, ranks: int) -> None:
     agents = min(case.experiment.run.agents for case in every)
     if not 1 <= ranks_per_run <= ranks:
         raise ConfigError(
@@ -193,26 +217,6 @@ def plan(
         raise ConfigError(
             f"--ranks-per-run {ranks_per_run}: a simulated run takes place in one process: omit it"
         )
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        raise ConfigError(f"--out {folder}: is a file, expected a folder for the files of the runs")
-    os.makedirs(folder, exist_ok=True)
-    notes = tuple(
-        f"all solvers run on the {graph.value} graph, which all of them accept (--topology takes another one)"
-        for graph in common
-    )
-    notes += tuple(
-        dict.fromkeys(filter(None, (build.idle_codec(case.experiment) for case in every)))
-    )
-    counts = Counter(tuple(map(str, case.varied.values())) for case in every)
-    if seeds is not None and 1 in counts.values() and seeds > 1:
-        what = "these experiments" if set(counts.values()) == {1} else "some of these experiments"
-        notes += (
-            f"the seeds make no difference where nothing is random, as in {what}, which are run "
-            "once "
-            "(problem.partition=iid, problem.batch_size, a random graph or random data would be "
-            "random)",
-        )
-    return Plan(every, [status(case) for case in every], target, ranks_per_run, notes)
 
 
 def run_plan(
@@ -318,7 +322,7 @@ def _solved(
 
 def _resumed(case: Case) -> Experiment:
     """Return the experiment in the file of an unfinished case."""
-    given = config.former(flat(read(case.file).config))
+    given = flat(read(case.file).config)
     settings = [
         Setting(key, value, f"{case.file}:{key}", text=False, level=0)
         for key, value in given.items()

@@ -409,31 +409,6 @@ def mixed(name: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    "now, former",
-    [
-        (["--set=mixing.codec=qsgd"], ["--set=mixing.feedback=false"]),
-        (["--solver=dgd"], ["--set=solver.order=atc"]),
-        (["--solver=kgt"], ["--set=solver.local_steps=1"]),
-    ],
-    ids=["qsgd", "dgd", "kgt"],
-)
-def test_a_run_of_a_version_with_other_defaults_goes_on_as_it_began(now, former):
-    flags = [*SMALL, "--agents=5", "--topology=ring", "--step-size=0.01", "--quiet", *now]
-    assert run.main([*flags, *former, "--steps=60", "--out=whole.h5"]) == 0
-    assert run.main([*flags, *former, "--steps=30", "--out=old.h5"]) == 0
-    with h5py.File("old.h5", "a") as file:
-        key = former[0].partition(".")[2].partition("=")[0]
-        lines = file.attrs["config"].splitlines()
-        stated = [line for line in lines if not line.startswith(f"{key} =")]
-        assert len(stated) == len(lines) - 1
-        file.attrs["config"] = "\n".join(stated)
-    assert run.main(["--resume", "old.h5", "--steps=60", "--quiet"]) == 0
-    assert np.array_equal(record.read("old.h5").x, record.read("whole.h5").x)
-    assert run.main([*flags, "--steps=60", "--out=new.h5"]) == 0
-    assert not np.array_equal(record.read("new.h5").x, record.read("whole.h5").x)
-
-
 def reduced(name: str) -> list[str]:
     """The command line of a run with variance reduction."""
     common = ["--agents=5", "--topology=ring", "--step-size=0.01", "--every=7"]
