@@ -97,7 +97,7 @@ def _combine(
 def _equations(
     name: str,
     text: str,
-    solver: Solver,
+    solver: Solver | type[object],
     method: type[SolverUpdate] = SolverUpdate,
     graph: str = "",
     every: int = 1,
