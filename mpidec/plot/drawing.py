@@ -61,54 +61,107 @@ class Panel:
     share: bool = False
 
 
-def draw(panels: Sequence[Panel], columns: int, style: str, title: str = "") -> Figure:
-    """Return a figure of panels, row by row, with `columns` panels side by side, and a common
+@dataclass(frozen=True)
+class Look:
+    """How a line is drawn: its place among the lines, and the size of the figure."""
+
+    number: int
+    count: int
+    style: str
+
+    @property
+    def colour(self) -> str:
+        """Colour of the line and its band."""
+        return COLOURS[self.number % len(COLOURS)]
+
+    @property
+    def base(self) -> float:
+        """Width of the last line."""
+        return 1.3 if self.style == "screen" else 1.0
+
+    def line(self, **more: Any) -> dict[str, Any]:
+        """Arguments of `Axes.plot`; earlier lines show at the sides of later ones."""
+        earlier = (self.count - 1 - self.number) / max(self.count - 1, 1)
+        look = {
+            "color": self.colour,
+            "linewidth": self.base * (1 + 0.9 * earlier),
+            "linestyle": DASHES[(self.number + self.number // len(COLOURS)) % len(DASHES)],
+            "marker": MARKERS[self.number % len(MARKERS)],
+            "markersize": 3.6 if self.style == "screen" else 3,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.4,
+        }
+        return look | more
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A figure before it is drawn: panels row by row, `columns` of them side by side, and a common
     legend above them.
     """
-    from matplotlib import rc_context
-    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    rows = math.ceil(len(panels) / columns)
-    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
-    with rc_context(STYLES[style]):
-        width = _width(columns, style)
-        across = _across(names, width, style)
-        high = 0.2 if style == "screen" else 0.16
-        tall = TALL if style == "screen" else 1.8
-        above = title if style == "screen" else ""
-        height = tall * rows + high * (math.ceil(len(names) / across) + bool(above)) + 0.3
-        figure = empty(figsize=(width, height), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        handles: dict[str, Any] = {}
-        for place, (axes, panel) in enumerate(zip(grid.flat, panels)):
-            _draw(axes, panel, names, handles, style)
-            below = panels[place + columns : place + columns + 1]
-            axes.xaxis.set_major_locator(MaxNLocator(4, integer=panel.whole, steps=[1, 2, 5, 10]))
-            if panel.unit:
-                axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
-            if not below or below[0].x != panel.x:
-                axes.set_xlabel(panel.x)
-            if place % columns == 0 or panel.y != panels[place - 1].y:
-                axes.set_ylabel(panel.y)
-            if place < columns or panels[place - columns].title != panel.title:
-                axes.set_title(panel.title)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        for quantity in dict.fromkeys(panel.y for panel in panels):
-            group = [(axes, panel) for axes, panel in zip(grid.flat, panels) if panel.y == quantity]
-            _scale(group)
-            for axes, panel in group:
-                if axes.get_yscale() == "log":
-                    _mark_zeros(axes, panel, names, handles)
-        figure.legend(
-            handles.values(),
-            handles.keys(),
-            loc="outside upper center",
-            ncols=across,
-            title=above or None,
-        )
-        figure.align_ylabels()
-    return figure
+    panels: Sequence[Panel]
+    columns: int
+    style: str
+    title: str = ""
+
+    def draw(self) -> Figure:
+        """Return the figure."""
+        from matplotlib import rc_context
+
+        panels, screen = self.panels, self.style == "screen"
+        names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+        looks = {name: Look(i, len(names), self.style) for i, name in enumerate(names)}
+        rows = math.ceil(len(panels) / self.columns)
+        width = _width(self.columns, self.style)
+        across = _across(names, width, self.style)
+        title = self.title if screen else ""
+        high, tall = (0.2, TALL) if screen else (0.16, 1.8)
+        height = tall * rows + high * (math.ceil(len(names) / across) + bool(title)) + 0.3
+        with rc_context(STYLES[self.style]):
+            figure = empty(figsize=(width, height), layout="constrained")
+            grid = figure.subplots(rows, self.columns, squeeze=False)
+            handles: dict[str, Any] = {}
+            for place, (axes, panel) in enumerate(zip(grid.flat, panels)):
+                _draw(axes, panel, looks, handles)
+                self._write(axes, place)
+            for axes in grid.flat[len(panels) :]:
+                axes.set_visible(False)
+            for quantity in dict.fromkeys(panel.y for panel in panels):
+                group = [
+                    (axes, each) for axes, each in zip(grid.flat, panels) if each.y == quantity
+                ]
+                _scale(group)
+                for axes, panel in group:
+                    if axes.get_yscale() == "log":
+                        _mark_zeros(axes, panel, looks, handles)
+            figure.legend(
+                handles.values(),
+                handles.keys(),
+                loc="outside upper center",
+                ncols=across,
+                title=title or None,
+            )
+            figure.align_ylabels()
+        return figure
+
+    def _write(self, axes: Axes, place: int) -> None:
+        """Write the ticks, labels and title of a panel; what its neighbours say is not said
+        again.
+        """
+        from matplotlib.ticker import EngFormatter, MaxNLocator
+
+        panel, columns = self.panels[place], self.columns
+        below = self.panels[place + columns : place + columns + 1]
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=panel.whole, steps=[1, 2, 5, 10]))
+        if panel.unit:
+            axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
+        if not below or below[0].x != panel.x:
+            axes.set_xlabel(panel.x)
+        if place % columns == 0 or panel.y != self.panels[place - 1].y:
+            axes.set_ylabel(panel.y)
+        if place < columns or self.panels[place - columns].title != panel.title:
+            axes.set_title(panel.title)
 
 
 def _width(columns: int, style: str) -> float:
@@ -129,48 +182,28 @@ def _across(names: Sequence[str], width: float, style: str) -> int:
     return 1
 
 
-def _draw(
-    axes: Axes, panel: Panel, names: Sequence[str], handles: dict[str, Any], style: str
-) -> None:
-    count = len(names)
-    base = 1.3 if style == "screen" else 1.0
+def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str, Any]) -> None:
     for name, curves in panel.lines.items():
-        number = names.index(name)
-        colour = COLOURS[number % len(COLOURS)]
-        dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
-        broad = base * (
-            1 + 0.9 * (count - 1 - number) / max(count - 1, 1)
-        )  # earlier lines show at the sides of later ones
-        look = {
-            "color": colour,
-            "linewidth": broad,
-            "linestyle": dash,
-            "marker": MARKERS[number % len(MARKERS)],
-            "markersize": 3.6 if style == "screen" else 3,
-            "markeredgecolor": "white",
-            "markeredgewidth": 0.4,
-        }
+        look = looks[name]
+        shown: list[Any] = []
         regular = [curve for curve in curves if not curve.diverged]
+        others = list(curves)
         if len(regular) > 1:
+            others = [curve for curve in curves if curve.diverged]
             x, low, middle, high = band(regular)
-            axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-            shown = [axes.plot(x, middle, **look, markevery=_marked(x, number, count))[0]]
+            axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
+            shown += axes.plot(x, middle, **look.line(markevery=_marked(x, look)))
             for curve in regular:  # what longer runs do after the end of the band
                 rest = curve.x >= x[-1]
                 if rest.sum() > 1:
-                    axes.plot(
-                        *_thinned(Curve(curve.x[rest], curve.y[rest])),
-                        color=colour,
-                        linewidth=0.5 * base,
-                        alpha=0.7,
-                    )
-            others = [curve for curve in curves if curve.diverged]
-        else:
-            shown, others = [], list(curves)
+                    x_rest, y_rest = _thinned(Curve(curve.x[rest], curve.y[rest]))
+                    width = 0.5 * look.base
+                    axes.plot(x_rest, y_rest, color=look.colour, linewidth=width, alpha=0.7)
         for curve in others:
             x, y = _thinned(curve)
-            thin = {"alpha": 0.5, "linewidth": 0.8 * base} if regular and len(curves) > 1 else {}
-            shown += axes.plot(x, y, **{**look, **thin}, markevery=_marked(x, number, count))
+            faint = {"alpha": 0.5, "linewidth": 0.8 * look.base}
+            thin = faint if regular and len(curves) > 1 else {}
+            shown += axes.plot(x, y, **look.line(**thin, markevery=_marked(x, look)))
         if shown:
             handles.setdefault(name, shown[0])
 
@@ -206,16 +239,15 @@ def _thinned(curve: Curve) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return curve.x[chosen], curve.y[chosen]
 
 
-def _marked(x: NDArray[np.float64], number: int, count: int) -> list[int]:
+def _marked(x: NDArray[np.float64], look: Look) -> list[int]:
     """Return the points with a marker, evenly spaced in x and shifted from line to line, so that
     coinciding lines show.
     """
     if len(x) <= MARKED:
         return list(range(len(x)))
     finite = np.nan_to_num(x, posinf=0, neginf=0)
-    places = finite[0] + (np.arange(MARKED) + (number + 0.5) / count) / MARKED * (
-        finite[-1] - finite[0]
-    )
+    shift = (look.number + 0.5) / look.count
+    places = finite[0] + (np.arange(MARKED) + shift) / MARKED * (finite[-1] - finite[0])
     return sorted({int(np.abs(finite - place).argmin()) for place in places})
 
 
@@ -254,7 +286,9 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
             axes.set_ylim(top=high)
 
 
-def _mark_zeros(axes: Axes, panel: Panel, names: Sequence[str], handles: dict[str, Any]) -> None:
+def _mark_zeros(
+    axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str, Any]
+) -> None:
     """Mark zeros, for which a logarithmic axis has no place, at its lower end, but for first
     records: at step 0 agents agree.
     """
@@ -264,10 +298,9 @@ def _mark_zeros(axes: Axes, panel: Panel, names: Sequence[str], handles: dict[st
         if not len(x):
             continue
         x = x[np.unique(np.linspace(0, len(x) - 1, min(len(x), MARKED)).astype(int))]
-        colour = COLOURS[names.index(name) % len(COLOURS)]
         bottom = axes.get_xaxis_transform()
         look: dict[str, Any] = {"linestyle": "", "marker": "v", "markersize": 4, "clip_on": False}
-        axes.plot(x, np.zeros(len(x)), color=colour, transform=bottom, zorder=3, **look)
+        axes.plot(x, np.zeros(len(x)), color=looks[name].colour, transform=bottom, zorder=3, **look)
         handles.setdefault("0", axes.plot([], [], color="0.4", **look)[0])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .._style import STYLES
 from ..record import Run, read
-from .drawing import WRAP, Curve, Panel, draw
+from .drawing import WRAP, Curve, Panel, Sheet
 from .labels import common, labels, of_seeds
 from .quantities import X, axes_by_default, drawn_by_default, x_values, y_values
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Path = str | os.PathLike[str]
+Parts = Mapping[str, Mapping[str, Sequence[Run]]]  # the runs of each line of each panel
 UNITS = {"bytes": "B"}
 WHOLE = ("steps", "rounds", "gradients")
 
@@ -82,52 +83,69 @@ def figure(
     3
     """
     check_style(style)
-    if isinstance(paths, Mapping):
-        if label is not None:
-            raise ValueError(
-                "label has no effect with a mapping, whose keys are the labels: omit it"
-            )
-        parts = {
-            title: {name: read_runs(files) for name, files in lines.items()}
-            for title, lines in paths.items()
-        }
-        title = common([run for lines in parts.values() for runs in lines.values() for run in runs])
-    else:
-        runs = read_runs(paths)
-        groups = of_seeds(runs)
-        if label is not None and len(label) == len(runs):
-            groups = [[run] for run in runs]
-        names = labels(groups) if label is None else list(label)
-        if len(names) != len(groups):
-            counted, per = (
-                ("", "run")
-                if len(groups) == len(runs)
-                else (f", {len(groups)} lines", "run or per line")
-            )
-            raise ValueError(
-                f"{len(runs)} runs{counted}, {len(names)} labels: expected one label per {per}"
-            )
-        if len(set(names)) < len(names):
-            raise ValueError(f"labels {', '.join(names)}: expected different ones")
-        parts, title = {"": dict(zip(names, groups))}, common(runs) if len(groups) > 1 else ""
-    every = [run for lines in parts.values() for runs in lines.values() for run in runs]
     banded = isinstance(paths, Mapping)
+    parts = _of_mapping(paths, label) if isinstance(paths, Mapping) else _of_files(paths, label)
+    every = [run for lines in parts.values() for runs in lines.values() for run in runs]
     if not every:
         raise ValueError("0 runs: expected at least one")
     columns = _list(x) or (["steps"] if banded else axes_by_default(every))
     rows = _list(y) or (drawn_by_default(every)[-1:] if banded else drawn_by_default(every))
+    panels = _panels(parts, every, columns, rows)
+    across = len(parts) if len(parts) > 1 else len(columns)
+    # many of one kind, or rows of one panel each: as many rows as needed
+    if across > WRAP or across == 1:
+        across = min(len(panels), WRAP if len(panels) > 6 or len(panels) == WRAP else 3)
+    several = banded or sum(map(len, parts.values())) > 1
+    return Sheet(panels, across, style, common(every) if several else "").draw()
+
+
+def _of_mapping(
+    paths: Mapping[str, Mapping[str, Sequence[Path]]], label: Sequence[str] | None
+) -> Parts:
+    """Return the runs of a mapping ``{panel: {label: paths}}``."""
+    if label is not None:
+        raise ValueError("label has no effect with a mapping, whose keys are the labels: omit it")
+    return {
+        title: {name: read_runs(files) for name, files in lines.items()}
+        for title, lines in paths.items()
+    }
+
+
+def _of_files(paths: Path | Sequence[Path], label: Sequence[str] | None) -> Parts:
+    """Return the runs in files, those that differ in the seed alone in one line, by their
+    labels.
+    """
+    runs = read_runs(paths)
+    groups = of_seeds(runs)
+    if label is not None and len(label) == len(runs):
+        groups = [[run] for run in runs]
+    names = labels(groups) if label is None else list(label)
+    if len(names) != len(groups):
+        lines, per = f", {len(groups)} lines", "run or per line"
+        if len(groups) == len(runs):
+            lines, per = "", "run"
+        raise ValueError(
+            f"{len(runs)} runs{lines}, {len(names)} labels: expected one label per {per}"
+        )
+    if len(set(names)) < len(names):
+        raise ValueError(f"labels {', '.join(names)}: expected different ones")
+    return {"": dict(zip(names, groups))}
+
+
+def _panels(
+    parts: Parts, every: Sequence[Run], columns: Sequence[str], rows: Sequence[str]
+) -> list[Panel]:
+    """Return a panel for each quantity, x axis and part."""
     values = {row: y_values(every, row) for row in rows}
     number = {id(run): place for place, run in enumerate(every)}
 
-    def panel(title: str, row: str, column: str) -> Panel:
-        def curve(run: Run) -> Curve:
-            return Curve(
-                x_values(run, column), values[row][0][number[id(run)]], run.outcome == "diverged"
-            )
+    def curve(run: Run, row: str, column: str) -> Curve:
+        y = values[row][0][number[id(run)]]
+        return Curve(x_values(run, column), y, run.outcome == "diverged")
 
-        lines = {name: [curve(run) for run in runs] for name, runs in parts[title].items()}
-        return Panel(
-            lines=lines,
+    return [
+        Panel(
+            lines={name: [curve(run, row, column) for run in runs] for name, runs in lines.items()},
             x=X[column][1],
             y=values[row][1],
             title=title,
@@ -135,14 +153,10 @@ def figure(
             whole=column in WHOLE,
             share=row.startswith("accuracy"),
         )
-
-    panels = [panel(part, row, column) for row in rows for column in columns for part in parts]
-    across = len(parts) if len(parts) > 1 else len(columns)
-    if (
-        across > WRAP or across == 1
-    ):  # many of one kind, or rows of one panel each: as many rows as needed
-        across = min(len(panels), WRAP if len(panels) > 6 or len(panels) == WRAP else 3)
-    return draw(panels, across, style, title)
+        for row in rows
+        for column in columns
+        for title, lines in parts.items()
+    ]
 
 
 def check_style(style: str) -> None:

@@ -70,6 +70,11 @@ class Row:
     outcomes: Mapping[str, int]
     files: Sequence[str]
 
+    @property
+    def costs(self) -> dict[str, Spread | None]:
+        """The costs to the target, by name."""
+        return {"steps": self.steps, "bytes": self.bytes, "seconds": self.seconds}
+
 
 @dataclass(frozen=True)
 class Table:
@@ -136,7 +141,7 @@ class Table:
         ]
         lines: list[Sequence[object]] = [head]
         for row in self.rows:
-            spreads = [number for cost in COSTS for number in getattr(row, cost) or ("", "")]
+            spreads = [number for spread in row.costs.values() for number in spread or ("", "")]
             values = [
                 ("" if isinstance(v, float) and math.isnan(v) else v) for v in [*spreads, row.last]
             ]
@@ -201,7 +206,7 @@ class Table:
                 [
                     *(_cell(key, value) for key, value in row.varied.items()),
                     f"{row.reached}/{row.runs}",
-                    *(spread(getattr(row, cost), "B" if cost == "bytes" else "") for cost in COSTS),
+                    *(spread(cost, "B" * (name == "bytes")) for name, cost in row.costs.items()),
                     spread(None if math.isnan(row.last) else Spread(row.last, math.nan), "last"),
                     outcome(row),
                 ]
@@ -216,40 +221,56 @@ def table(
     runs that failed, by file.
     """
     runs = {case.file: read(case.file) if os.path.exists(case.file) else None for case in cases}
-    metric, limit = target
     recorded = [run for run in runs.values() if run is not None]
-    if limit is None and recorded and not any(metric in run.metrics for run in recorded):
-        metric = "gradient_norm"
-    notes = [f"{message} ({case})" for case in cases if (message := failures.get(case.file))]
-    if recorded and not any(metric in run.metrics for run in recorded):
-        known = sorted(name for name in recorded[0].metrics if name not in COSTS.values())
-        notes.append(
-            f"no run has recorded the metric {metric!r}: choose another --target, one of "
-            f"{', '.join(known)}"
-        )
+    metric, limit = _target(target, cases, recorded)
     clocks = {run.attributes.get("clock") == "simulated" for run in recorded}
-    clock = "simulated time" if clocks == {True} else "seconds"
-    if True in clocks:
-        what = "simulated time is in" if clocks == {True} else "the seconds of simulated runs are"
-        notes.append(f"{what} units of their own time, in which an agent computes one gradient")
-    if limit is None:
-        given = [case.experiment.run.stop_error for case in cases]
-        limit = max((error for error in given if error is not None), default=1e-6)
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         groups.setdefault(tuple(map(str, case.varied.values())), []).append(case)
-    notes += _differing(cases)
-    rows = [
-        _row(group, [runs[case.file] for case in group], metric, limit, failures)
-        for group in groups.values()
-    ]
-    if recorded and all(_alike([runs[case.file] for case in group]) for group in groups.values()):
+    found = [(group, [runs[case.file] for case in group]) for group in groups.values()]
+    notes = [f"{message} ({case})" for case in cases if (message := failures.get(case.file))]
+    notes += [*_unrecorded(metric, recorded), *_of_clocks(clocks), *_differing(cases)]
+    if recorded and all(_alike(group) for _, group in found):
         notes.append(
             "the seeds make no difference: nothing in these experiments is random "
             "(problem.partition=iid, problem.batch_size, a random graph or random data would be)"
         )
-    every = tuple(sorted({case.experiment.run.every for case in cases}))
-    return Table(rows, metric, limit, tuple(dict.fromkeys(notes)), clock, every)
+    return Table(
+        [_row(group, of_group, metric, limit, failures) for group, of_group in found],
+        metric,
+        limit,
+        tuple(dict.fromkeys(notes)),
+        clock="simulated time" if clocks == {True} else "seconds",
+        every=tuple(sorted({case.experiment.run.every for case in cases})),
+    )
+
+
+def _target(
+    target: tuple[str, float | None], cases: Sequence[Case], recorded: Sequence[Run]
+) -> tuple[str, float]:
+    """Return metric and limit; without a limit, those that the runs suggest."""
+    metric, limit = target
+    if limit is not None:
+        return metric, limit
+    if recorded and not any(metric in run.metrics for run in recorded):
+        metric = "gradient_norm"
+    given = [case.experiment.run.stop_error for case in cases]
+    return metric, max((error for error in given if error is not None), default=1e-6)
+
+
+def _unrecorded(metric: str, recorded: Sequence[Run]) -> list[str]:
+    """Return a note if no run has recorded the metric."""
+    if not recorded or any(metric in run.metrics for run in recorded):
+        return []
+    known = ", ".join(sorted(name for name in recorded[0].metrics if name not in COSTS.values()))
+    return [f"no run has recorded the metric {metric!r}: choose another --target, one of {known}"]
+
+
+def _of_clocks(clocks: set[bool]) -> list[str]:
+    """Return a note on the time of simulated runs, if there are some."""
+    what = "simulated time is in" if clocks == {True} else "the seconds of simulated runs are"
+    note = f"{what} units of their own time, in which an agent computes one gradient"
+    return [note] if True in clocks else []
 
 
 def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:
