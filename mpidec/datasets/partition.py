@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,26 +116,30 @@ def partition(
         )
     per_agent = check.integer(2 if per_agent is None else per_agent, "per_agent")
     draw = np.random.default_rng(seed)
-    if how == "stratified":
-        shuffled = draw.permutation(len(y))
-        order = shuffled[np.argsort(y[shuffled], kind="stable")]
-        return [np.sort(order[i::n]) for i in range(n)]
-    if how == "shards":
-        return _shards(y, n, per_agent, draw)
-    if how == "labels":
-        return _labels(y, n, per_agent, draw)
-    if how == "sizes":
-        cuts = 1 + np.floor(np.cumsum(_shares(n, alpha, draw)) * (len(y) - n)).astype(int)
-        return np.split(draw.permutation(len(y)), (np.arange(n) + cuts)[:-1])
-    if how == "sorted":
-        order = np.argsort(y, kind="stable")
-    elif how == "dirichlet":
-        order = np.concatenate(dirichlet(y, n, alpha, seed))
-    elif how == "iid":
-        order = draw.permutation(len(y))
-    else:
-        order = np.arange(len(y))
-    return np.array_split(order, n)
+    orders: dict[str, Callable[[], Index]] = {
+        "iid": lambda: draw.permutation(len(y)),
+        "sorted": lambda: np.argsort(y, kind="stable"),
+        "dirichlet": lambda: np.concatenate(dirichlet(y, n, alpha, seed)),
+        "blocks": lambda: np.arange(len(y)),
+    }
+    splits: dict[str, Callable[[], list[Index]]] = {
+        "stratified": lambda: _stratified(y, n, draw),
+        "shards": lambda: _shards(y, n, per_agent, draw),
+        "labels": lambda: _labels(y, n, per_agent, draw),
+        "sizes": lambda: _sizes(len(y), n, alpha, draw),
+    }
+    return splits[how]() if how in splits else np.array_split(orders[how](), n)
+
+
+def _stratified(y: NDArray[Any], n: int, draw: np.random.Generator) -> list[Index]:
+    shuffled = draw.permutation(len(y))
+    order = shuffled[np.argsort(y[shuffled], kind="stable")]
+    return [np.sort(order[i::n]) for i in range(n)]
+
+
+def _sizes(N: int, n: int, alpha: float, draw: np.random.Generator) -> list[Index]:
+    cuts = 1 + np.floor(np.cumsum(_shares(n, alpha, draw)) * (N - n)).astype(int)
+    return np.split(draw.permutation(N), (np.arange(n) + cuts)[:-1])
 
 
 def _shares(n: int, alpha: float, draw: np.random.Generator) -> NDArray[np.float64]:

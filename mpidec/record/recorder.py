@@ -241,17 +241,10 @@ class Recorder(Generic[State]):
                     )
                 )
             self._parts = str(run.attributes.get("resumed", ""))
-            there = run.topology + run.columns
-            same = not there or (
-                given is not None
-                and len(there) == len(given)
-                and all(A.shape == B.shape and (A != B).nnz == 0 for A, B in zip(there, given))
-            )
-            if not same:
+            if not _equal_phases(run.topology + run.columns, given):
                 raise ResumeError(
                     f"{self._spec.path}: the run was made with another W, not that of "
-                    f"{topology!r:.80}: resume it "
-                    "with its own topology"
+                    f"{topology!r:.80}: resume it with its own topology"
                 )
             return found
 
@@ -468,3 +461,12 @@ def column_phases(topology: Phases) -> list[csr_array]:
     """
     pairs = topology.kind == "pair" and phases(topology) is not None
     return [topology.at(k).C.W for k in range(topology.period or 0)] if pairs else []
+
+
+def _equal_phases(there: Sequence[csr_array], given: Sequence[csr_array] | None) -> bool:
+    """Whether matrices are those of a file; a file without any fits all."""
+    if not there or given is None:
+        return not there
+    return len(there) == len(given) and all(
+        A.shape == B.shape and (A != B).nnz == 0 for A, B in zip(there, given)
+    )

@@ -218,7 +218,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for each in own():
-            value = getattr(self, each.name)
+            value = vars(self)[each.name]
             checked = _checked(each, Setting(each.key, value, each.name, False, folder=os.curdir))
             object.__setattr__(self, each.name, checked)
         if self.optimizer != "sgd" and (self.momentum is not None or self.nesterov):
@@ -274,9 +274,9 @@ class Settings:
         """The settings as TOML text."""
         tables: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
         for each in own():
-            tables[each.table][each.key.partition(".")[2]] = getattr(self, each.name)
+            tables[each.table][each.key.partition(".")[2]] = vars(self)[each.name]
         for table in WITH_OPTIONS:
-            tables[table] |= dict(sorted(getattr(self, f"{table}_options").items()))
+            tables[table] |= dict(sorted(vars(self)[f"{table}_options"].items()))
         return to_toml(tables)
 
 
@@ -295,7 +295,7 @@ def shaping(text: str) -> dict[str, object]:
     (0.2, None, 'mine.py:Net')
     """
     defaults = Settings()
-    found: dict[str, object] = {each.key: getattr(defaults, each.name) for each in own()}
+    found: dict[str, object] = {each.key: vars(defaults)[each.name] for each in own()}
     found |= {each.key: each.value for each in read_toml(text=text)}
     return {
         key: os.path.basename(value) if isinstance(value, str) else value
@@ -380,7 +380,7 @@ def graph(settings: Settings, n: int) -> Topology | Schedule | list[Topology] | 
             )
         n //= size
     name = graph_name(settings)
-    make = getattr(topology, name) if name == TREES else TOPOLOGIES[name]
+    make = topology.double_binary_trees if name == TREES else TOPOLOGIES[name]
     check_topology(name, make, settings.topology_options)
     with named("topology", settings.topology_options):
         made = make(n, **settings.topology_options) if callable(make) else make
