@@ -78,30 +78,38 @@ class ChannelPhase(WrappedPhase):
 
     def mix_rows(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         out = empty(rows.shape, rows.dtype) if out is None else out
-        self._average.take(rows, self._received(rows), out)
-        self._towards(out, rows)
+        self._mix(rows, *self._spread(rows), out)
         return out
 
     def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
         """All arrays in one message; a robust rule takes each by itself."""
         if self._average.weighted:
             return super()._start_joint(rows, pairs)
-        arrived, made, lo = self._received(rows), [], 0
+        (own, arrived), made, lo = self._spread(rows), [], 0
         for part, restore in pairs:
-            hi = lo + part.shape[1]
+            columns = slice(lo, lo + part.shape[1])
             target = empty(part.shape, part.dtype)
-            self._average.take(part, np.ascontiguousarray(arrived[:, lo:hi]), target)
-            self._towards(target, part)
+            Q = part if own is rows else np.ascontiguousarray(own[:, columns])
+            self._mix(part, Q, np.ascontiguousarray(arrived[:, columns]), target)
             made.append(restore(target))
-            lo = hi
+            lo = columns.stop
         return Pending(None, lambda: made)
 
-    def _received(self, rows: np.ndarray) -> np.ndarray:
-        """What the faults leave of the rows of the local agents' neighbours, for each edge."""
-        sent = rows[self._edges.senders]
-        if self._faults.leaving:
-            sent = self._leave(sent)
-        return self._arrive(self._phase.carry(sent))
+    def _mix(self, X: np.ndarray, Q: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
+        """`A Q`, with the averages A, if X is sent as it is, else `X + gamma (A - I) Q`."""
+        if Q is X:
+            self._average.take(X, arrived, out)
+            return
+        self._average.difference(Q, arrived, out)
+        out *= self.gamma(X.shape[1])
+        out += X
+
+    def _spread(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The local agents' rows as they are known to all, and what the faults leave of those of
+        their neighbours, for each edge.
+        """
+        own, arrived = self._phase.spread(rows, self._leave if self._faults.leaving else None)
+        return own, self._arrive(arrived)
 
     def _leave(self, rows: np.ndarray) -> np.ndarray:
         with self._propagate_errors("W.exchange(M)"):

@@ -113,8 +113,8 @@ class Compression:
 
     with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those
     of the others, so a doubly (column) stochastic W preserves the average (sum) however large the
-    errors of C are.  Beside faults (noise, losses, attacks) each edge carries a draw of C of its
-    own and the own row is exact: the average then moves by the errors of C.
+    errors of C are.  Faults beside it (noise, losses, attacks) add their own errors only: with
+    `noisy(0.0)` or `lossy(0.0)` the results are those of the codec alone.
 
     Parameters
     ----------
@@ -414,12 +414,30 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         )
         with self._propagate_errors("W.exchange(M)"):
             _check(flat)
-        _, step = self._call()
-        with self._propagate_errors("W.exchange(M)"):
+            _, step = self._call()
             encoded = np.ascontiguousarray(codec.encode(flat, step, out_edges))
         arrived = self._phase.carry(encoded)
         decoded = codec.decode(arrived, flat.shape[1], flat.dtype, step, in_edges)
         return decoded.reshape(len(arrived), *rows.shape[1:])
+
+    def spread(
+        self, rows: np.ndarray, leave: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Send the rows encoded; those of the local agents are decoded, too."""
+        codec, agents, edges = self._compression.codec, self.agents, self.edges
+        d, dtype = rows.shape[1], rows.dtype
+        with self._propagate_errors("W.exchange(M)"):
+            _check(rows)
+            _, step = self._call()
+            encoded = codec.encode(rows, step, agents)
+            Q = codec.decode(encoded, d, dtype, step, agents)
+            sent = encoded[edges.senders]
+        if leave is not None:
+            left = leave(rows[edges.senders])
+            with self._propagate_errors("W.exchange(M)"):
+                sent = codec.encode(left, step, edges.out_of.senders)
+        arrived = self._phase.carry(np.ascontiguousarray(sent))
+        return Q, codec.decode(arrived, d, dtype, step, edges.into.senders)
 
 
 def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> bool:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..kernels.weighted import Weights
+
 if TYPE_CHECKING:
     from ...topology import Topology
     from ...topology.source import Block
@@ -83,13 +85,24 @@ class LocalEdges:
         return np.lexsort((self.out_of.senders, self.out_of.receivers))
 
     @cached_property
-    def _places(self) -> np.ndarray:
+    def places(self) -> np.ndarray:
+        """The receivers of the edges into the agents, counted from the first agent."""
         return self.into.receivers - self._agents.start
+
+    @cached_property
+    def terms(self) -> Weights:
+        """The terms of the agents' sums, of their own rows and of those of the edges into them."""
+        graph, (lo, hi) = self._topology, (self._agents.start, self._agents.stop)
+        rows = graph.source.rows(lo, hi)
+        own = rows.indices == lo + np.repeat(np.arange(hi - lo), np.diff(rows.indptr))
+        places = np.where(own, rows.indices - lo, hi - lo + np.cumsum(~own) - 1)
+        columns = graph.source.columns(lo, hi) if graph.kind == "column" else None
+        return Weights.of(lo, rows, places, columns)
 
     def sum(self, rows: np.ndarray) -> np.ndarray:
         """The sum over the edges into each agent, in ascending order of the senders."""
         total = np.zeros((len(self._agents), *rows.shape[1:]), rows.dtype)
-        np.add.at(total, self._places, rows)
+        np.add.at(total, self.places, rows)
         return total
 
 

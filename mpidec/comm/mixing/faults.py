@@ -14,6 +14,7 @@ import numpy as np
 from ... import _validation as check
 from ..._random import CHANNELS, LOSSES, Streams, uniform
 from ..._words import word
+from ..kernels.weighted import difference
 from .edges import LocalEdges
 
 if TYPE_CHECKING:
@@ -102,6 +103,17 @@ class Average:
         if self._scale is not None:
             sums *= self._scale.astype(rows.dtype)
         np.add(rows * self.own.astype(rows.dtype), sums, out=out)
+
+    def difference(self, rows: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
+        """Write the averages less `rows` to `out`, of agents that lose nothing with the bits of
+        `(W - I) X`.
+        """
+        difference(self.edges.terms, rows, arrived, out)
+        if self.lost is not None and self.lost.any():
+            some = np.unique(self.edges.places[self.lost])
+            averages = np.empty_like(rows)
+            self.take(rows, arrived, averages)
+            out[some] = averages[some] - rows[some]
 
 
 class Fault(ABC):

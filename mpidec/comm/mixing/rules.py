@@ -138,6 +138,10 @@ class RuleAverage(Average):
             made = self._rule(rows[i], arrived[lo:hi], weights[lo:hi])
             out[i] = checked(made, "the robust rule", rows[i])
 
+    def difference(self, rows: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
+        self.take(rows, arrived, out)
+        out -= rows
+
 
 @dataclass(frozen=True, repr=False)
 class Robust(Fault):

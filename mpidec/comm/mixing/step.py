@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -185,3 +185,12 @@ class EdgeOperator(StepOperator):
         """Send a row over each edge, as `exchange` does: checked rows of the host, C-contiguous;
         the result is new.
         """
+
+    def spread(
+        self, rows: np.ndarray, leave: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Send the local agents' rows over all their edges, or what `leave` makes of them there:
+        the rows as all agents know them, and those that arrived over each edge.
+        """
+        sent = rows[self.edges.senders]
+        return rows, self.carry(sent if leave is None else leave(sent))

@@ -129,16 +129,6 @@ class WrappedPhase(StepOperator):
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
         self._phase.abort_operation(error, op)
 
-    def _towards(self, target: np.ndarray, rows: np.ndarray) -> None:
-        """Replace the averages in `target` by the step from `rows` towards them, X + gamma (Y -
-        X).
-        """
-        gamma = self.gamma(rows.shape[1])
-        if gamma != 1:
-            target -= rows
-            target *= gamma
-            target += rows
-
     @abstractmethod
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
         """Begin to mix `rows` (m, d) into `target`, which the result returns."""

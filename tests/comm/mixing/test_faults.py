@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
+from mpidec.comm.mixing import codecs
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,33 @@ def test_noise_belongs_to_the_edge_and_the_step(graph):
         assert (twins[:, 0] != twins[:, 1]).all()  # and over the graphs
         step = alone.mixer(graph).noisy(sigma).at(2)
         assert (step(stack(n)) != step(stack(n))).any()  # each call has its own
+
+
+@pytest.mark.parametrize("codec", ["qsgd", "blockwise8"])
+def test_encoded_rows(codec):
+    n, steps = 6, 40
+    graph, X = T.erdos_renyi(n, p=0.6, seed=1), stack(n, 300)
+    lost = np.random.default_rng(2).random((steps, n, n)) < 0.1
+    lost |= lost.swapaxes(1, 2)  # both directions: nothing moves the average
+    with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
+
+        def mixer(some, gamma=None):
+            return some.mixer(graph).compress(codec, feedback=False, gamma=gamma)
+
+        here = slice(net.lo, net.hi)
+        for none in (lambda W: W.noisy(0.0), lambda W: W.lossy(0.0), lambda W: W.attacked({})):
+            assert np.array_equal(mixer(net, 0.4)(X[here]), none(mixer(net, 0.4))(X[here]))
+        for faulty in (lambda W: W.lossy(lost, fill="own"), lambda W: W.robust("clip", tau=1e9)):
+            W, V, Y, Z = faulty(mixer(net)), faulty(mixer(alone)), X[here], X
+            for _ in range(steps):
+                Y, Z = W(Y), V(Z)
+            np.testing.assert_array_equal(Y, Z[here])
+            np.testing.assert_allclose(Z.mean(axis=0), X.mean(axis=0), rtol=0, atol=1e-13)
+        C = codecs.codec(codec)
+        Q, sent = (C.decode(C.encode(Y, 0, range(n)), 300, Y.dtype, 0, range(n)) for Y in (X, -X))
+        change = mixer(net, 1.0).attacked({1: "sign_flip"})(X[here]) - mixer(net, 1.0)(X[here])
+        others = graph.W.toarray() - np.diag(graph.W.diagonal())
+        np.testing.assert_allclose(change, np.outer(others[here, 1], (sent - Q)[1]), atol=1e-12)
 
 
 def test_edges_bear_attacks_and_noise():
