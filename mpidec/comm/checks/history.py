@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
+
+from ...exceptions import RankMismatchError
 
 REMEMBERED = 4096  # operations of each kind
 
@@ -31,20 +34,41 @@ class PastOperation(NamedTuple):
 
 
 class History:
-    """Records of the last operations of one rank.
+    """Numbers and records of the last operations of one rank.
+
+    Parameters
+    ----------
+    mixings : callable
+        How many mixings in shared memory it has begun; those are numbered separately.
 
     Attributes
     ----------
+    count : int
+        The operations of all ranks that it has begun.
     registered : list of (int, PastOperation or None)
         Operations of all ranks that send no headers, each at its number modulo `REMEMBERED`.
     failures : dict of int to str
         Registered operations that another rank gave up, and why, until the waits for them ask.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mixings: Callable[[], int] = int) -> None:
+        self.mixings, self.count = mixings, 0
+        self._pairs: Counter[int] = Counter()
         self._completed: OrderedDict[Key, PastOperation] = OrderedDict()
         self.registered: list[tuple[int, PastOperation | None]] = [(0, None)] * REMEMBERED
         self.failures: OrderedDict[int, str] = OrderedDict()
+
+    def begin(self, peer: int | None = None) -> int:
+        """The number of a new operation, of all ranks or with one other."""
+        if peer is None:
+            self.count += 1
+            return self.count
+        self._pairs[peer] += 1
+        return self._pairs[peer]
+
+    def last(self, source: int, pair: bool) -> int:
+        """The number of the last operation of all ranks, or of the pair with one other."""
+        return self._pairs[source] if pair else self.count
 
     def add(self, key: Key, record: PastOperation) -> None:
         """Add an operation that has completed or failed."""
@@ -62,3 +86,38 @@ class History:
         self.failures[number] = text
         if len(self.failures) > REMEMBERED:
             self.failures.popitem(last=False)
+
+
+class Findings:
+    """Mismatches that no operation could raise, since it had ended: the next wait raises them.
+
+    Parameters
+    ----------
+    refusal : callable
+        A mismatch in shared memory that was reported to this rank and has not been raised, or None.
+
+    Attributes
+    ----------
+    errors : list of Exception
+    reported : bool
+        Whether any mismatch has been raised on this rank, or reported to another one.
+    """
+
+    def __init__(self, refusal: Callable[[], Exception | None]):
+        self.errors: list[Exception] = []
+        self.reported, self._refusal = False, refusal
+
+    def add(self, text: str) -> None:
+        """Add a mismatch."""
+        self.errors.append(RankMismatchError(text))
+
+    def raise_first(self) -> None:
+        """Raise the first one."""
+        if self.errors:
+            self.reported = True
+            raise self.errors.pop(0)
+
+    def raise_refusal(self) -> None:
+        """Raise a mismatch in shared memory, if there is no other one."""
+        if not self.errors and (refusal := self._refusal()) is not None:
+            raise refusal

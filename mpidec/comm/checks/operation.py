@@ -5,7 +5,7 @@ until these have arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,8 @@ import numpy as np
 from ...exceptions import RankMismatchError
 from ..runtime.mpi import MPI
 from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject, describe
-from .history import Key
+from .history import Key, PastOperation
+from .messenger import Messenger
 from .mismatch import (
     different_arrays,
     different_calls,
@@ -31,18 +32,8 @@ class Engine(Protocol):
     """What an operation needs of the matching that carries it."""
 
     rank: int
-    size: int
-
-    def send(
-        self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False
-    ) -> list[MPI.Request]:
-        """Send a header and its array."""
-
-    def receive(self, source: int, header: Header, data: np.ndarray) -> list[MPI.Request]:
-        """Receive the array that a header announces."""
-
-    def keep(self, requests: list[MPI.Request]) -> None:
-        """Complete requests that nothing waits for any more."""
+    messenger: Messenger
+    broken: str
 
     def forget(self, operation: Operation) -> None:
         """Move an operation that has ended into the history."""
@@ -57,11 +48,8 @@ class Engine(Protocol):
         """Refuse all further operations."""
 
 
-class Operation:
-    """A call under way.
-
-    The arrays handed to the call must not change before `wait` returns.  Any number of operations
-    may be under way, and be waited for in any order; one whose handle is dropped completes as well.
+class Call:
+    """A call of one rank, as messages identify it and other ranks are asked about it.
 
     Attributes
     ----------
@@ -80,20 +68,11 @@ class Operation:
         Ranks that get something.
     senders : set of (rank, stage)
         What may arrive, and with `any_sender` anything along an edge.
-    result : object
-        What the steps return, when the operation is done without an error.
     """
 
-    def __init__(
-        self, engine: Engine, op: str, number: int, peer: int | None = None, before: int = 0
-    ):
-        self._engine, self.op, self.number, self.peer, self.before = (
-            engine,
-            op,
-            number,
-            peer,
-            before,
-        )
+    def __init__(self, rank: int, size: int, op: str, number: int, peer: int | None, before: int):
+        self._rank, self._size, self.op, self.number = rank, size, op, number
+        self.peer, self.before = peer, before
         self.mode = self.signature = ""
         self.array: tuple[str, tuple[int, ...]] | None = ("", ())
         self.comparable: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
@@ -101,24 +80,12 @@ class Operation:
         self.senders: set[tuple[int, int]] = set()
         self.any_sender = False
         self.tree: tuple[int | None, list[int]] = (None, [])
-        self.received: dict[tuple[int, int], tuple[Header, np.ndarray]] = {}
-        self.error: Exception | None = None
-        self.text = ""  # the error as it is reported to other ranks
-        self.result: Any = None
-        self.done = False
-        self._subject: Subject | None = None
-        self._awaited: set[tuple[int, int]] = set()
-        self._asked: set[tuple[int, int]] = set()
-        self._arriving: list[MPI.Request] = []
-        self._leaving: list[MPI.Request] = []
-        self._steps: Steps | None = None
-        self._flush = self._running = False
 
     def __str__(self) -> str:
         call = describe(self.op, self.mode, self.number)
         if self.peer is None:
             return call
-        low, high = sorted((self._engine.rank, self.peer))
+        low, high = sorted((self._rank, self.peer))
         return f"{call} of ranks {low} and {high}"
 
     @property
@@ -126,12 +93,68 @@ class Operation:
         """What identifies the operation on this rank."""
         return self.number, -1 if self.peer is None else self.peer
 
-    @property
+    @cached_property
     def subject(self) -> Subject:
         """The common part of its headers, which is fixed from the first one on."""
-        if self._subject is None:
-            self._subject = Subject(self.op, self.mode, self.signature, *(self.array or ("", ())))
-        return self._subject
+        return Subject(self.op, self.mode, self.signature, *(self.array or ("", ())))
+
+    def join_tree(self, root: int = 0) -> tuple[int | None, list[int]]:
+        """Take part in the tree of all ranks; before the steps begin."""
+        parent, children = tree(self._rank, self._size, root)
+        self.receivers |= frozenset(children if parent is None else [parent, *children])
+        self.senders |= {(child, UP) for child in children} | (
+            {(parent, DOWN)} if parent is not None else set()
+        )
+        self.tree = parent, children
+        return self.tree
+
+    def mismatch(self, source: int, header: Header, again: bool) -> str:
+        """What is wrong with a message, which has come `again`; empty if nothing is."""
+        me, theirs, mine = self._rank, header.subject, self.subject
+        same = theirs == mine
+        if not same and theirs[:2] != mine[:2]:
+            return different_calls(source, header.call, me, str(self))
+        if not same and theirs.signature != mine.signature:
+            return different_signatures(source, theirs.signature, header.call, me, mine.signature)
+        if again or not (
+            (source, header.stage) in self.senders or (self.any_sender and header.stage == EDGE)
+        ):
+            return not_expected(source, me, str(self))
+        if not same and self.array is not None:
+            dtype, shape = self.array
+            if theirs.dtype != dtype or self.comparable(theirs.shape) != self.comparable(shape):
+                return different_arrays(source, theirs, str(self), me, dtype, shape)
+        return ""
+
+
+class Operation(Call):
+    """A call under way.
+
+    The arrays handed to the call must not change before `wait` returns.  Any number of operations
+    may be under way, and be waited for in any order; one whose handle is dropped completes as well.
+
+    Attributes
+    ----------
+    result : object
+        What the steps return, when the operation is done without an error.
+    """
+
+    def __init__(
+        self, engine: Engine, op: str, number: int, peer: int | None = None, before: int = 0
+    ):
+        super().__init__(engine.rank, engine.messenger.comm.size, op, number, peer, before)
+        self._engine = engine
+        self.received: dict[tuple[int, int], tuple[Header, np.ndarray]] = {}
+        self.error: Exception | None = None
+        self.text = ""  # the error as it is reported to other ranks
+        self.result: Any = None
+        self.done = False
+        self._awaited: set[tuple[int, int]] = set()
+        self._asked: set[tuple[int, int]] = set()
+        self._arriving: list[MPI.Request] = []
+        self._leaving: list[MPI.Request] = []
+        self._steps: Steps | None = None
+        self._flush = self._running = False
 
     # For the caller
 
@@ -185,7 +208,7 @@ class Operation:
             weight=weight,
             nbytes=0 if array is None else array.nbytes,
         )
-        self._leaving += self._engine.send(dest, header, array, synchronous)
+        self._leaving += self._engine.messenger.send(dest, header, array, synchronous)
 
     def expect(self, stage: int, ranks: Iterable[int]) -> None:
         """Make the next `yield` wait for messages of these ranks."""
@@ -198,16 +221,6 @@ class Operation:
     def sources(self) -> list[int]:
         """The ranks that sent along an edge, ascending."""
         return sorted(rank for rank, stage in self.received if stage == EDGE)
-
-    def join_tree(self, root: int = 0) -> tuple[int | None, list[int]]:
-        """Take part in the tree of all ranks; before the steps begin."""
-        parent, children = tree(self._engine.rank, self._engine.size, root)
-        self.receivers |= frozenset(children if parent is None else [parent, *children])
-        self.senders |= {(child, UP) for child in children} | (
-            {(parent, DOWN)} if parent is not None else set()
-        )
-        self.tree = parent, children
-        return self.tree
 
     def barrier(self) -> Steps:
         """Steps that end when every rank has come here, and when all that was sent synchronously
@@ -261,30 +274,12 @@ class Operation:
         finally:
             self._running = False
 
-    def mismatch(self, source: int, header: Header) -> str:
-        """What is wrong with a message; empty if nothing is."""
-        me, theirs, mine = self._engine.rank, header.subject, self.subject
-        place, same = (source, header.stage), theirs == mine
-        if not same and theirs[:2] != mine[:2]:
-            return different_calls(source, header.call, me, str(self))
-        if not same and theirs.signature != mine.signature:
-            return different_signatures(source, theirs.signature, header.call, me, mine.signature)
-        if (
-            place not in self.senders and not (self.any_sender and header.stage == EDGE)
-        ) or place in self.received:
-            return not_expected(source, me, str(self))
-        if not same and self.array is not None:
-            dtype, shape = self.array
-            if theirs.dtype != dtype or self.comparable(theirs.shape) != self.comparable(shape):
-                return different_arrays(source, theirs, str(self), me, dtype, shape)
-        return ""
-
     def accept(self, source: int, header: Header, data: np.ndarray) -> None:
         """Take a message, whose array may still have to arrive in `data`."""
         self.received[source, header.stage] = header, data
         self._awaited.discard((source, header.stage))
         if header.tag:
-            self._arriving += self._engine.receive(source, header, data)
+            self._arriving += self._engine.messenger.receive(source, header, data)
         if header.confirm:
             self.send(source, CONFIRMATION)
 
@@ -302,17 +297,9 @@ class Operation:
     def ask(self) -> None:
         """Ask the ranks that it waits for, once for each message."""
         for rank, stage in self._awaited - self._asked:
-            self._engine.send(
-                rank,
-                Header(
-                    QUERY,
-                    self.peer is not None,
-                    self.number,
-                    self.subject,
-                    stage,
-                    before=self.before,
-                ),
-            )
+            pair, before = self.peer is not None, self.before
+            query = Header(QUERY, pair, self.number, self.subject, stage, before=before)
+            self._engine.messenger.send(rank, query)
         self._asked |= self._awaited
 
     def fail(self, error: BaseException, concerned: Iterable[int] = ()) -> None:
@@ -323,12 +310,21 @@ class Operation:
             else gave_up(self._engine.rank, str(self), f"{type(error).__name__}: {error}")
         )
         self.error = error if isinstance(error, Exception) else RuntimeError(self.text)
+        failed = Header(
+            FAILED,
+            self.peer is not None,
+            self.number,
+            self.subject,
+            text=self.text,
+            out_of_step=bool(self._engine.broken),
+        )
         for rank in sorted(self.receivers | {rank for rank, _ in self.senders} | set(concerned)):
-            self._engine.send(
-                rank,
-                Header(FAILED, self.peer is not None, self.number, self.subject, text=self.text),
-            )
+            self._engine.messenger.send(rank, failed)
         self._end()
+
+    def past(self) -> PastOperation:
+        """Its record, at the end."""
+        return PastOperation(self.op, self.mode, self.signature, self.receivers, self.text)
 
     def abandon(self, reason: str) -> None:
         """End without a result: the other ranks are gone."""
@@ -337,7 +333,7 @@ class Operation:
 
     def _end(self) -> None:
         self.done, self._steps = True, None
-        self._engine.keep(self._leaving + self._arriving)
+        self._engine.messenger.keep(self._leaving + self._arriving)
         self._engine.forget(self)
         self.received, self._arriving, self._leaving, self._awaited = {}, [], [], set()
 

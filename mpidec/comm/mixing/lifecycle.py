@@ -192,7 +192,7 @@ class Lifecycle:
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
         if (
-            self.matching.left
+            self.matching.departures.left
         ):  # by all ranks, which may be one call apart: the next network frees it
             self._leave()
             return

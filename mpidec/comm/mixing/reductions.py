@@ -214,7 +214,7 @@ class NetworkReductions(Lifecycle):
         try:
             yield
         except Exception as error:
-            if self.size > 1 and not self.matching.left and not on_all_ranks(error):
+            if self.size > 1 and not self.matching.departures.left and not on_all_ranks(error):
                 self.matching.fail(error)
             raise
 

@@ -1,13 +1,13 @@
 """Past operations answer the queries of other ranks."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from helpers.matching import OTHER, SUBJECT, apart
 
 from mpidec.comm.checks import header as h
+from mpidec.comm.checks.matching import Matching
 from mpidec.comm.checks.operation import Operation
+from mpidec.comm.runtime.mpi import MPI
 
 pytestmark = [pytest.mark.wide, pytest.mark.library]
 
@@ -15,12 +15,13 @@ pytestmark = [pytest.mark.wide, pytest.mark.library]
 @pytest.mark.serial
 def test_each_difference_from_an_operation_is_a_mismatch():
     """Of the subject, field by field; of who sends, at which stage, and how often."""
-    operation = Operation(SimpleNamespace(rank=0, size=3), SUBJECT.op, 7)
+    operation = Operation(Matching(MPI.COMM_SELF), SUBJECT.op, 7)
     operation.mode, operation.signature, operation.array = SUBJECT[1], SUBJECT[2], SUBJECT[3:]
     operation.senders = {(1, h.EDGE)}
 
     def found(source=1, stage=h.EDGE, subject=SUBJECT):
-        return operation.mismatch(source, h.Header(h.DATA, False, 7, subject, stage))
+        again = (source, stage) in operation.received
+        return operation.mismatch(source, h.Header(h.DATA, False, 7, subject, stage), again)
 
     assert found() == "" and set(OTHER) == set(h.Subject._fields)
     for name, other in OTHER.items():

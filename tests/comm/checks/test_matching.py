@@ -74,8 +74,8 @@ def test_a_message_of_another_program_does_not_raise_in_a_poll(matching):
         operation.expect(h.EDGE, [matching.rank])  # from itself, which sends nothing
         yield ARRIVED
 
-    request = matching.comm.Isend([b"not a header", MPI.BYTE], matching.rank, 16384)
-    poll_until(matching, lambda: matching._late and request.Test())  # does not raise
+    request = matching.messenger.comm.Isend([b"not a header", MPI.BYTE], matching.rank, 16384)
+    poll_until(matching, lambda: matching._findings.errors and request.Test())  # does not raise
     with pytest.raises(Exception, match="requires a buffer"):
         started(matching, "itself", steps).wait()
     matching.agree("barrier", "")
@@ -83,17 +83,17 @@ def test_a_message_of_another_program_does_not_raise_in_a_poll(matching):
 
 @pytest.mark.parametrize("size", [3, LARGE])
 def test_messages_of_a_closed_network_are_dropped(matching, size):
-    other = Matching(matching.comm, serial=6)
-    requests = other.send(
+    other = Matching(matching.messenger.comm, serial=6)
+    requests = other.messenger.send(
         matching.rank,
         h.Header(h.DATA, False, 1, h.Subject("barrier"), nbytes=8 * size),
         np.ones(size),
     )
     matching.agree("barrier", "")
-    poll_until(matching, lambda: not matching._unclaimed)
+    poll_until(matching, lambda: not matching.messenger._unclaimed)
     matching.agree("barrier", "")
     MPI.Request.Waitall(requests)
-    assert not matching._late and not matching._early
+    assert not matching._findings.errors and not matching._early
 
 
 def test_a_question_that_is_read_late_does_no_harm(comm):
@@ -101,14 +101,16 @@ def test_a_question_that_is_read_late_does_no_harm(comm):
     own = comm.Dup()
     matching = Matching(own, mixings=lambda: 5)
     matching.register(PastOperation("W(X)", "", "rows", frozenset({matching.rank}), ""))
-    matching.send(matching.rank, h.Header(h.MIXING_QUERY, False, 5, h.Subject("W(X)"), before=0))
-    matching.send(
+    matching.messenger.send(
+        matching.rank, h.Header(h.MIXING_QUERY, False, 5, h.Subject("W(X)"), before=0)
+    )
+    matching.messenger.send(
         matching.rank, h.Header(h.QUERY, False, 1, h.Subject("W(X)", "", "rows"), before=5)
     )
     matching.leave()
     for _ in range(1000):
         matching.poll()
-    assert not matching._late and matching.close() is None
+    assert not matching._findings.errors and matching.close() is None
     own.Free()
 
 
@@ -160,15 +162,15 @@ def test_a_failure_that_any_poll_receives_is_not_lost(matching):
     """Rank 1 gives up a call without headers; rank 0 polls in the wait for something else, and then asks."""
     if matching.rank == 0:
         number = matching.register(PastOperation("W(X)", "", "rows", frozenset({1}), ""))
-        poll_until(matching, lambda: matching.comm.Iprobe(1, 7))
-        matching.comm.recv(source=1, tag=7)
+        poll_until(matching, lambda: matching.messenger.comm.Iprobe(1, 7))
+        matching.messenger.comm.recv(source=1, tag=7)
         for _ in range(100):
             matching.poll()
         with pytest.raises(RankMismatchError, match="rank 1 gave up"):
             matching.ask([], number, "W(X)", "rows", 0)
     elif matching.rank == 1:
         matching.withdraw("W(X)", TypeError("rows are int64"), [0])
-        matching.comm.send(None, 0, tag=7)
+        matching.messenger.comm.send(None, 0, tag=7)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -176,7 +178,7 @@ def test_the_first_reason_is_raised(matching, comm):
     """Also if a later call has failed meanwhile for another one, because the rank that gave the first one closes its network."""
     if comm.rank == 1:
         matching.report(0, "the reason")
-        matching.send(
+        matching.messenger.send(
             0, h.Header(h.REFUSED, False, 1, h.Subject("agree"), text="rank 1 closes the network")
         )
     comm.Barrier()
@@ -268,7 +270,7 @@ def test_a_question_about_an_operation_without_headers_is_answered(matching, nam
 
     def ask(number):
         matching.ask([me], number, "W(X)", "ring", 0)
-        poll_until(matching, lambda: not matching._unclaimed)
+        poll_until(matching, lambda: not matching.messenger._unclaimed)
 
     for number in (1, 2):
         assert matching.register(record) == number
@@ -286,7 +288,7 @@ def test_a_question_about_an_operation_without_headers_is_answered(matching, nam
 
 def test_an_operation_without_headers_that_another_rank_gave_up_is_raised_once(matching):
     number = matching.register(PastOperation("W(X)", "", "", frozenset(), ""))
-    matching.send(
+    matching.messenger.send(
         matching.rank, h.Header(h.FAILED, False, number, h.Subject("W(X)"), text="rank 1 gave up")
     )
     poll_until(matching, lambda: matching._history.failures)

@@ -1,0 +1,101 @@
+"""The end of a network on one rank: by an exception that all ranks get, or together."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+from ...exceptions import from_another_rank, mark
+from ..runtime.collectives import portable
+from ..runtime.progress import wait_until, wake_waits
+from .header import LAST, LEFT, Header, Subject
+from .messenger import Messenger
+from .operation import tree
+
+
+class Departures:
+    """Ranks that have left all others with an exception, outside of any common call.
+
+    Attributes
+    ----------
+    left : bool
+        Whether this one has.
+    ranks : set of int
+        The others that have.
+    error : Exception or None
+        With which the first of them has left, to be raised here.
+    """
+
+    def __init__(self, messenger: Messenger):
+        self._messenger, self.left = messenger, False
+        self.ranks: set[int] = set()
+        self.error: Exception | None = None
+
+    def leave(self, error: Exception) -> None:
+        """Leave all other ranks, which raise `error` in their waits; rank 0 tells them."""
+        self.left, comm = True, self._messenger.comm
+        if comm.rank == 0 or not from_another_rank(error):
+            text = pickle.dumps(portable(error)).decode("latin-1")
+            for rank in range(1, comm.size) if comm.rank == 0 else [0]:
+                self._messenger.send(rank, Header(LEFT, False, 0, Subject(""), text=text))
+
+    def receive(self, source: int, text: str) -> None:
+        """Have every wait of this rank raise the exception with which another rank has left."""
+        if not self.ranks:
+            self.error = pickle.loads(text.encode("latin-1"))
+            mark(self.error, from_another_rank=True)
+            wake_waits()
+        self.ranks.add(source)
+
+    def raise_error(self) -> None:
+        """Raise that exception once, unless this rank has left, too."""
+        if self.error is not None and not self.left:
+            error, self.error = self.error, None
+            raise error
+
+
+class Meetings:
+    """Meetings of all ranks that close a network.
+
+    By messages over the tree of all ranks, since collectives of MPI match only if no rank has left
+    out one.
+    """
+
+    def __init__(self, messenger: Messenger):
+        self._messenger, self._number = messenger, 0
+        self._met: dict[tuple[int, int], Header] = {}  # by rank and meeting: what has come
+
+    def receive(self, source: int, header: Header) -> None:
+        """Take note of a rank that has come."""
+        self._met[source, header.number] = header
+
+    def meet(
+        self, apart: bool, count: int, idle: Callable[[], bool], ask: Callable[[], None]
+    ) -> bool:
+        """Return when all ranks have come, and have received all that this rank has sent: whether
+        any is `apart`, or has begun another `count` of operations.
+        """
+        self._number = number = self._number + 1
+        parent, children = tree(self._messenger.comm.rank, self._messenger.comm.size)
+
+        def send(some: list[int]) -> None:
+            mine = Header(LAST, False, number, Subject(""), before=count, out_of_step=apart)
+            for rank in some:
+                self._messenger.send(rank, mine)
+
+        def receive(some: list[int]) -> bool:
+            keys = [(rank, number) for rank in some]
+            wait_until(
+                lambda: idle() and all(key in self._met for key in keys),
+                "all ranks to close the network",
+                ask,
+            )
+            return any(self._met[key].out_of_step or self._met[key].before != count for key in keys)
+
+        apart |= receive(children)
+        if parent is not None:
+            send([parent])
+            apart |= receive([parent])
+        send(children)
+        wait_until(idle, "the last messages of the network")
+        return apart

@@ -1,0 +1,104 @@
+"""Messages of one network: headers, with their arrays behind them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..runtime.memory import empty
+from ..runtime.mpi import MPI
+from .header import DATA, LAST, Header, Subject, pack, unpack
+
+_HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
+_INLINE, _CHUNK = 1 << 16, 1 << 30  # most bytes that follow a header, and that are in one message
+_BYTES, _NOTHING = np.dtype(np.uint8), np.empty(0, np.uint8)
+
+
+class Messenger:
+    """Sends and receives headers and their arrays.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Tags from 16384 on are used here.
+    serial : int
+        The number of the network: messages of others are discarded.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, serial: int):
+        self.comm, self._serial, self._payloads = comm, serial, 0
+        self._receivers: set[int] = set()
+        self._unclaimed: list[list[MPI.Request]] = []
+        self._status = MPI.Status()
+
+    def send(
+        self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False
+    ) -> list[MPI.Request]:
+        """Send a header and its array; requests that must complete (they keep what MPI reads)."""
+        self._receivers.add(dest)
+        send = self.comm.Issend if synchronous else self.comm.Isend
+        behind: list[np.ndarray] = []
+        data = _NOTHING if array is None or not array.nbytes else array.view(np.uint8)
+        if len(data) > _INLINE:
+            self._payloads += 1
+            header = header._replace(tag=_PAYLOAD + self._payloads % _PAYLOADS)
+            data, behind = _NOTHING, _pieces(data)
+        message = b"".join((pack(self._serial, header), data.data))
+        requests = [send([message, MPI.BYTE], dest, _HEADER)]
+        for piece in behind:
+            requests.append(self.comm.Isend([piece, MPI.BYTE], dest, header.tag))
+        if header.kind != DATA:
+            self.keep(requests)
+        return requests
+
+    def send_last(self) -> None:
+        """Send all ranks that got something a message that they take after all of it."""
+        for dest in list(self._receivers):
+            self.send(dest, Header(LAST, False, 0, Subject("")), synchronous=True)
+
+    def next(self) -> tuple[int, Header, np.ndarray] | None:
+        """The next message that has arrived: its source, its header, and the array that follows
+        in the same message.
+        """
+        while (message := self.comm.Improbe(MPI.ANY_SOURCE, _HEADER, self._status)) is not None:
+            source = self._status.Get_source()
+            raw = np.empty(self._status.Get_count(MPI.BYTE), np.uint8)
+            message.Recv([raw, MPI.BYTE])
+            serial, header, end = unpack(raw)
+            if serial == self._serial:
+                return source, header, raw[end:]
+            self.discard(source, header)  # of a closed network whose communicator had the number
+        return None
+
+    def receive(self, source: int, header: Header, data: np.ndarray) -> list[MPI.Request]:
+        """Receive the array that a header announces into `data`."""
+        return (
+            [self.comm.Irecv([piece, MPI.BYTE], source, header.tag) for piece in _pieces(data)]
+            if header.tag
+            else []
+        )
+
+    def discard(self, source: int, header: Header) -> None:
+        """Receive an array that nothing needs."""
+        if header.kind == DATA and header.tag:
+            self.keep(self.receive(source, header, empty((header.nbytes,), _BYTES)))
+
+    def keep(self, requests: list[MPI.Request]) -> None:
+        """Complete requests that nothing waits for any more."""
+        if requests and not MPI.Request.Testall(requests):
+            self._unclaimed.append(requests)
+
+    def complete(self) -> None:
+        """Forget those that are complete."""
+        if self._unclaimed:
+            self._unclaimed = [
+                requests for requests in self._unclaimed if not MPI.Request.Testall(requests)
+            ]
+
+    @property
+    def idle(self) -> bool:
+        """Whether all were complete."""
+        return not self._unclaimed
+
+
+def _pieces(data: np.ndarray) -> list[np.ndarray]:
+    return [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]
