@@ -280,8 +280,8 @@ def test_checkpoints_are_on_the_disk(tmp_path, monkeypatch):
 def fill_the_disk(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
     try:
-        with new(path, 16, 30, flush_seconds=0) as file:
-            fill(file, range(10_000), 16, 30)
+        with new(path, 16, 120, flush_seconds=0) as file:
+            fill(file, range(1000), 16, 120)
     except OSError as error:
         print(error)
 
@@ -294,7 +294,7 @@ def test_a_real_limit_ends_in_one_line(tmp_path):
         f"cannot write {path}: File too large; its first" in done.stdout
         and done.stdout.count("\n") == 1
     )
-    records = check(path, 16, 30)
+    records = check(path, 16, 120)
     assert records > 20 and f"first {records} records are safe" in done.stdout
     assert list(tmp_path.iterdir()) == [path]
 

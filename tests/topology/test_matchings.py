@@ -64,7 +64,8 @@ def test_expectation_of_random_matchings(graph):
         b = np.eye(n)[i] - np.eye(n)[j]
         expected -= probability / 2 * np.outer(b, b)
     schedule = T.random_matchings(graph, seed=1)
-    mean = np.mean([schedule.at(k).W.toarray() for k in range(4000)], axis=0)
+    partners = [schedule._partners(k) for k in range(4000)]  # W = (I + P) / 2, as above
+    mean = (np.eye(n) + np.eye(n)[np.array(partners)].mean(axis=0)) / 2
     assert abs(mean - expected).max() < 0.03  # four standard deviations of an entry
     rho = np.linalg.eigvalsh(expected - 1 / n)[-1]
     assert schedule.spectral_gap() == pytest.approx(1 - math.sqrt(rho), abs=0.02)
@@ -149,8 +150,8 @@ def test_weight_and_gap_of_matcha_by_enumeration(budget):
 def test_matchings_of_matcha_are_active_as_often_as_they_should():
     schedule = T.matcha(T.erdos_renyi(9, 0.4, seed=2), 0.4, seed=5)
     copy, n = pickle.loads(pickle.dumps(schedule)), schedule.n
-    W = [schedule.at(k).W.toarray() for k in range(4000)]
-    assert all((copy.at(k).W.toarray() == W[k]).all() for k in (3999, 0, 17))
+    W = [schedule.at(k).W.toarray() for k in range(2000)]
+    assert all((copy.at(k).W.toarray() == W[k]).all() for k in (1999, 0, 17))
     expected = np.eye(n) - schedule.alpha * np.tensordot(
         schedule.probabilities, laplacians(schedule), 1
     )
@@ -159,7 +160,7 @@ def test_matchings_of_matcha_are_active_as_often_as_they_should():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Spanning trees, and graphs by name
+# Wrong calls
 
 
 WRONG = [

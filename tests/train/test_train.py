@@ -718,7 +718,7 @@ for x in batches():
 def test_a_rank_that_fails_to_load_its_data_ends_the_job(mpirun, tmp_path, algorithm):
     program = tmp_path / "program.py"
     program.write_text(FAILING.format(algorithm=algorithm))
-    done = mpirun(3, [str(program)], timeout=50)
+    done = mpirun(2, [str(program)], timeout=50)
     ended = time.time()
     assert done.returncode != 0 and "[rank 1] OSError: cannot read part-7.tar" in done.stderr, done
     raised = float(re.search(r"raised at ([\d.]+)", done.stdout)[1])
@@ -734,7 +734,8 @@ def test_launched_command(mpirun, tmp_path):
 @pytest.mark.serial
 def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
     h5py = pytest.importorskip("h5py")
-    settings = Settings(workers=2, epochs=1, out=str(tmp_path / "train.h5"))
+    small = {"model_options": {"hidden": [8]}, "batch": 128}
+    settings = Settings(workers=2, epochs=1, out=str(tmp_path / "train.h5"), **small)
     fit(settings)
     for name in ("checkpoint/rank0.structure", "metrics/step"):
         path = tmp_path / "damaged.h5"
