@@ -230,7 +230,7 @@ def check_out(out: Array, X: Array) -> Device | None:
     device kind (None: the host).
     """
     device = device_of(X)
-    matches = device_of(out) is device and hasattr(out, "shape") and tuple(out.shape) == np.shape(X)
+    matches = device_of(out) is device and np.shape(out) == np.shape(X)
     if matches and device is not None:
         matches = (
             device.place(out) == device.place(X)
@@ -249,7 +249,7 @@ def check_out(out: Array, X: Array) -> Device | None:
     if not matches:
         kind = "array" if device is None else f"{device.name} array on the same device"
         raise ValueError(
-            f"out is a {type(out).__name__} of shape {tuple(getattr(out, 'shape', ()))} and dtype "
+            f"out is a {type(out).__name__} of shape {tuple(np.shape(out))} and dtype "
             f"{getattr(out, 'dtype', None)}, expected a C-contiguous {kind} of shape {np.shape(X)} "
             "and dtype "
             f"{getattr(X, 'dtype', None)}"

@@ -170,11 +170,11 @@ class EdgeExchange(EdgeOperator):
         """The messages as a NumPy array in C order, its format, and what makes the kind of `M`
         of a result.
         """
-        if not hasattr(M, "dtype") or M.ndim == 0:
+        if isinstance(M, (list, tuple)) or np.ndim(M) == 0:
             raise TypeError(
                 f"messages are {type(M).__name__}, expected an array with one row for each out-edge"
             )
-        if getattr(M.dtype, "hasobject", False):
+        if isinstance(M.dtype, np.dtype) and M.dtype.hasobject:
             raise TypeError(
                 f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent"
             )

@@ -87,14 +87,7 @@ class Lifecycle:
         self.partition = Partition(agents, comm.size)
         engine = ProgressEngine()
         self.collectives = Collectives(self.comm)
-        node = (
-            NodeMemory(self.comm, engine, per_node)
-            if comm.size > 1 and chosen in ("auto", "shared")
-            else None
-        )
-        if node is not None and not node.useful:
-            node.close()
-            node = None
+        node = _node_memory(self.comm, engine, per_node) if chosen in ("auto", "shared") else None
         self.matching = matching = Matching(
             self.comm,
             self.serial,
@@ -297,6 +290,17 @@ def _meet_all() -> None:
         if net.size > 1 and net.comm != MPI.COMM_NULL and not MPI.Is_finalized():
             with contextlib.suppress(Exception):
                 net.matching.close(net.collectives.interrupted)
+
+
+def _node_memory(
+    comm: MPI.Intracomm, engine: ProgressEngine, per_node: int | None
+) -> NodeMemory | None:
+    """The memory of the node, if another rank is there; collective."""
+    node = NodeMemory(comm, engine, per_node) if comm.size > 1 else None
+    if node is not None and not node.useful:
+        node.close()
+        return None
+    return node
 
 
 def _prefix() -> str:
