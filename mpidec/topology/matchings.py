@@ -328,6 +328,69 @@ def undirected_edges(where: str, topology: Topology) -> tuple[Ints, Ints]:
     return W.row[upper].astype(np.int64), W.col[upper].astype(np.int64)
 
 
+class _EdgeColouring:
+    """A proper colouring of the edges of a graph, to which edges are added.
+
+    Attributes
+    ----------
+    across : list of dict
+        The neighbour of each agent by the colour of the edge.
+    """
+
+    def __init__(self, n: int):
+        self.across: list[dict[int, int]] = [{} for _ in range(n)]
+        self._colours: list[dict[int, int]] = [{} for _ in range(n)]  # by neighbour
+
+    def add(self, u: int, v: int, most: int) -> None:
+        """Add the edge (u, v) in a colour below `most` that is free at both ends, or rotate a
+        fan of u.
+        """
+        across = self.across
+        both = next((c for c in range(most) if c not in across[u] and c not in across[v]), None)
+        if both is not None:
+            self._paint(u, v, both)
+            return
+        fan = self._fan(u, v)
+        c, d = self._free(u), self._free(fan[-1])
+        self._exchange(u, c, d)
+        end = next(k for k, w in enumerate(fan) if d not in across[w])
+        for w, following in pairwise(fan[: end + 1]):  # rotate
+            self._paint(u, w, self._erase(u, following))
+        self._paint(u, fan[end], d)
+
+    def _fan(self, u: int, v: int) -> list[int]:
+        """Neighbours of u from v on: the colour of each edge to u is free at the one before."""
+        fan = [v]
+        while more := [
+            w for w, c in self._colours[u].items() if w not in fan and c not in self.across[fan[-1]]
+        ]:
+            fan.append(min(more))
+        return fan
+
+    def _exchange(self, u: int, c: int, d: int) -> None:
+        """Exchange two colours along the path from u on that begins with d."""
+        path, colour = [u], d
+        while colour in self.across[path[-1]]:
+            path.append(self.across[path[-1]][colour])
+            colour = c if colour == d else d
+        colours = [self._erase(a, b) for a, b in pairwise(path)]
+        for (a, b), old in zip(pairwise(path), colours):
+            self._paint(a, b, c if old == d else d)
+
+    def _paint(self, u: int, v: int, colour: int) -> None:
+        for a, b in ((u, v), (v, u)):
+            self._colours[a][b], self.across[a][colour] = colour, b
+
+    def _erase(self, u: int, v: int) -> int:
+        colour = self._colours[u][v]
+        for a, b in ((u, v), (v, u)):
+            del self._colours[a][b], self.across[a][colour]
+        return colour
+
+    def _free(self, u: int) -> int:
+        return next(c for c in range(len(self._colours[u]) + 1) if c not in self.across[u])
+
+
 def matching_decomposition(n: int, i: Ints, j: Ints) -> Ints:
     """Return matchings, at most one more than the largest degree, in which each edge (i, j) lies
     once, shape (M, n).
@@ -335,45 +398,11 @@ def matching_decomposition(n: int, i: Ints, j: Ints) -> Ints:
     Misra and Gries: A constructive proof of Vizing's theorem, Information Processing Letters 41,
     1992.
     """
-    near: list[dict[int, int]] = [{} for _ in range(n)]  # colour of an edge by neighbour
-    across: list[dict[int, int]] = [{} for _ in range(n)]  # neighbour by colour
-
-    def paint(u: int, v: int, colour: int) -> None:
-        for a, b in ((u, v), (v, u)):
-            near[a][b], across[a][colour] = colour, b
-
-    def erase(u: int, v: int) -> int:
-        colour = near[u][v]
-        for a, b in ((u, v), (v, u)):
-            del near[a][b], across[a][colour]
-        return colour
-
-    def free(u: int) -> int:
-        return next(c for c in range(len(near[u]) + 1) if c not in across[u])
-
+    colouring = _EdgeColouring(n)
     most = int(np.bincount(np.r_[i, j]).max()) if len(i) else 0
     for u, v in zip(i.tolist(), j.tolist()):
-        both = next((c for c in range(most) if c not in across[u] and c not in across[v]), None)
-        if both is not None:
-            paint(u, v, both)
-            continue
-        fan = [v]  # the colour of each edge to u is free at the agent before
-        while more := [w for w, c in near[u].items() if w not in fan and c not in across[fan[-1]]]:
-            fan.append(min(more))
-        c, d = free(u), free(fan[-1])
-        path, colour = [u], d  # exchange c and d along the path from u on
-        while colour in across[path[-1]]:
-            path.append(across[path[-1]][colour])
-            colour = c if colour == d else d
-        colours = [erase(a, b) for a, b in pairwise(path)]
-        for (a, b), old in zip(pairwise(path), colours):
-            paint(a, b, c if old == d else d)
-        end = 0
-        while d in across[fan[end]]:
-            end += 1
-        for k in range(end):  # rotate
-            paint(u, fan[k], erase(u, fan[k + 1]))
-        paint(u, fan[end], d)
+        colouring.add(u, v, most)
+    across = colouring.across
     count = 1 + max((c for colours in across for c in colours), default=-1)
     partners = np.tile(np.arange(n), (count, 1))
     for u, colours_of_u in enumerate(across):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,27 +54,30 @@ def waits(events: Iterable[Event]) -> list[Wait]:
             calls[about["net"], key, about["number"]].append(event)
     found = _of_mutexes(mutexes)
     for same in calls.values():
-        begun: dict[int, Event] = {}
-        for event in same:
-            first = begun.get(event["pid"])
-            if first is None or event["ts"] < first["ts"]:
-                begun[event["pid"]] = event
-        for event in same:
-            if event["args"].get("role") == "start":
-                continue
-            near = event["args"]["waits"]
-            others = [
-                begun[rank]
-                for rank in (begun if near is None else near)
-                if rank in begun
-                and rank != event["pid"]
-                and begun[rank]["ts"] <= _end(event) + CLOCKS
-            ]
-            last = max(others, key=lambda other: float(other["ts"]), default=event)
-            until = min(last["ts"], _end(event))
-            if until > event["ts"]:
-                found.append(Wait(event["pid"], last["pid"], event["ts"], until, event, last))
+        found += _of_call(same)
     return sorted(found, key=lambda wait: wait.until)
+
+
+def _of_call(same: Sequence[Event]) -> Iterator[Wait]:
+    """Waits for those who began the same call later."""
+    begun: dict[int, Event] = {}
+    for event in sorted(same, key=_begin):
+        begun.setdefault(event["pid"], event)
+    for event in same:
+        if event["args"].get("role") == "start":
+            continue
+        named = event["args"]["waits"]
+        others = [
+            begun[rank]
+            for rank in (begun if named is None else named)
+            if rank in begun
+            and rank != event["pid"]
+            and _begin(begun[rank]) <= _end(event) + CLOCKS
+        ]
+        last = max(others, key=_begin, default=event)
+        until = min(last["ts"], _end(event))
+        if until > event["ts"]:
+            yield Wait(event["pid"], last["pid"], event["ts"], until, event, last)
 
 
 def _of_mutexes(events: Sequence[Event]) -> list[Wait]:
