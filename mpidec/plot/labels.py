@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import registry as catalogue
 from ..plugins import is_plugin, short
 from ..record import Run
 
@@ -58,9 +55,6 @@ OMITTED = (
 OWN_PACE = ("run.delay", "run.drop", "run.straggler", "run.simulate")  # of asynchronous runs
 MISSING = "default"
 CHOSEN = "# chosen by the run: "  # first line of the config of a run of a sweep
-CALL = re.compile(
-    r"\A# from mpidec\.(?:solve|simulate): (?P<solver>.+) over (?P<topology>.+), \d+ steps, every \d+"
-)
 SHARED = (
     "solver.name",
     "topology.name",
@@ -95,50 +89,6 @@ def flat(text: str) -> dict[str, Any]:
     }
 
 
-def called(text: str) -> dict[str, Any]:
-    """Return the settings in the comment that stands for an experiment in older files of
-    `mpidec.solve`; empty if there is none.
-
-    Examples
-    --------
-    >>> called("# from mpidec.solve: EXTRA(step_size=0.1) over Topology('ring', n=4), 20 steps, every 10")
-    {'solver.name': 'extra', 'solver.step_size': 0.1, 'topology.name': 'ring', 'run.agents': 4}
-    """
-    try:
-        (own, options), (_, graph) = map(_call, CALL.findall(text)[0])
-    except (IndexError, SyntaxError, ValueError):  # the name of an object without a readable repr
-        return {}
-    names = {kind.__name__: name for name, kind in catalogue.SOLVERS.own.items()}
-    found = {
-        f"solver.{key}": value for key, value in {"name": names.get(own, own), **options}.items()
-    }
-    if isinstance(graph.get("name"), str):
-        found["topology.name"] = graph["name"]
-    if "n" in graph:
-        found["run.agents"] = graph["n"]
-    return found
-
-
-def _call(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of the class that a repr calls, and the arguments; the first one without a
-    word is ``name``.
-    """
-    call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call):
-        raise ValueError(text)
-    words = [*zip(("name",), call.args), *((str(word.arg), word.value) for word in call.keywords)]
-    return ast.unparse(call.func), {key: _value(node) for key, node in words}
-
-
-def _value(node: ast.expr) -> Any:
-    try:
-        value = ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
-    plain = value is None or isinstance(value, (bool, int, float, str))
-    return value if plain else ast.unparse(node)  # as in the attribute `settings`
-
-
 def chosen(run: Run) -> set[str]:
     """Return the settings of a run that it has chosen itself."""
     head = run.config.partition("\n")[0]
@@ -151,10 +101,7 @@ def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
     calls of `mpidec.solve`.
     """
     own = [settings(run) for run in runs]
-    given = [
-        one or json.loads(run.attributes.get("settings", "null")) or called(run.config)
-        for one, run in zip(own, runs)
-    ]
+    given = [one or json.loads(run.attributes.get("settings", "{}")) for one, run in zip(own, runs)]
     if any(own) and any(one and not mine for one, mine in zip(given, own)):
         given = [{key: value for key, value in one.items() if key in SHARED} for one in given]
     return given

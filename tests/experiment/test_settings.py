@@ -182,7 +182,7 @@ def test_another_component_leaves_the_files_parameters_behind(tmp_path):
         '[problem]\nname = "huber"\ndelta = 2\n'
     )
     experiment = RUN.parse([str(path), "--solver", "dgd", "--problem", "logistic"], 1)[0]
-    assert experiment.solver.options == {"step_size": 0.5, "order": "awc"}
+    assert experiment.solver.options == {"step_size": 0.5}
     assert experiment.problem.options == {"l2": 1.0}
     with pytest.raises(ConfigError, match="variant"):
         RUN.parse(["--solver", "dgd", "--set", "solver.variant=diging"], 1)
