@@ -93,6 +93,11 @@ T = TypeVar("T")
 Delay = float | tuple[float, float] | Callable[[np.random.Generator, int, int], float]
 
 
+def problem_of(oracle: Oracle | None) -> Problem | None:
+    """The functions of the local agents."""
+    return None if oracle is None else oracle.problem
+
+
 def infer_agents(
     problem: Problem | OracleLike | None, topology: TopologyLike, x0: ArrayLike | None = None
 ) -> int:

@@ -19,6 +19,7 @@ from ..comm.mixing import Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import on_all_ranks
 from ..solvers.base import Solver, name_of, step_size_of
+from .arguments import problem_of
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
@@ -46,7 +47,7 @@ def curve(
     `X`, unless they are random.  Its data have a hash besides (see `provenance`).
     """
     rows = net.gather(X)
-    problem = None if oracle is None else oracle.problem
+    problem = problem_of(oracle)
     found: Words = {
         "solver": type(solver).__name__,
         **_parts(solver, "solver."),

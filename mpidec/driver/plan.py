@@ -15,7 +15,7 @@ from ..comm.runtime.agreement import on_all_ranks
 from ..record.reader import read
 from ..record.recorder import Record
 from ..solvers.base import Solver
-from .arguments import Delay, check_equal
+from .arguments import Delay, check_equal, problem_of
 from .outcome import Stop, StopFunction, Target
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Plan:
     @property
     def problem(self) -> Problem | None:
         """The functions of the local agents."""
-        return None if self.oracle is None else self.oracle.problem
+        return problem_of(self.oracle)
 
     @property
     def tolerance(self) -> float:

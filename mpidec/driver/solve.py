@@ -32,6 +32,7 @@ from .arguments import (
     in_words,
     initial_rows,
     network_for,
+    problem_of,
 )
 from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.result import AsyncResult
@@ -44,6 +45,7 @@ from .result import Result as Result
 
 if TYPE_CHECKING:
     from ..problems import OracleLike, Problem
+    from ..problems.oracles import Gradients
     from .arguments import Delay, TopologyLike
 
 
@@ -189,7 +191,7 @@ def solve(
             if saved is not None and net.rank == 0:
                 saved.check()
             oracle = as_oracle(problem)
-            functions = None if oracle is None else oracle.problem
+            functions = problem_of(oracle)
             method = as_solver(solver, oracle)
             graph = as_topology(topology, net.n, solver=method)
             _only_for(
@@ -198,6 +200,11 @@ def solve(
                 {"mixing": mixing},
             )
             seed = integer(seed, "seed", least=0)
+            steps, every = integer(steps, "steps", least=0), integer(every, "every")
+            check_hosted(oracle, net)
+            gradient = gradients_for(method, oracle, net.agents, seed)
+            X = initial_rows(x0, functions, net)
+            apart = isinstance(method, Asynchronous)
             steps, every = integer(steps, "steps", least=0), integer(every, "every")
             check_hosted(oracle, net)
             gradient = gradients_for(method, oracle, net.agents, seed)
@@ -217,6 +224,7 @@ def solve(
                 method.check(graph.at(0) if graph.period == 1 else graph)
             target = target_of(stop, functions)
             if apart:
+                _refuse_memory(saved, gradient)
                 target = _target_at_the_end(target, method)
         check_equal(
             net,
@@ -276,6 +284,15 @@ def _only_for(
             raise ValueError(
                 f"{name} is given, but {type(solver).__name__} has {kind}: leave it out ({remedy})"
             )
+
+
+def _refuse_memory(record: Record | None, gradient: Gradients | None) -> None:
+    """Refuse to resume a run without common steps whose gradients depend on earlier steps."""
+    if record and record.resume and gradient and gradient.remembered:
+        raise ResumeError(
+            f"{record.path}: files of asynchronous runs hold no memory of variance-reduced "
+            "gradients: repeat the run"
+        )
 
 
 def _target_at_the_end(target: Target | StopFunction | None, solver: Solver) -> Target | None:

@@ -26,6 +26,7 @@ from .arguments import (
     explained,
     initial_rows,
     network_for,
+    problem_of,
 )
 from .asynchronous.events import Events
 from .asynchronous.runner import pauses
@@ -103,7 +104,7 @@ def tune(
             method = as_solver(solver, oracle)
             graph = as_topology(topology, net.n, solver=method)
             steps, seed = integer(steps, "steps", least=0), integer(seed, "seed", least=0)
-            functions = None if oracle is None else oracle.problem
+            functions = problem_of(oracle)
             check_hosted(oracle, net)
             gradients_for(method, oracle, net.agents, seed)
             X = initial_rows(x0, functions, net)

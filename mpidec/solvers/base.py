@@ -172,14 +172,7 @@ class Solver(Described):
             With the reason, and with a topology that works.
         """
         needs = self.needs
-        if topology.kind not in needs.kinds and not (needs.samples and is_sample(topology)):
-            single = " or ".join(kind for kind in needs.kinds if kind != "pair") + " stochastic W"
-            pair = ", or a row and a column stochastic one" if "pair" in needs.kinds else ""
-            given = "a pair" if topology.kind == "pair" else f"{topology.kind} stochastic"
-            raise ValueError(
-                f"{name_of(self)} needs a {single}{pair}, the {topology.name} topology is {given}; "
-                f"{REMEDIES[needs.kinds[-1]]}"
-            )
+        _check_kind(self, topology)
         signed = needs.positive and topology.kind != "doubly" and 1 < topology.n <= _LARGE
         if signed and topology.period == 1 and topology.at(0).W.toarray().min() < 0:
             raise ValueError(
@@ -210,6 +203,20 @@ class Solver(Described):
         A warning, no error, where the step size is given, since instability is studied, too.
         """
         return ""
+
+
+def _check_kind(solver: Solver, topology: Graph) -> None:
+    """Refuse a W whose sums are not those that the solver needs."""
+    needs = solver.needs
+    if topology.kind in needs.kinds or (needs.samples and is_sample(topology)):
+        return
+    single = " or ".join(kind for kind in needs.kinds if kind != "pair") + " stochastic W"
+    pair = ", or a row and a column stochastic one" if "pair" in needs.kinds else ""
+    given = "a pair" if topology.kind == "pair" else f"{topology.kind} stochastic"
+    raise ValueError(
+        f"{name_of(solver)} needs a {single}{pair}, the {topology.name} topology is {given}; "
+        f"{REMEDIES[needs.kinds[-1]]}"
+    )
 
 
 class FunctionSolver(Solver):

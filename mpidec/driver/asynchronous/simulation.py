@@ -37,6 +37,7 @@ from ..arguments import (
     explained,
     infer_agents,
     initial_rows,
+    problem_of,
 )
 from ..attempts import attempts
 from ..diagnosis import Diagnosis
@@ -169,7 +170,7 @@ def simulate(
             "of them: steps=100, or events=, a table"
         )
     oracle = as_oracle(problem)
-    functions = None if oracle is None else oracle.problem
+    functions = problem_of(oracle)
     n = infer_agents(problem, topology, x0)
     method = as_asynchronous(as_solver(solver, oracle))
     graph = as_topology(topology, n, solver=method)
