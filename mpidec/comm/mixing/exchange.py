@@ -170,7 +170,7 @@ class EdgeExchange(EdgeOperator):
         """The messages as a NumPy array in C order, its format, and what makes the kind of `M`
         of a result.
         """
-        if isinstance(M, (list, tuple)) or np.ndim(M) == 0:
+        if isinstance(M, (list, tuple)) or np.shape(M) == ():
             raise TypeError(
                 f"messages are {type(M).__name__}, expected an array with one row for each out-edge"
             )
