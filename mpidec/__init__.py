@@ -43,7 +43,18 @@ from .plugins import did_you_mean
 from .record import Record as Record, read as read
 
 # Imported on first use: jobs with many ranks start faster.
-_LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "testing", "topology", "train")
+_LAZY = (
+    "nn",
+    "optim",
+    "plot",
+    "problems",
+    "solvers",
+    "sweep",
+    "testing",
+    "theory",
+    "topology",
+    "train",
+)
 _PYTORCH = ("nn", "optim", "train")
 __all__ = [
     "ConfigError",

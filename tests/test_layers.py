@@ -67,7 +67,8 @@ ROOMS = {
         (*MATHEMATICS, *COMM, "registry", "record"),
         ("scipy", "matplotlib", "threadpoolctl"),
     ),
-    "testing": ((*MATHEMATICS, *COMM, "driver"), ("torch",)),
+    "theory": ((*MATHEMATICS, *COMM), ()),
+    "testing": ((*MATHEMATICS, *COMM, "driver", "theory"), ("torch",)),
     "optim": ((*MATHEMATICS, *COMM, "driver"), ("scipy", "torch")),
     "bluefog": (
         (*GROUND, "topology", *COMM, "optim"),

@@ -53,6 +53,10 @@ COMMON = {
         convergence.noise,
         lambda solver: _descends(solver) and not solver.adaptive,
     ),
+    "steady": Property(
+        convergence.steady,
+        lambda solver: _descends(solver) and not solver.adaptive,
+    ),
     "mean": Property(
         invariants.mean,
         lambda solver: solver.keeps_mean,

@@ -7,11 +7,15 @@ import math
 import numpy as np
 
 from ..driver.solve import solve
-from ..problems import l1
+from ..problems import Custom, l1
 from ..solvers.base import Solver
+from ..theory.linear import Steps
+from ..theory.steady import rest as resting, steady_state
 from ..topology import Schedule, Topology
 from .case import SMALL, alone, bearable, costs, graph_of, problem, require, solved, with_number
-from .linear import LinearMap, Quadratics, cycle_length, run
+from .linear import Quadratics, run
+
+LATE = 40  # steps over which a mean square distance is averaged, at least
 
 
 def minimizer(solver: Solver) -> None:
@@ -78,7 +82,8 @@ def rate(solver: Solver) -> None:
     graph = graph_of(solver)
     with alone(graph.n) as net:
         W, method = net.mixer(graph), with_number(solver, float(result.step_size or 0))  # type: ignore[arg-type]
-        if cycle_length(method, W) is None or not (steps := LinearMap(method, W, f.h)).linear:
+        steps = Steps(method, W, f.h[:, :, None])
+        if not steps.linear:
             return
         radius = steps.radius()
     k, error = result.metrics["step"], result.metrics["error_rms"]
@@ -135,9 +140,9 @@ def rest(
     X = 0 * f.c + np.random.default_rng(1).standard_normal(f.c.shape[1])
     with alone(graph.n) as net:
         W = net.mixer(graph)
-        steps = LinearMap(method, W, f.h) if cycle_length(method, W) else None
-        if steps is not None and steps.linear:
-            X = steps.limit(f.c, X)
+        steps = Steps(method, W, f.h[:, :, None])
+        if steps.linear:
+            X = resting(steps, X[:, None], (f.h * f.c)[:, None])[:, 0]
         else:
             X = run(method, W, f, method.init(X, W.at(0)), 6000).X
     return float(np.sqrt(((X - f.minimizer) ** 2).sum(axis=1).mean()))
@@ -163,6 +168,39 @@ def noise(solver: Solver) -> None:
         f"the mean of {n} agents {many:.3g}: a ratio of {one / many:.3g}, expected {n}",
         "does the mean of the iterates follow the mean of the gradients, and does each gradient "
         "enter once?",
+    )
+
+
+def steady(solver: Solver) -> None:
+    """Under noisy gradients, each agent rests at the mean square distance that the linear map of
+    the step predicts (`mpidec.theory`).
+    """
+    graph, method = graph_of(solver), with_number(solver)
+    f, sizes = costs(graph.n, 1), np.linspace(0.5, 1.5, graph.n)[:, None]
+    model = Custom(f.value, f.grad, m=graph.n, d=1, x_star=f.minimizer)
+    with alone(graph.n) as net:
+        W = net.mixer(graph)
+        steps = Steps(method, W, f.h[:, :, None])
+        if not steps.linear:
+            return
+        expected = steady_state(model, method, graph, noise=sizes[:, 0]).msd
+        rng, X = np.random.default_rng(7), np.tile(f.minimizer, (graph.n, 2000))
+        settled = math.ceil(7 / max(-math.log(steps.radius()), 0.01))
+        late = steps.length * math.ceil(LATE / steps.length)
+        s, found = method.init(X, W.at(0)), np.zeros(graph.n)
+        for k in range(settled + late):
+            noisy = Quadratics(f.h, f.c + sizes / f.h * rng.standard_normal(X.shape))
+            s = run(method, W, noisy, s, 1, k)
+            found += ((s.X - f.minimizer) ** 2).mean(axis=1) * (k >= settled) / late
+    ratios = 10 * np.log10(found / expected)
+    require(
+        abs(10 * np.log10(found.mean() / expected.mean())) <= 0.15 and abs(ratios).max() <= 0.4,
+        solver,
+        "steady",
+        f"under gradient noise, agents rest at the mean square distance {found.mean():.4g}, the "
+        f"linear map of step() predicts {expected.mean():.4g} ({graph.name}; of single agents, at "
+        f"most {abs(ratios).max():.2g} dB apart), expected within .15 dB (.4 dB)",
+        "does step() keep something between steps that is not in the state?",
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from mpidec import solvers as S, topology as T
 from mpidec.testing.case import with_number
 from mpidec.testing.contract import variants
-from mpidec.testing.linear import LinearMap
+from mpidec.theory.linear import Steps
 
 pytestmark = pytest.mark.serial
 
@@ -66,7 +66,7 @@ def test_the_warning_says_by_how_much_the_disagreement_grows():
         graph = T.from_weights(disagreeing(complex(lam)))
         W, h = operator(graph), 1e-7 * np.arange(1.0, graph.n + 1)[:, None]
         for solver in SOLVERS:
-            growth, said = LinearMap(solver, W, h).radius(), solver.unstable(graph)
+            growth, said = Steps(solver, W, h[:, :, None]).radius(), solver.unstable(graph)
             assert bool(said) == (growth > 1 + 1e-5), (solver, lam, growth, said)
             if said:
                 grew.add(type(solver))

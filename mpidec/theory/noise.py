@@ -1,0 +1,102 @@
+"""The noise of stochastic gradients: its covariance at the minimizer, and how it grows with the
+distance from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..problems.base import Problem
+from ..problems.oracles import Oracle, is_random
+from .linear import Array
+from .quadratic import Quadratic
+
+# Draws of the noise at the minimizer, and of the curvatures; a seed that no run has.
+DRAWS, CURVATURES, SEED = 1000, 200, 2**63
+# The size of a change of the noise with the point, relative to the curvatures, that is rounding.
+CONSTANT = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    r"""Noise :math:`v_i + \Delta_i e_i` of the gradient of agent i at :math:`x^\star + e_i`.
+
+    Attributes
+    ----------
+    sigma : array (n, d, d)
+        Covariances of the v_i.
+    change : array (S, n, d, d) or None
+        Draws of :math:`\Delta_i`, the curvature of a sample beyond its mean; None for none.
+    """
+
+    sigma: Array
+    change: Array | None = None
+
+    @classmethod
+    def given(cls, noise: ArrayLike, n: int, d: int) -> Noise:
+        """The noise with given standard deviations, or covariances.
+
+        Raises
+        ------
+        ValueError
+        """
+        s = np.asarray(noise)
+        if s.shape not in ((), (n,), (n, d), (n, d, d)):
+            raise ValueError(
+                f"theory: noise has the shape {s.shape}, expected ({n},), ({n}, {d}) or "
+                f"({n}, {d}, {d}): one standard deviation per agent (and coordinate), or "
+                "covariances"
+            )
+        if s.ndim == 3:
+            return cls(s)
+        s = np.broadcast_to(s[:, None] if s.ndim == 1 else s, (n, d))
+        return cls(s[:, :, None] ** 2 * np.eye(d))
+
+    @classmethod
+    def of(cls, oracle: Problem | Oracle, model: Quadratic) -> Noise:
+        """The noise of an oracle, from draws of its gradients; none of a problem."""
+        n, d = model.g.shape
+        if not is_random(oracle):
+            return cls(np.zeros((n, d, d)))
+        start: Any = oracle
+        gradient = start.start(range(n), SEED)
+        at = np.tile(model.x_star, (n, 1))
+        v = np.array([gradient(at, k) for k in range(DRAWS)])
+        mean = v.mean(axis=0)
+        h = max(float(np.abs(model.x_star).max(initial=0.0)), 1.0) * 1e-4
+        draws = np.array(
+            [
+                [(gradient(at + h * e, k) - v[k]) / h for e in np.eye(d, dtype=at.dtype)]
+                for k in range(CURVATURES)
+            ]
+        ).transpose(0, 2, 3, 1)
+        change = draws - draws.mean(axis=0)
+        v = v - mean
+        sigma = np.einsum("sni,snj->nij", v, v.conj()) / DRAWS
+        varies = np.abs(change).max() > CONSTANT * np.abs(model.H).max()
+        return cls(sigma, change if varies else None)
+
+    def at(self, e: Array, V: Array) -> Array:
+        """The covariance (n d, n d) of all agents' noise at points with the mean deviations `e`,
+        (n, d), and the covariances `V`, (n, d, d).
+        """
+        sigma = self.sigma
+        if self.change is not None:
+            V = V + e[:, :, None] * e[:, None, :].conj()
+            D = self.change
+            sigma = sigma + np.einsum("snij,njk,snlk->nil", D, V, D.conj(), optimize=True) / len(D)
+        n, d = sigma.shape[:2]
+        S = np.zeros((n, d, n, d), sigma.dtype)
+        S[np.arange(n), :, np.arange(n), :] = sigma
+        return S.reshape(n * d, n * d)
+
+    def within(self, Q: Array) -> Noise:
+        """The noise in the coordinates with the basis Q, (d, q)."""
+        change = self.change
+        return Noise(
+            Q.conj().T @ self.sigma @ Q, None if change is None else Q.conj().T @ change @ Q
+        )

@@ -1,0 +1,107 @@
+"""The quadratic model of a problem at its minimizer: the agents' curvatures and gradients there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ..problems.base import Problem
+from ..problems.oracles import Oracle
+from .linear import Array
+
+# Steps of Newton's method, and the relative size of a gradient that vanishes.
+NEWTON, VANISHES = 50, 1e-9
+# The part of the largest commutator, relative to the curvatures, that is rounding.
+COMMUTES = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Quadratic:
+    r"""Costs :math:`f_i(x^\star + e) = \tfrac12 e^* H_i e + \mathrm{Re}\, g_i^* e`, with
+    :math:`\sum_i g_i = 0`.
+
+    Attributes
+    ----------
+    x_star : array (d,)
+    H : array (n, d, d)
+    g : array (n, d)
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]])
+    >>> model = Quadratic.of(problem)
+    >>> model.x_star.round(9), model.H.ravel().round(6), model.g.ravel().round(6)
+    (array([2.]), array([1., 1.]), array([ 1., -1.]))
+    """
+
+    x_star: Array
+    H: Array
+    g: Array
+
+    @classmethod
+    def of(cls, problem: Problem | Oracle) -> Quadratic:
+        """The model of a problem, or of the problem of an oracle, with all agents in this process.
+
+        Curvatures are central differences of the gradients, which are exact for quadratics.
+
+        Raises
+        ------
+        ValueError
+            If the problem has a term, or no minimizer with a gradient that vanishes is found.
+        """
+        inner: Any = getattr(problem, "problem", problem)
+        if getattr(inner, "term", None) is not None:
+            raise ValueError(
+                f"theory: {type(inner).__name__} has the term {inner.term}, expected a smooth "
+                "problem: near a term, steps are not linear"
+            )
+        known = inner.x_star
+        x = np.zeros(inner.d, _dtype(inner)) if known is None else np.array(known)
+        for _ in range(NEWTON if known is None else 1):
+            H, G = _curvatures(inner, x), inner.grad(np.tile(x, (inner.m, 1)))
+            size = np.abs(G).mean() + np.abs(H).mean() * (np.abs(x).max() + 1e-3)
+            if known is not None or np.abs(G.mean(axis=0)).max() <= VANISHES * size:
+                break
+            x = x - np.linalg.lstsq(H.mean(axis=0), G.mean(axis=0), rcond=None)[0]
+        if not np.abs(G.mean(axis=0)).max() <= 1e-4 * size:
+            raise ValueError(
+                f"theory: the mean gradient of {type(inner).__name__} is "
+                f"{np.abs(G.mean(axis=0)).max():.2g} at "
+                + ("x_star" if known is not None else "the end of Newton's method")
+                + ", expected zero: give the problem its x_star"
+            )
+        return cls(x, H, G - G.mean(axis=0))
+
+    def parts(self) -> list[tuple[Array, Quadratic]]:
+        """Bases (d, q) of the coordinates that depend on each other, with the model in each: one
+        for each eigenvector where all curvatures have the same ones, else one for all.
+        """
+        d = len(self.x_star)
+        mixed = np.tensordot(np.random.default_rng(0).uniform(1, 2, len(self.H)), self.H, 1)
+        V = np.linalg.eigh(mixed)[1] if np.abs(mixed - np.diag(np.diag(mixed))).max() else np.eye(d)
+        inside = V.conj().T @ self.H @ V
+        apart = np.abs(inside * (1 - np.eye(d))).max() > COMMUTES * np.abs(inside).max()
+        bases = [np.eye(d)] if apart else [V[:, j : j + 1] for j in range(d)]
+        return [(Q, self._within(Q)) for Q in bases]
+
+    def _within(self, Q: Array) -> Quadratic:
+        return Quadratic(Q.conj().T @ self.x_star, Q.conj().T @ self.H @ Q, self.g @ Q.conj())
+
+
+def _dtype(problem: Any) -> Any:
+    return np.asarray(problem.grad(np.zeros((problem.m, problem.d)))).dtype
+
+
+def _curvatures(problem: Any, x: Array) -> Array:
+    """The Hessians of all agents at x, (n, d, d)."""
+    h = np.cbrt(np.finfo(float).eps) * max(float(np.abs(x).max(initial=0.0)), 1.0)
+    at = np.tile(x, (problem.m, 1))
+    columns = [
+        (problem.grad(at + h * e) - problem.grad(at - h * e)) / (2 * h)
+        for e in np.eye(len(x), dtype=at.dtype)
+    ]
+    H = np.stack(columns, axis=2)
+    return np.asarray((H + H.conj().transpose(0, 2, 1)) / 2)

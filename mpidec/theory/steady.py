@@ -1,0 +1,396 @@
+"""Rate, bias, stability limit and steady state of a solver on a problem and a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..comm.mixing.mixer import Mixer
+from ..comm.mixing.network import Network
+from ..comm.runtime.mpi import MPI
+from ..problems.base import Problem
+from ..problems.oracles import Oracle
+from ..solvers.asynchronous import Asynchronous
+from ..solvers.base import Solver, name_of, with_step_size
+from ..topology import Schedule, Topology
+from .linear import Array, Step, Steps
+from .noise import Noise
+from .quadratic import Quadratic
+
+# Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change.
+DOUBLINGS, CHANGE = 40, 1e-9
+# Steps of schedules that never repeat, over which the steady state is an average: first, and at most.
+SHORT, LONG, SETTLES = 128, 2048, 0.02
+# Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
+REPEATS, SAME = 200, 1e-4
+# Relative accuracy of the largest step size; factor between those tried first.
+ACCURACY, FACTOR = 1e-4, 2.0
+# A rate from which on nothing converges.
+STILL = 1 - 1e-10
+
+
+@dataclasses.dataclass(frozen=True)
+class SteadyState:
+    r"""Where a solver with a constant step size rests under noisy gradients.
+
+    Attributes
+    ----------
+    msd : array (n,)
+        Mean-square deviation of each agent, :math:`\mathbb{E} \|x_i - x^\star\|^2`, in the mean
+        over a cycle: the sum of the other two.
+    bias : array (n,)
+        The part of the mean, :math:`\|\mathbb{E} x_i - x^\star\|^2`.
+    noise : array (n,)
+        The part of the gradients' noise.
+
+    All are infinite where the solver diverges.
+    """
+
+    msd: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    noise: NDArray[np.float64]
+
+    @property
+    def msd_db(self) -> float:
+        """The mean over the agents in decibel, :math:`10 \\log_{10} \\mathrm{msd}`."""
+        with np.errstate(divide="ignore"):
+            return float(10 * np.log10(self.msd.mean()))
+
+
+def steady_state(
+    problem: Problem | Oracle | Quadratic,
+    solver: Solver,
+    topology: Topology | Schedule,
+    *,
+    noise: ArrayLike | None = None,
+    x0: ArrayLike | None = None,
+) -> SteadyState:
+    r"""The steady state of a solver: mean-square deviation, bias and noise of each agent.
+
+    On quadratic costs, a step is an affine map of the state, and noise of the gradients enters
+    linearly.  With the map M of a step, the matrix E of the noise, its covariance
+    :math:`\Sigma` and the matrix C that takes x out of the state z,
+
+    .. math::
+        z = M z + b, \qquad V = M V M^* + E \Sigma E^*, \qquad
+        \mathrm{msd}_i = \|C_i z - x^\star\|^2 + \mathrm{tr}\, C_i V C_i^*
+
+    M and E are found by probing `step`, so that any solver will do whose step is linear.
+
+    Parameters
+    ----------
+    problem : Problem, Oracle or Quadratic
+        All agents, in this process; costs that are not quadratic are linearized at the minimizer.
+    solver : Solver
+        With a number as step size.
+    topology : Topology or Schedule
+        Of the n agents.  Schedules are taken by their period; those that never repeat by an
+        average over many steps.
+    noise : float, array (n,), (n, d) or (n, d, d), optional
+        Standard deviation of the noise of each agent's gradients, in each coordinate (for complex
+        rows, of its modulus), or its covariance; independent between agents and steps.  By default
+        that of the oracle, from draws, and with it what the noise gains with the distance from the
+        minimizer; none for a problem.
+    x0 : array (d,) or (n, d), optional
+        The initial point, zero by default, on which no limit should depend.
+
+    Returns
+    -------
+    SteadyState
+
+    Raises
+    ------
+    ValueError
+
+    Notes
+    -----
+    No communication: each caller computes all.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.zeros((4, 1)))
+    >>> ring = mpidec.topology.ring(4)
+    >>> s = steady_state(problem, mpidec.solvers.Diffusion(0.1), ring, noise=1.0)
+    >>> s.msd.round(6), float(s.bias.max())
+    (array([0.014074, 0.014074, 0.014074, 0.014074]), 0.0)
+
+    References
+    ----------
+    A. H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
+    Machine Learning 7 (2014), chapter 11.
+    """
+    model = _model(problem, solver, topology)
+    n, d = model.g.shape
+    known = noise is not None or isinstance(problem, Quadratic)
+    v = Noise.given(0.0 if noise is None else noise, n, d) if known else Noise.of(problem, model)
+    start = np.broadcast_to(0.0 if x0 is None else x0, (n, d))
+    bias, spread = np.zeros(n), np.zeros(n)
+    with _mixer(topology) as W:
+        for Q, part in model.parts() if v.change is None else [(np.eye(d), model)]:
+            steps = Steps(solver, W, part.H)
+            X = (start - model.x_star) @ Q.conj()
+            sums = (_periodic if steps.periodic else _average)(steps, part, X, v.within(Q))
+            bias, spread = bias + sums[0], spread + sums[1]
+    return SteadyState(bias + spread, bias, spread)
+
+
+def rate(
+    problem: Problem | Oracle | Quadratic, solver: Solver, topology: Topology | Schedule
+) -> float:
+    """The factor per step by which the error of a solver falls in the end: that of the slowest
+    mode that runs reach and iterates show.
+
+    Parameters
+    ----------
+    problem, solver, topology : see `steady_state`
+        The schedule must repeat.
+
+    Returns
+    -------
+    float
+        Over 1 if the solver diverges.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]])
+    >>> round(rate(problem, mpidec.solvers.Diffusion(0.4), mpidec.topology.ring(2)), 9)
+    0.6
+    """
+    model = _model(problem, solver, topology)
+    with _mixer(topology) as W:
+        return _rate(solver, W, model)
+
+
+def largest_step(
+    problem: Problem | Oracle | Quadratic, solver: Solver, topology: Topology | Schedule
+) -> float:
+    """The step size up to which a solver is stable, to four digits.
+
+    Parameters
+    ----------
+    problem, solver, topology : see `rate`
+        The solver's own step size is where the search begins.
+
+    Returns
+    -------
+    float
+        Infinite if no step size is too large, 0 if all are.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]])
+    >>> round(largest_step(problem, mpidec.solvers.Diffusion(1.0), mpidec.topology.ring(2)), 3)
+    2.0
+    """
+    model = _model(problem, solver, topology)
+    L = float(np.abs(np.linalg.eigvalsh(model.H)).max())
+    with _mixer(topology) as W:
+
+        def stable(step: float) -> bool:
+            return _rate(with_step_size(solver, step), W, model) <= STILL
+
+        low = 1e-3 / L
+        if not stable(low):
+            return 0.0
+        high = FACTOR * low
+        while stable(high):
+            low, high = high, FACTOR * high
+            if high > 1e6 / L:
+                return math.inf
+        while high / low > 1 + ACCURACY:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if stable(middle) else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _model(
+    problem: Problem | Oracle | Quadratic, solver: Solver, topology: Topology | Schedule
+) -> Quadratic:
+    """The quadratic model, after a check of what the theory holds for."""
+    if isinstance(solver, Asynchronous):
+        raise ValueError(
+            f"theory: {name_of(solver)} is asynchronous, expected a solver whose agents take "
+            "steps together"
+        )
+    if solver.adaptive:
+        raise ValueError(
+            f"theory: {name_of(solver)} adapts its steps to the gradients, expected a solver whose "
+            "step is linear in gradients and state"
+        )
+    step = getattr(solver, "step_size", 1.0)
+    if not isinstance(step, (int, float)):
+        raise ValueError(
+            f"theory: {name_of(solver)} has the step size {step!r}, expected a number: choose one "
+            "with mpidec.tune(problem, solver, topology)"
+        )
+    solver.check(topology)
+    model = problem if isinstance(problem, Quadratic) else Quadratic.of(problem)
+    if len(model.g) != topology.n:
+        raise ValueError(
+            f"theory: the problem has {len(model.g)} agents in this process, the topology "
+            f"{topology.n}, expected all of them here"
+        )
+    return model
+
+
+@contextmanager
+def _mixer(topology: Topology | Schedule) -> Iterator[Mixer]:
+    with Network(topology.n, comm=MPI.COMM_SELF) as net:
+        yield net.mixer(topology)
+
+
+def _rate(solver: Solver, W: Mixer, model: Quadratic) -> float:
+    rates = []
+    for H in {part.H.tobytes(): part.H for _, part in model.parts()}.values():
+        steps = Steps(solver, W, H)
+        if not steps.periodic:
+            raise ValueError(
+                f"theory: the {W.topology.name} schedule does not repeat within 64 steps, expected "
+                "one with a period for the rate of a solver; steady_state averages over it"
+            )
+        rates.append(steps.radius())
+    return max(rates)
+
+
+def rest(steps: Steps, X: Array, B: Array) -> Array:
+    """The iterates that steps without noise lead to, at the first step of a cycle.
+
+    Parameters
+    ----------
+    steps : Steps
+        That repeat.
+    X, B : array (n, d, S)
+        Initial points, and the b_i of the quadratics, of S problems.
+
+    Returns
+    -------
+    array (n, d, S)
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> with mpidec.Network(2) as net:
+    ...     W = net.mixer(mpidec.topology.ring(2))
+    ...     steps = Steps(mpidec.solvers.Diffusion(0.4), W, np.ones((2, 1, 1)))
+    ...     rest(steps, np.zeros((2, 1, 1)), np.array([[[1.0]], [[3.0]]])).ravel().round(6)
+    array([2., 2.])
+    """
+    z, J = steps.state(X.reshape(steps.n, -1), B), np.eye(steps.size)
+    b, c = B.reshape(steps.n * steps.d, -1), 0 * z
+    for step in steps.cycle:  # the cycle as one map
+        J, c = step.M @ J, step.M @ c + step.E @ b
+    z = _limit(J, c, np.zeros_like(J), steps.observe(), z)[0]
+    return (steps.observe() @ z).reshape(X.shape)
+
+
+class _Moments:
+    """Mean and covariance of the packed state, step by step.
+
+    Attributes
+    ----------
+    z : array (N, 1)
+    V : array (N, N)
+    """
+
+    def __init__(self, steps: Steps, part: Quadratic, X: Array, noise: Noise):
+        self._noise, self._shape = noise, part.g.shape
+        self._b, self._C, self._asked = -part.g.reshape(-1, 1), steps.observe(), steps.asked()
+        self.z = steps.state(X, -part.g[:, :, None])
+        self.V = np.zeros((steps.size, steps.size), steps.dtype)
+
+    def covariance(self) -> Array:
+        """That of the noise of the next step, (n d, n d)."""
+        (n, d), P = self._shape, self._asked
+        V = (P @ self.V @ P.conj().T).reshape(n, d, n, d)[np.arange(n), :, np.arange(n)]
+        return self._noise.at((P @ self.z).reshape(n, d), V)
+
+    def after(self, step: Step) -> None:
+        """Take a step."""
+        S = self.covariance()
+        self.z = step.M @ self.z + step.E @ self._b
+        self.V = step.M @ self.V @ step.M.conj().T + step.E @ S @ step.E.conj().T
+
+    def sizes(self) -> Array:
+        """Bias and noise of each agent, (2, n)."""
+        C, n = self._C, self._shape[0]
+        bias = (np.abs(C @ self.z) ** 2).reshape(n, -1).sum(axis=1)
+        return np.array([bias, np.diag(C @ self.V @ C.T).real.reshape(n, -1).sum(axis=1)])
+
+    def settle(self, cycle: list[Step]) -> bool:
+        """Go to the limits of a cycle, with the noise as it is here; whether there are any."""
+        J, c, F, S = np.eye(len(self.V)), 0 * self.z, 0 * self.V, self.covariance()
+        for step in cycle:  # the cycle as one map
+            J, c = step.M @ J, step.M @ c + step.E @ self._b
+            F = step.M @ F @ step.M.conj().T + step.E @ S @ step.E.conj().T
+        self.z, self.V = _limit(J, c, F, self._C, self.z)
+        return bool(np.isfinite(self.z).all())
+
+
+def _periodic(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
+    """Bias and noise of each agent, in the mean over a cycle, (2, n)."""
+    moments, before = _Moments(steps, part, X, noise), np.full((2, steps.n), math.inf)
+    for _ in range(REPEATS):  # the noise depends on the deviations where curvatures are drawn
+        if not moments.settle(steps.cycle):
+            return np.full((2, steps.n), math.inf)
+        sums = np.zeros((2, steps.n))
+        for step in steps.cycle:
+            moments.after(step)
+            sums += moments.sizes() / len(steps.cycle)
+        if noise.change is None or abs(sums - before).max() <= SAME * sums.max():
+            return sums
+        before = sums
+    return np.full((2, steps.n), math.inf)
+
+
+def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Array]:
+    r"""The limits of :math:`z \gets J z + c` and :math:`V \gets J V J^* + F`, as far as C shows
+    them, by squaring J; infinite where there are none.
+    """
+    V = F
+    size = abs(np.diag(C @ F @ C.T)).sum()
+    with np.errstate(all="ignore"):
+        for _ in range(DOUBLINGS):
+            more, moved = J @ V @ J.conj().T, J @ z + c - z
+            V, z, c, J = V + more, z + moved, J @ c + c, J @ J
+            total, x = abs(np.diag(C @ V @ C.T)).sum(), C @ z
+            if not (np.isfinite(total) and np.isfinite(x).all()):
+                break
+            still = abs(np.diag(C @ more @ C.T)).sum() <= CHANGE * total
+            if still and abs(C @ moved).max() <= CHANGE * max(abs(x).max(), size, 1e-6):
+                return z, V
+    return np.full_like(z, math.inf), np.full_like(V, math.inf)
+
+
+def _average(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
+    """Bias and noise of each agent, in the mean over the steps of a schedule that never repeats,
+    (2, n).
+    """
+    moments, before = _Moments(steps, part, X, noise), math.inf
+    maps, length = steps.maps(), SHORT
+    while True:
+        sums = np.zeros((2, steps.n))
+        for step in islice(maps, length):
+            moments.after(step)
+            sums += moments.sizes() / length
+        if not np.isfinite(sums).all():
+            return np.full_like(sums, math.inf)
+        if abs(sums.sum() - before) <= SETTLES * sums.sum() or length >= LONG:
+            return sums
+        before, length = sums.sum(), 2 * length

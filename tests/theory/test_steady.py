@@ -1,0 +1,231 @@
+"""Theory against closed forms, Lyapunov equations written by hand, and solvers that diverge."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.linalg import block_diag, solve_discrete_lyapunov
+
+import mpidec
+from mpidec import problems, solvers, theory, topology
+
+pytestmark = pytest.mark.serial
+RNG = np.random.default_rng(0)
+
+
+def quadratics(H, c):
+    """Costs 1/2 x^* H_i x - Re c_i^* x."""
+    n, d = c.shape
+
+    def value(X):
+        HX = np.einsum("nij,nj->ni", H, X)
+        return (X.conj() * (HX / 2 - c)).sum(axis=1).real
+
+    x_star = np.linalg.solve(H.sum(axis=0), c.sum(axis=0))
+    grad = lambda X: np.einsum("nij,nj->ni", H, X) - c
+    return problems.Custom(value, grad, m=n, d=d, x_star=x_star)
+
+
+def curvatures(n, d, seed=0):
+    A = np.random.default_rng(seed).standard_normal((n, 2 * d, d))
+    return A.transpose(0, 2, 1) @ A / (2 * d) + 0.3 * np.eye(d)
+
+
+def lyapunov(B, E, S):
+    """The diagonal of the solution of V = B V B^T + E S E^T."""
+    return np.diag(solve_discrete_lyapunov(B, E @ S @ E.T)).real
+
+
+def test_diffusion_on_equal_agents_has_its_closed_form():
+    n, h, mu, sigma = 9, 1.4, 0.1, 0.7
+    graph = topology.ring(n)
+    s = theory.steady_state(
+        quadratics(np.full((n, 1, 1), h), np.ones((n, 1))),
+        solvers.Diffusion(mu),
+        graph,
+        noise=sigma,
+    )
+    lam = np.linalg.eigvalsh(graph.at(0).W.toarray())
+    closed = (mu * sigma) ** 2 / n * (lam**2 / (1 - (lam * (1 - mu * h)) ** 2)).sum()
+    np.testing.assert_allclose(s.msd, closed, rtol=1e-8)
+    assert s.bias.max() < 1e-20
+    assert s.msd_db == pytest.approx(10 * math.log10(closed))
+
+
+@pytest.mark.parametrize("order", ["atc", "cta", "awc"])
+def test_the_orders_of_diffusion_solve_their_lyapunov_equations(order):
+    n, d, mu = 6, 3, 0.15
+    H, c, graph = curvatures(n, d), RNG.standard_normal((n, d)), topology.star(n)
+    root = RNG.standard_normal((n, d, d))
+    sigma = root @ root.transpose(0, 2, 1)
+    A, R = np.kron(graph.at(0).W.toarray(), np.eye(d)), block_diag(*H)
+    eye = np.eye(n * d)
+    B, E = {
+        "atc": (A @ (eye - mu * R), mu * A),
+        "cta": ((eye - mu * R) @ A, mu * eye),
+        "awc": (A - mu * R, mu * eye),
+    }[order]
+    P = quadratics(H, c)
+    s = theory.steady_state(P, solvers.DGD(mu, order=order), graph, noise=sigma)
+    np.testing.assert_allclose(
+        s.noise, lyapunov(B, E, block_diag(*sigma)).reshape(n, d).sum(axis=1), rtol=1e-7
+    )
+    rest = np.linalg.solve(eye - B, E @ c.ravel()).reshape(n, d)
+    np.testing.assert_allclose(s.bias, ((rest - P.x_star) ** 2).sum(axis=1), rtol=1e-7)
+    np.testing.assert_array_equal(s.msd, s.bias + s.noise)
+    assert theory.rate(P, solvers.DGD(mu, order=order), graph) == pytest.approx(
+        max(abs(np.linalg.eigvals(B)))
+    )
+
+
+def test_schedules_are_taken_phase_by_phase():
+    n, mu = 8, 0.2
+    graph, h = topology.one_peer_exponential(n), np.linspace(0.5, 2, n)
+    noise = np.linspace(1, 2, n)
+    s = theory.steady_state(
+        quadratics(h[:, None, None], np.zeros((n, 1))), solvers.Diffusion(mu), graph, noise=noise
+    )
+    V, means = np.zeros((n, n)), []
+    for k in range(300):
+        A = graph.at(k).W.toarray()
+        B = A @ np.diag(1 - mu * h)
+        V = B @ V @ B.T + mu**2 * A @ np.diag(noise**2) @ A.T
+        means.append(np.diag(V))
+    np.testing.assert_allclose(s.msd, np.mean(means[-3:], axis=0), rtol=1e-7)
+
+
+def test_a_schedule_that_never_repeats_is_an_average_over_its_steps():
+    n, mu, S = 6, 0.2, 3000
+    graph, h = topology.random_matchings(topology.ring(n), seed=3), np.linspace(0.5, 2, n)
+    P, solver = quadratics(h[:, None, None], np.ones((n, 1))), solvers.ExactDiffusion(mu)
+    s = theory.steady_state(P, solver, graph, noise=1.0)
+    rng, found = np.random.default_rng(0), np.zeros(n)
+    with mpidec.Network(n, comm=mpidec.comm.runtime.mpi.MPI.COMM_SELF) as net:
+        W = net.mixer(graph)
+        state = solver.init(np.zeros((n, S)), W.at(0))
+        for k in range(400):
+            G = h[:, None] * state.X - 1 + rng.standard_normal((n, S))
+            state = solver.step(state, G, W.at(k))
+            found += ((state.X - P.x_star) ** 2).mean(axis=1) * (k >= 200) / 200
+    assert abs(10 * np.log10(found / s.msd)).max() < 0.3
+
+
+def test_complex_curvatures_are_hermitian_and_noise_is_circular():
+    n, d, mu = 5, 2, 0.1
+    A = RNG.standard_normal((n, 4, d)) + 1j * RNG.standard_normal((n, 4, d))
+    H = A.conj().transpose(0, 2, 1) @ A / 4
+    c = RNG.standard_normal((n, d)) + 1j * RNG.standard_normal((n, d))
+    graph = topology.ring(n)
+    model = theory.Quadratic(np.zeros(d), H, c - c.mean(axis=0))
+    assert len(model.parts()) == 1
+    W = np.kron(graph.at(0).W.toarray(), np.eye(d))
+    B = W @ (np.eye(n * d) - mu * block_diag(*H))
+    s = theory.steady_state(model, solvers.Diffusion(mu), graph, noise=np.full(n, 0.5))
+    V = np.zeros((n * d, n * d), complex)
+    for _ in range(2000):
+        V = B @ V @ B.conj().T + mu**2 * 0.25 * W @ W.T
+    np.testing.assert_allclose(s.noise, np.diag(V).real.reshape(n, d).sum(axis=1), rtol=1e-7)
+
+
+def test_coordinates_with_common_eigenvectors_are_taken_apart():
+    n, d = 5, 4
+    Q, _ = np.linalg.qr(RNG.standard_normal((d, d)))
+    H = np.einsum("ij,nj,kj->nik", Q, RNG.uniform(0.5, 2, (n, d)), Q)
+    P, graph, solver = (
+        quadratics(H, RNG.standard_normal((n, d))),
+        topology.ring(n),
+        solvers.EXTRA(0.1),
+    )
+    sigma = np.einsum("nij,nkj->nik", *2 * [RNG.standard_normal((n, d, d))])
+    apart = theory.Quadratic.of(P)
+    assert len(apart.parts()) == d
+    whole = theory.Quadratic.of(P)
+    object.__setattr__(whole, "parts", lambda: [(np.eye(d), whole)])
+    a, b = (theory.steady_state(model, solver, graph, noise=sigma) for model in (apart, whole))
+    np.testing.assert_allclose(a.msd, b.msd, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [4, 7])
+def test_the_largest_step_of_consensus_is_that_of_its_smallest_eigenvalue(n):
+    graph, h = topology.ring(n), 2.0
+    P = quadratics(np.full((n, 1, 1), h), np.ones((n, 1)))
+    smallest = np.linalg.eigvalsh(graph.at(0).W.toarray()).min()
+    found = theory.largest_step(P, solvers.DGD(0.1, order="awc"), graph)
+    assert found == pytest.approx((1 + smallest) / h, rel=2e-4)
+    assert theory.largest_step(P, solvers.Diffusion(0.1), graph) == pytest.approx(2 / h, rel=2e-4)
+
+
+def test_where_a_solver_diverges_all_is_infinite():
+    P = quadratics(np.full((4, 1, 1), 1.0), np.ones((4, 1)))
+    s = theory.steady_state(P, solvers.Diffusion(2.1), topology.ring(4), noise=1.0)
+    assert np.isinf(s.msd).all()
+    assert theory.rate(P, solvers.Diffusion(2.1), topology.ring(4)) == pytest.approx(1.1)
+
+
+def test_costs_that_are_not_quadratic_are_linearized_at_the_minimizer():
+    c = np.array([[-2.0], [0.5], [1.0], [3.0]])
+    problem = problems.Custom(
+        lambda X: np.log(np.cosh(X - c)).sum(axis=1), lambda X: np.tanh(X - c), m=4, d=1
+    )
+    graph, solver = topology.ring(4), solvers.GradientTracking(0.3)
+    r = theory.rate(problem, solver, graph)
+    run = mpidec.solve(problem, solver, graph, steps=400, every=5)
+    x_star = theory.Quadratic.of(problem).x_star
+    assert abs(np.tanh(x_star - c).sum()) < 1e-9
+    assert abs(run.x - x_star).max() < 1e-9
+    norms, k = run.metrics["gradient_norm"], run.metrics["step"]
+    late = (norms < 1e-3) & (norms > 1e-11)
+    assert np.polyfit(k[late], np.log(norms[late]), 1)[0] == pytest.approx(math.log(r), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((solvers.EXTRA(), topology.ring(4)), "mpidec.tune"),
+        ((solvers.A2CiD2(0.1), topology.ring(4)), "asynchronous"),
+        ((solvers.AdaptiveGradientTracking(0.1), topology.ring(4)), "adapts its steps"),
+        ((solvers.EXTRA(0.1), topology.ring(5)), "4 agents"),
+        ((solvers.DGD(0.1), topology.ring(4), np.ones(3)), r"noise has the shape \(3,\)"),
+    ],
+)
+def test_what_it_does_not_hold_for_is_refused(arguments, words):
+    P = quadratics(np.full((4, 1, 1), 1.0), np.ones((4, 1)))
+    solver, graph, *noise = arguments
+    with pytest.raises(ValueError, match=words):
+        theory.steady_state(P, solver, graph, noise=noise[0] if noise else 1.0)
+
+
+class Clipped(solvers.Diffusion):
+    def ask(self, F, s):
+        return F.grad(s.X).clip(-1, 1)
+
+
+def test_steps_that_are_not_linear_are_refused():
+    P = quadratics(np.full((4, 1, 1), 1.0), np.ones((4, 1)))
+    with pytest.raises(ValueError, match="a step of Clipped is not linear"):
+        theory.rate(P, Clipped(0.1), topology.ring(4))
+
+
+def test_a_term_is_refused():
+    P = problems.LeastSquares(np.ones((4, 1, 1)), np.ones((4, 1)), term=problems.l1(0.1))
+    with pytest.raises(ValueError, match="has the term"):
+        theory.rate(P, solvers.NIDS(0.1), topology.ring(4))
+
+
+def test_noise_of_a_batch_grows_with_the_distance_from_the_minimizer():
+    n, mu = 4, 0.3
+    rng = np.random.default_rng(3)
+    A = rng.standard_normal((n, 12, 2))
+    y = A @ [1.0, -1.0] + rng.standard_normal((n, 12))
+    P = problems.LeastSquares(A, y, weight=1 / 12)
+    P = problems.LeastSquares(A, y, weight=1 / 12, x_star=P.solution())
+    batch, graph, solver = problems.MiniBatch(P, 2), topology.ring(n), solvers.Diffusion(mu)
+    expected = theory.steady_state(batch, solver, graph).msd.mean()
+    v = theory.Noise.of(batch, theory.Quadratic.of(P)).sigma
+    constant = theory.steady_state(P, solver, graph, noise=v).msd.mean()
+    run = mpidec.solve(batch, solver, graph, steps=5000, every=1, seed=1)
+    found = (run.metrics["error_rms"][200:] ** 2).mean() * (P.x_star**2).sum()
+    assert abs(10 * np.log10(found / expected)) < 0.3
+    assert expected > 1.1 * constant  # in which the test would fail
