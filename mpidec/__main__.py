@@ -37,6 +37,7 @@ COMMANDS = {
         "measure mixing against MPI's own operations and the memory's limit",
     ),
     "reproduce": ("reproduce.command", "repeat published experiments"),
+    "theory": ("theory.command", "rates, limits and steady states of solvers, without a run"),
     "trace": ("trace.command", "merge the timelines of all ranks, and show who waited for whom"),
     "doctor": ("diagnostics.doctor", "check MPI, compiled modules and devices of this machine"),
 }

@@ -67,8 +67,6 @@ ROOMS = {
         (*MATHEMATICS, *COMM, "registry", "record"),
         ("scipy", "matplotlib", "threadpoolctl"),
     ),
-    "theory": ((*MATHEMATICS, *COMM), ()),
-    "testing": ((*MATHEMATICS, *COMM, "driver", "theory"), ("torch",)),
     "optim": ((*MATHEMATICS, *COMM, "driver"), ("scipy", "torch")),
     "bluefog": (
         (*GROUND, "topology", *COMM, "optim"),
@@ -78,6 +76,8 @@ ROOMS = {
     "plot": ((*GROUND, "registry", "record", "comm.runtime", "cli"), ("h5py", "matplotlib")),
     "trace": ((*GROUND, "comm.runtime", "comm.timeline", "cli"), ()),
     "diagnostics": ((*GROUND, "topology", *COMM, "cli"), ("h5py", "mpi4py", "threadpoolctl")),
+    "theory": ((*MATHEMATICS, *COMM, "registry", "driver", "cli"), ("matplotlib",)),
+    "testing": ((*MATHEMATICS, *COMM, "driver", "theory"), ("torch",)),
     "experiment": (
         (*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "diagnostics"),
         (),

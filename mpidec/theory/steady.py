@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
@@ -128,15 +128,17 @@ def steady_state(
     """
     model = _model(problem, solver, topology)
     n, d = model.g.shape
-    known = noise is not None or isinstance(problem, Quadratic)
-    v = Noise.given(0.0 if noise is None else noise, n, d) if known else Noise.of(problem, model)
+    if noise is None and not isinstance(problem, Quadratic):
+        v = Noise.of(problem, model)
+    else:
+        v = Noise.given(0.0 if noise is None else noise, n, d)
     start = np.broadcast_to(0.0 if x0 is None else x0, (n, d))
     bias, spread = np.zeros(n), np.zeros(n)
     with _mixer(topology) as W:
         for Q, part in model.parts() if v.change is None else [(np.eye(d), model)]:
             steps = Steps(solver, W, part.H)
             X = (start - model.x_star) @ Q.conj()
-            sums = (_periodic if steps.periodic else _average)(steps, part, X, v.within(Q))
+            sums = _steady(steps, part, X, v.within(Q))
             bias, spread = bias + sums[0], spread + sums[1]
     return SteadyState(bias + spread, bias, spread)
 
@@ -218,6 +220,48 @@ def largest_step(
             middle = math.sqrt(low * high)
             low, high = (middle, high) if stable(middle) else (low, middle)
     return math.sqrt(low * high)
+
+
+def against_step(
+    model: Quadratic,
+    solver: Solver,
+    topology: Topology | Schedule,
+    sizes: Sequence[float],
+    noise: ArrayLike,
+) -> Array:
+    """Mean-square deviation and bias, in the mean over the agents, and rate with each step size,
+    (S, 3).
+
+    Parameters
+    ----------
+    model, solver, topology, noise : see `steady_state`
+        The rates of schedules that never repeat are not numbers.
+    sizes : sequence of float
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> model = Quadratic(np.zeros(1), np.ones((4, 1, 1)), np.zeros((4, 1)))
+    >>> against_step(model, mpidec.solvers.Diffusion(), mpidec.topology.ring(4), [0.1, 3.0], 1.0).round(4)
+    array([[0.0141, 0.    , 0.9   ],
+           [   inf,    inf, 2.    ]])
+    """
+    found = np.zeros((len(sizes), 3))
+    noises = Noise.given(noise, *model.g.shape)
+    with _mixer(topology) as W:
+        for row, size in zip(found, sizes):
+            for Q, part in model.parts():
+                steps = Steps(with_step_size(solver, size), W, part.H)
+                X = -np.tile(part.x_star, (len(part.g), 1))
+                bias, spread = _steady(steps, part, X, noises.within(Q))
+                row[:2] += (bias + spread).mean(), bias.mean()
+                row[2] = max(row[2], steps.radius() if steps.periodic else np.nan)
+    return found
+
+
+def _steady(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
+    """Bias and noise of each agent, (2, n)."""
+    return (_periodic if steps.periodic else _average)(steps, part, X, noise)
 
 
 def _model(
@@ -363,8 +407,7 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
     r"""The limits of :math:`z \gets J z + c` and :math:`V \gets J V J^* + F`, as far as C shows
     them, by squaring J; infinite where there are none.
     """
-    V = F
-    size = abs(np.diag(C @ F @ C.T)).sum()
+    V, size = F, max(abs(C @ z).max(), abs(C @ c).max())
     with np.errstate(all="ignore"):
         for _ in range(DOUBLINGS):
             more, moved = J @ V @ J.conj().T, J @ z + c - z
@@ -373,7 +416,7 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
             if not (np.isfinite(total) and np.isfinite(x).all()):
                 break
             still = abs(np.diag(C @ more @ C.T)).sum() <= CHANGE * total
-            if still and abs(C @ moved).max() <= CHANGE * max(abs(x).max(), size, 1e-6):
+            if still and abs(C @ moved).max() <= CHANGE * max(abs(x).max(), size):
                 return z, V
     return np.full_like(z, math.inf), np.full_like(V, math.inf)
 
