@@ -109,7 +109,7 @@ def _line(model: Quadratic, solver: Solver, graph: Topology | Schedule, noise: f
 def _db(square: float) -> str:
     if not math.isfinite(square):
         return "diverges"
-    return f"{10 * math.log10(square):.1f} dB" if square > 1e-20 else "0"
+    return f"{10 * math.log10(square):.1f} dB" if square > 1e-14 else "0"
 
 
 def draw(
@@ -130,7 +130,7 @@ def draw(
                 found = against_step(model, solver, graph, SIZES, noise)
                 msd, bias, rates = np.where(np.isfinite(found), found, math.nan).T
                 upper.loglog(SIZES, msd, color=colour, label=label)
-                upper.loglog(SIZES, np.where(bias > 1e-20, bias, math.nan), "--", color=colour)
+                upper.loglog(SIZES, np.where(bias > 1e-14, bias, math.nan), "--", color=colour)
                 lower.semilogx(SIZES, np.minimum(rates, 1.0), color=colour, label=label)
             upper.set_title(f"{graph.name}, n = {graph.n}")
             lower.set_xlabel("step size")

@@ -24,7 +24,7 @@ from .noise import Noise
 from .quadratic import Quadratic
 
 # Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change.
-DOUBLINGS, CHANGE = 40, 1e-9
+DOUBLINGS, CHANGE = 40, 1e-6
 # Steps of schedules that never repeat, over which the steady state is an average: first, and at most.
 SHORT, LONG, SETTLES = 128, 2048, 0.02
 # Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
