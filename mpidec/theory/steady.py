@@ -27,6 +27,8 @@ from .quadratic import Quadratic
 DOUBLINGS, CHANGE = 40, 1e-6
 # Steps of schedules that never repeat, over which the steady state is an average: first, and at most.
 SHORT, LONG, SETTLES = 128, 2048, 0.02
+# Singular values of J - I up to which a part of the state is conserved.
+CONSERVED = 1e-13
 # Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
 REPEATS, SAME = 200, 1e-4
 # Relative accuracy of the largest step size; factor between those tried first.
@@ -407,7 +409,15 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
     r"""The limits of :math:`z \gets J z + c` and :math:`V \gets J V J^* + F`, as far as C shows
     them, by squaring J; infinite where there are none.
     """
-    V, size = F, max(abs(C @ z).max(), abs(C @ c).max())
+    size = max(abs(C @ z).max(), abs(C @ c).max())
+    kept = _conserved(J)
+    if abs(kept @ c).max() <= CHANGE * abs(c).max(initial=1e-300):
+        # rounding errors do not grow in what steps conserve, and noise does not reach
+        rest = np.eye(len(J)) - kept
+        same, z, c, J, F = kept @ z, rest @ z, rest @ c, J - kept, rest @ F @ rest.conj().T
+    else:
+        same = 0 * z
+    V = F
     with np.errstate(all="ignore"):
         for _ in range(DOUBLINGS):
             more, moved = J @ V @ J.conj().T, J @ z + c - z
@@ -417,8 +427,21 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
                 break
             still = abs(np.diag(C @ more @ C.T)).sum() <= CHANGE * total
             if still and abs(C @ moved).max() <= CHANGE * max(abs(x).max(), size):
-                return z, V
+                return z + same, V
     return np.full_like(z, math.inf), np.full_like(V, math.inf)
+
+
+def _conserved(J: Array) -> Array:
+    """The projection on the part of the state that J conserves, zero where it cannot be told
+    apart.
+    """
+    U, s, Wh = np.linalg.svd(J - np.eye(len(J)))
+    few = s <= CONSERVED * max(s.max(initial=0.0), 1.0)
+    left, right = U[:, few], Wh[few].conj().T
+    G = left.conj().T @ right
+    if not G.size or np.linalg.cond(G) > 1 / CONSERVED:
+        return np.zeros_like(J)
+    return np.asarray(right @ np.linalg.solve(G, left.conj().T))
 
 
 def _average(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
