@@ -5,13 +5,11 @@ distance from it.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..problems.base import Problem
-from ..problems.oracles import Oracle, is_random
+from ..problems.oracles import Oracle
 from .linear import Array
 from .quadratic import Quadratic
 
@@ -57,13 +55,12 @@ class Noise:
         return cls(s[:, :, None] ** 2 * np.eye(d))
 
     @classmethod
-    def of(cls, oracle: Problem | Oracle, model: Quadratic) -> Noise:
-        """The noise of an oracle, from draws of its gradients; none of a problem."""
+    def of(cls, oracle: Oracle, model: Quadratic) -> Noise:
+        """The noise of an oracle, from draws of its gradients."""
         n, d = model.g.shape
-        if not is_random(oracle):
+        if not oracle.random:
             return cls(np.zeros((n, d, d)))
-        start: Any = oracle
-        gradient = start.start(range(n), SEED)
+        gradient = oracle.gradients(range(n), SEED)
         at = np.tile(model.x_star, (n, 1))
         v = np.array([gradient(at, k) for k in range(DRAWS)])
         mean = v.mean(axis=0)

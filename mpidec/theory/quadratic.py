@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..problems.base import Problem
-from ..problems.oracles import Oracle
+from ..problems.members import term_of, x_star_of
 from .linear import Array
 
 # Steps of Newton's method, and the relative size of a gradient that vanishes.
@@ -42,8 +42,8 @@ class Quadratic:
     g: Array
 
     @classmethod
-    def of(cls, problem: Problem | Oracle) -> Quadratic:
-        """The model of a problem, or of the problem of an oracle, with all agents in this process.
+    def of(cls, problem: Problem) -> Quadratic:
+        """The model of a problem with all agents in this process.
 
         Curvatures are central differences of the gradients, which are exact for quadratics.
 
@@ -52,23 +52,22 @@ class Quadratic:
         ValueError
             If the problem has a term, or no minimizer with a gradient that vanishes is found.
         """
-        inner: Any = getattr(problem, "problem", problem)
-        if getattr(inner, "term", None) is not None:
+        if (term := term_of(problem)) is not None:
             raise ValueError(
-                f"theory: {type(inner).__name__} has the term {inner.term}, expected a smooth "
+                f"theory: {type(problem).__name__} has the term {term}, expected a smooth "
                 "problem: near a term, steps are not linear"
             )
-        known = inner.x_star
-        x = np.zeros(inner.d, _dtype(inner)) if known is None else np.array(known)
+        known = x_star_of(problem)
+        x = np.zeros(problem.d, _dtype(problem)) if known is None else np.array(known)
         for _ in range(NEWTON if known is None else 1):
-            H, G = _curvatures(inner, x), inner.grad(np.tile(x, (inner.m, 1)))
+            H, G = _curvatures(problem, x), problem.grad(np.tile(x, (problem.m, 1)))
             size = np.abs(G).mean() + np.abs(H).mean() * (np.abs(x).max() + 1e-3)
             if known is not None or np.abs(G.mean(axis=0)).max() <= VANISHES * size:
                 break
             x = x - np.linalg.lstsq(H.mean(axis=0), G.mean(axis=0), rcond=None)[0]
         if not np.abs(G.mean(axis=0)).max() <= 1e-4 * size:
             raise ValueError(
-                f"theory: the mean gradient of {type(inner).__name__} is "
+                f"theory: the mean gradient of {type(problem).__name__} is "
                 f"{np.abs(G.mean(axis=0)).max():.2g} at "
                 + ("x_star" if known is not None else "the end of Newton's method")
                 + ", expected zero: give the problem its x_star"
@@ -91,11 +90,11 @@ class Quadratic:
         return Quadratic(Q.conj().T @ self.x_star, Q.conj().T @ self.H @ Q, self.g @ Q.conj())
 
 
-def _dtype(problem: Any) -> Any:
+def _dtype(problem: Problem) -> np.dtype[Any]:
     return np.asarray(problem.grad(np.zeros((problem.m, problem.d)))).dtype
 
 
-def _curvatures(problem: Any, x: Array) -> Array:
+def _curvatures(problem: Problem, x: Array) -> Array:
     """The Hessians of all agents at x, (n, d, d)."""
     h = np.cbrt(np.finfo(float).eps) * max(float(np.abs(x).max(initial=0.0)), 1.0)
     at = np.tile(x, (problem.m, 1))

@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from ..comm.mixing.mixer import Mixer
 from ..comm.mixing.network import Network
 from ..comm.runtime.mpi import MPI
+from ..driver.arguments import as_oracle, as_solver
 from ..problems.base import Problem
-from ..problems.oracles import Oracle
+from ..problems.oracles import Oracle, OracleLike
 from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import Solver, name_of, with_step_size
+from ..solvers.base import Solver, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology
 from .linear import Array, Step, Steps
 from .noise import Noise
@@ -66,7 +67,7 @@ class SteadyState:
 
 
 def steady_state(
-    problem: Problem | Oracle | Quadratic,
+    problem: Problem | OracleLike | Quadratic,
     solver: Solver,
     topology: Topology | Schedule,
     *,
@@ -128,10 +129,10 @@ def steady_state(
     A. H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
     Machine Learning 7 (2014), chapter 11.
     """
-    model = _model(problem, solver, topology)
+    model, oracle = _model(problem, solver, topology)
     n, d = model.g.shape
-    if noise is None and not isinstance(problem, Quadratic):
-        v = Noise.of(problem, model)
+    if noise is None and oracle is not None:
+        v = Noise.of(oracle, model)
     else:
         v = Noise.given(0.0 if noise is None else noise, n, d)
     start = np.broadcast_to(0.0 if x0 is None else x0, (n, d))
@@ -146,7 +147,7 @@ def steady_state(
 
 
 def rate(
-    problem: Problem | Oracle | Quadratic, solver: Solver, topology: Topology | Schedule
+    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: Topology | Schedule
 ) -> float:
     """The factor per step by which the error of a solver falls in the end: that of the slowest
     mode that runs reach and iterates show.
@@ -172,13 +173,13 @@ def rate(
     >>> round(rate(problem, mpidec.solvers.Diffusion(0.4), mpidec.topology.ring(2)), 9)
     0.6
     """
-    model = _model(problem, solver, topology)
+    model, _ = _model(problem, solver, topology)
     with _mixer(topology) as W:
         return _rate(solver, W, model)
 
 
 def largest_step(
-    problem: Problem | Oracle | Quadratic, solver: Solver, topology: Topology | Schedule
+    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: Topology | Schedule
 ) -> float:
     """The step size up to which a solver is stable, to four digits.
 
@@ -203,7 +204,7 @@ def largest_step(
     >>> round(largest_step(problem, mpidec.solvers.Diffusion(1.0), mpidec.topology.ring(2)), 3)
     2.0
     """
-    model = _model(problem, solver, topology)
+    model, _ = _model(problem, solver, topology)
     L = float(np.abs(np.linalg.eigvalsh(model.H)).max())
     with _mixer(topology) as W:
 
@@ -267,9 +268,10 @@ def _steady(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
 
 
 def _model(
-    problem: Problem | Oracle | Quadratic, solver: Solver, topology: Topology | Schedule
-) -> Quadratic:
-    """The quadratic model, after a check of what the theory holds for."""
+    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: Topology | Schedule
+) -> tuple[Quadratic, Oracle | None]:
+    """The quadratic model and the oracle, after a check of what the theory holds for."""
+    as_solver(solver)
     if isinstance(solver, Asynchronous):
         raise ValueError(
             f"theory: {name_of(solver)} is asynchronous, expected a solver whose agents take "
@@ -280,20 +282,26 @@ def _model(
             f"theory: {name_of(solver)} adapts its steps to the gradients, expected a solver whose "
             "step is linear in gradients and state"
         )
-    step = getattr(solver, "step_size", 1.0)
-    if not isinstance(step, (int, float)):
+    step = step_size_of(solver)
+    if not isinstance(step, (int, float, type(None))):
         raise ValueError(
             f"theory: {name_of(solver)} has the step size {step!r}, expected a number: choose one "
             "with mpidec.tune(problem, solver, topology)"
         )
     solver.check(topology)
-    model = problem if isinstance(problem, Quadratic) else Quadratic.of(problem)
-    if len(model.g) != topology.n:
+    oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
+    if oracle is None:
+        if not isinstance(problem, Quadratic):
+            raise TypeError("theory: problem is None, expected a problem")
+        model = problem
+    elif oracle.problem.m != topology.n:
         raise ValueError(
-            f"theory: the problem has {len(model.g)} agents in this process, the topology "
+            f"theory: the problem has {oracle.problem.m} agents in this process, the topology "
             f"{topology.n}, expected all of them here"
         )
-    return model
+    else:
+        model = Quadratic.of(oracle.problem)
+    return model, oracle
 
 
 @contextmanager
