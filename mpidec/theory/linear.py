@@ -19,8 +19,9 @@ Array = NDArray[Any]  # real or complex
 
 # Steps of a period, at most, and numbers of a state of all agents.
 LONGEST, LARGEST = 64, 6000
-# Cycles after which weights that W mixes have their limits: at least, times n, and at most.
-SETTLED = 4
+# Steps after which weights that W mixes have their limits: at least, times n, and at most; the
+# relative change of a limit.
+SETTLED, LATEST, SETTLED_TO = 4, 20000, 1e-10
 # Singular values below this part of the largest count as zero.
 RANK = 1e-6
 
@@ -137,7 +138,7 @@ class Steps:
                 f"{self.d} coordinates that depend on each other, expected at most {LARGEST}: take "
                 "fewer agents, or curvatures with common eigenvectors"
             )
-        self.first = self.length * math.ceil(SETTLED * self.n / self.length)
+        self._settled, self.first = self._settle()
         before = self._wide[: self._wide.index("X")]
         at = sum(getattr(narrow, name)[..., : self.d].size for name in before)
         self._X = np.arange(at, at + self.n * self.d)
@@ -158,6 +159,35 @@ class Steps:
             method = at_step(self.solver, k)
             s = method.step(s, method.ask(costs, s), self.W.at(k))
         return s
+
+    def _settle(self) -> tuple[Any, int]:
+        """The state, one problem wide, at the first step from which on all that gradients do not
+        change repeats with the cycle, and that step.
+        """
+        k = self.length * math.ceil(SETTLED * self.n / self.length)
+        s = self._run(np.zeros((self.n, self.d)), None, k)
+        while k < LATEST:
+            later = self._run(s.X, None, self.length, k, s)
+            if all(map(_same, self._weights(s), self._weights(later))):
+                return s, k
+            s, k = later, k + self.length
+        return s, k
+
+    def _weights(self, s: Any) -> list[Array]:
+        """The arrays of a state that gradients do not change."""
+        arrays = s._asdict().items()
+        return [a[..., self.d * (name in self._wide) :] for name, a in arrays if np.ndim(a) >= 2]
+
+    def _zero(self, S: int) -> Any:
+        """The state at step `first` of S problems whose iterates have always been zero."""
+
+        def widened(rows: Array) -> Array:
+            zeros = np.zeros((*rows.shape[:-1], self.d * S), self.dtype)
+            return np.concatenate([zeros, rows[..., self.d :]], axis=-1)
+
+        return self._settled._replace(
+            **{name: widened(getattr(self._settled, name)) for name in self._wide}
+        )
 
     def _pack(self, s: Any) -> Array:
         S = s.X.shape[-1] // self.d
@@ -188,7 +218,7 @@ class Steps:
         every = np.eye(N + n * d, dtype=self.dtype)
         some = np.random.default_rng(0).standard_normal((N + n * d, 2)).astype(self.dtype)
         probes = [every, some]
-        states = [self._run(np.zeros((n, d * len(p.T))), None, self.first) for p in probes]
+        states = [self._zero(len(p.T)) for p in probes]
         for k in count(self.first):
             ends, *tried = (self._after(p, s, k) for p, s in zip(probes, states))
             for end in tried:
@@ -237,8 +267,7 @@ class Steps:
         """
         if isinstance(self.solver, FunctionSolver):
             return self.observe()
-        s = self._run(np.zeros((self.n, self.d * self.size)), None, self.first)
-        s = self._unpack(np.eye(self.size, dtype=self.dtype), s)
+        s = self._unpack(np.eye(self.size, dtype=self.dtype), self._zero(self.size))
         return np.asarray(at_step(self.solver, self.first).point(s)).reshape(-1, self.size)
 
     def observe(self) -> Array:
@@ -272,6 +301,10 @@ def _wide(narrow: Any, wide: Any) -> list[str]:
         for name, a, b in zip(narrow._fields, narrow, wide)
         if getattr(a, "ndim", 0) >= 2 and b.shape[-1] > a.shape[-1]
     ]
+
+
+def _same(a: Array, b: Array) -> bool:
+    return bool(abs(a - b).max(initial=0.0) <= SETTLED_TO * abs(a).max(initial=0.0))
 
 
 def _span(V: Array) -> Array:

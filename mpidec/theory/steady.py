@@ -26,8 +26,9 @@ from .quadratic import Quadratic
 
 # Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change.
 DOUBLINGS, CHANGE = 40, 1e-6
-# Steps of schedules that never repeat, over which the steady state is an average: first, and at most.
-SHORT, LONG, SETTLES = 128, 2048, 0.02
+# Steps of schedules that never repeat, over which the steady state is an average: first, and at
+# most; what counts as settled, and as growth without end.
+SHORT, LONG, SETTLES, GROWS = 128, 2048, 0.02, 1e6
 # Singular values of J - I up to which a part of the state is conserved.
 CONSERVED = 1e-13
 # Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
@@ -277,6 +278,10 @@ def _model(
             f"theory: {name_of(solver)} is asynchronous, expected a solver whose agents take "
             "steps together"
         )
+    if not solver.needs.problem:
+        raise ValueError(
+            f"theory: {name_of(solver)} minimizes nothing, expected a solver that does"
+        )
     if solver.adaptive:
         raise ValueError(
             f"theory: {name_of(solver)} adapts its steps to the gradients, expected a solver whose "
@@ -463,7 +468,7 @@ def _average(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
         for step in islice(maps, length):
             moments.after(step)
             sums += moments.sizes() / length
-        if not np.isfinite(sums).all():
+        if not np.isfinite(sums).all() or sums.sum() > GROWS * before:
             return np.full_like(sums, math.inf)
         if abs(sums.sum() - before) <= SETTLES * sums.sum() or length >= LONG:
             return sums
