@@ -74,7 +74,8 @@ def cycle_length(solver: Solver, W: Mixer) -> int | None:
     """Steps after which a solver does the same again; None if never, or after too many."""
     random = getattr(solver, "probability", 1) != 1
     period = None if random else W.topology.period
-    length = None if period is None else math.lcm(period, solver.period)
+    # rounds of local steps mix by the graph of the round's number
+    length = None if period is None else period * solver.period
     return length if length is not None and length <= LONGEST else None
 
 

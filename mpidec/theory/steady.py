@@ -24,15 +24,19 @@ from .linear import Array, Step, Steps
 from .noise import Noise
 from .quadratic import Quadratic
 
-# Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change.
-DOUBLINGS, CHANGE = 40, 1e-6
+# Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change of the
+# covariance, and of the mean.
+DOUBLINGS, CHANGE, MOVED = 40, 1e-6, 1e-8
 # Steps of schedules that never repeat, over which the steady state is an average: first, and at
 # most; what counts as settled, and as growth without end.
 SHORT, LONG, SETTLES, GROWS = 128, 2048, 0.02, 1e6
-# Singular values of J - I up to which a part of the state is conserved.
-CONSERVED = 1e-13
+# Singular values of J - I up to which a part of the state is conserved, and how close to others it
+# may be.
+CONSERVED, CLOSE = 1e-13, 1e6
 # Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
 REPEATS, SAME = 200, 1e-4
+# Relative distance that is rounding.
+STAYS = 1e-9
 # Relative accuracy of the largest step size; factor between those tried first.
 ACCURACY, FACTOR = 1e-4, 2.0
 # A rate from which on nothing converges.
@@ -114,7 +118,8 @@ def steady_state(
 
     Notes
     -----
-    No communication: each caller computes all.
+    No communication: each caller computes all.  Steps so small that the rate is over 0.9999 lose
+    digits to rounding errors.
 
     Examples
     --------
@@ -141,7 +146,7 @@ def steady_state(
     with _mixer(topology) as W:
         for Q, part in model.parts() if v.change is None else [(np.eye(d), model)]:
             steps = Steps(solver, W, part.H)
-            X = (start - model.x_star) @ Q.conj()
+            X = start @ Q.conj()
             sums = _steady(steps, part, X, v.within(Q))
             bias, spread = bias + sums[0], spread + sums[1]
     return SteadyState(bias + spread, bias, spread)
@@ -256,7 +261,7 @@ def against_step(
         for row, size in zip(found, sizes):
             for Q, part in model.parts():
                 steps = Steps(with_step_size(solver, size), W, part.H)
-                X = -np.tile(part.x_star, (len(part.g), 1))
+                X = 0 * part.g
                 bias, spread = _steady(steps, part, X, noises.within(Q))
                 row[:2] += (bias + spread).mean(), bias.mean()
                 row[2] = max(row[2], steps.radius() if steps.periodic else np.nan)
@@ -359,6 +364,18 @@ def rest(steps: Steps, X: Array, B: Array) -> Array:
     return (steps.observe() @ z).reshape(X.shape)
 
 
+def _origin(steps: Steps, part: Quadratic) -> Array:
+    """Where to put the minimizer: at zero, where rounding errors are least, if agents that begin
+    at a common minimizer stay there; where it is if they do not.
+    """
+    X, B = np.tile(part.x_star, (len(part.g), 1)), (part.H @ part.x_star)[:, :, None]
+    for k in (1, steps.length, steps.first):
+        x = steps.observe() @ steps.state(X, B, k)
+        if abs(x - X.reshape(-1, 1)).max() > STAYS * abs(X).max(initial=0.0):
+            return part.x_star
+    return 0 * part.x_star
+
+
 class _Moments:
     """Mean and covariance of the packed state, step by step.
 
@@ -370,15 +387,18 @@ class _Moments:
 
     def __init__(self, steps: Steps, part: Quadratic, X: Array, noise: Noise):
         self._noise, self._shape = noise, part.g.shape
-        self._b, self._C, self._asked = -part.g.reshape(-1, 1), steps.observe(), steps.asked()
-        self.z = steps.state(X, -part.g[:, :, None])
+        x = _origin(steps, part)
+        b = (part.H @ x - part.g)[:, :, None]
+        self._x_star = np.tile(x, len(part.g))[:, None]
+        self._b, self._C, self._asked = b.reshape(-1, 1), steps.observe(), steps.asked()
+        self.z = steps.state(X + x - part.x_star, b)
         self.V = np.zeros((steps.size, steps.size), steps.dtype)
 
     def covariance(self) -> Array:
         """That of the noise of the next step, (n d, n d)."""
         (n, d), P = self._shape, self._asked
         V = (P @ self.V @ P.conj().T).reshape(n, d, n, d)[np.arange(n), :, np.arange(n)]
-        return self._noise.at((P @ self.z).reshape(n, d), V)
+        return self._noise.at((P @ self.z - self._x_star).reshape(n, d), V)
 
     def after(self, step: Step) -> None:
         """Take a step."""
@@ -389,7 +409,7 @@ class _Moments:
     def sizes(self) -> Array:
         """Bias and noise of each agent, (2, n)."""
         C, n = self._C, self._shape[0]
-        bias = (np.abs(C @ self.z) ** 2).reshape(n, -1).sum(axis=1)
+        bias = (np.abs(C @ self.z - self._x_star) ** 2).reshape(n, -1).sum(axis=1)
         return np.array([bias, np.diag(C @ self.V @ C.T).real.reshape(n, -1).sum(axis=1)])
 
     def settle(self, cycle: list[Step]) -> bool:
@@ -424,13 +444,13 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
     """
     size = max(abs(C @ z).max(), abs(C @ c).max())
     kept = _conserved(J)
-    if abs(kept @ c).max() <= CHANGE * abs(c).max(initial=1e-300):
+    if _small(kept @ c, c) and _small(kept @ F, F):
         # rounding errors do not grow in what steps conserve, and noise does not reach
         rest = np.eye(len(J)) - kept
         same, z, c, J, F = kept @ z, rest @ z, rest @ c, J - kept, rest @ F @ rest.conj().T
     else:
         same = 0 * z
-    V = F
+    V, rested = F, False
     with np.errstate(all="ignore"):
         for _ in range(DOUBLINGS):
             more, moved = J @ V @ J.conj().T, J @ z + c - z
@@ -438,10 +458,16 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
             total, x = abs(np.diag(C @ V @ C.T)).sum(), C @ z
             if not (np.isfinite(total) and np.isfinite(x).all()):
                 break
-            still = abs(np.diag(C @ more @ C.T)).sum() <= CHANGE * total
-            if still and abs(C @ moved).max() <= CHANGE * max(abs(x).max(), size):
+            rests = abs(np.diag(C @ more @ C.T)).sum() <= CHANGE * total
+            rests = rests and abs(C @ moved).max() <= MOVED * max(abs(x).max(), size)
+            if rests and rested:
                 return z + same, V
+            rested = rests
     return np.full_like(z, math.inf), np.full_like(V, math.inf)
+
+
+def _small(part: Array, whole: Array) -> bool:
+    return bool(abs(part).max(initial=0.0) <= CHANGE * abs(whole).max(initial=0.0))
 
 
 def _conserved(J: Array) -> Array:
@@ -452,7 +478,7 @@ def _conserved(J: Array) -> Array:
     few = s <= CONSERVED * max(s.max(initial=0.0), 1.0)
     left, right = U[:, few], Wh[few].conj().T
     G = left.conj().T @ right
-    if not G.size or np.linalg.cond(G) > 1 / CONSERVED:
+    if not G.size or np.linalg.cond(G) > CLOSE:
         return np.zeros_like(J)
     return np.asarray(right @ np.linalg.solve(G, left.conj().T))
 
