@@ -166,8 +166,8 @@ def solve(
     least error after `steps` steps for methods with bias, for schedules and for random gradients.
     The search sums over all agents, which a study may do; `step_size="safe"` is a bound that needs
     only the largest smoothness constant.  The choice is `Result.step_size`, and `Result.choice` has
-    the table.  A run that does not converge with it begins again with half of it, with a
-    `RuntimeWarning`.
+    the table.  A run that does not converge with it begins again with a smaller one, with
+    a `RuntimeWarning`.
 
     A checkpoint contains the state of the solver, the counters, and the memory of a mixer with
     error feedback: a resumed run is bit-identical to an uninterrupted one, on any number of ranks.
@@ -205,16 +205,6 @@ def solve(
             gradient = gradients_for(method, oracle, net.agents, seed)
             X = initial_rows(x0, functions, net)
             apart = isinstance(method, Asynchronous)
-            steps, every = integer(steps, "steps", least=0), integer(every, "every")
-            check_hosted(oracle, net)
-            gradient = gradients_for(method, oracle, net.agents, seed)
-            X = initial_rows(x0, functions, net)
-            apart = isinstance(method, Asynchronous)
-            if apart and saved and saved.resume and gradient and gradient.remembered:
-                raise ResumeError(
-                    f"{saved.path}: files of asynchronous runs hold no memory of variance-reduced "
-                    "gradients: repeat the run"
-                )
             check_callbacks(functions, X, net.lo, method.needs.problem)
             if functions is not None:
                 check_step_size(method)

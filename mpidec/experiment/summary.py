@@ -75,7 +75,7 @@ def summary(job: Job, result: Result | AsyncResult, ranks: int, slow: str = "") 
         "mixing": _mixing(job.experiment.mixing),
         "solver": f"{short(solver.name)}{options(solver.options)}",
         "step size": "" if result.choice is None else result.choice.line(),
-        **(fault_rows(wanted) if job.asynchronous else {}),
+        **(asynchronous_rows(wanted) if job.asynchronous else {}),
         "steps": f"{result.steps} of {wanted.steps}",
         **(async_rows(result) if isinstance(result, AsyncResult) else {}),
         "outcome": _outcome(result, wanted),
@@ -109,7 +109,7 @@ def _time(result: Result | AsyncResult, wanted: config.Run) -> str:
     return f"{times[-1]:.3g} s, {pace:.4g} steps/s"
 
 
-def fault_rows(wanted: config.Run) -> dict[str, str]:
+def asynchronous_rows(wanted: config.Run) -> dict[str, str]:
     """What delays, loses and stops messages and agents."""
     unit = "units" if wanted.simulate else "s"
     delay = wanted.delay if isinstance(wanted.delay, tuple) else (wanted.delay or 0.0,)

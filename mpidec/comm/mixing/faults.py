@@ -171,8 +171,9 @@ class Faults(tuple[Fault, ...]):
         return [fault for fault in self if type(fault).arrive is not Fault.arrive]
 
     def average(self, own: np.ndarray, at: Round) -> Average:
-        """That of the last fault; see `Fault.average`."""
-        return self[-1].average(own, at)
+        """That of the last fault that has one of its own; see `Fault.average`."""
+        own_ones = [fault for fault in self if type(fault).average is not Fault.average]
+        return (own_ones or self)[-1].average(own, at)
 
 
 @dataclass(frozen=True, repr=False)
