@@ -29,7 +29,7 @@ from .quadratic import Quadratic
 DOUBLINGS, CHANGE, MOVED = 40, 1e-6, 1e-8
 # Steps of schedules that never repeat, over which the steady state is an average: first, and at
 # most; what counts as settled, and as growth without end.
-SHORT, LONG, SETTLES, GROWS = 128, 2048, 0.02, 1e6
+SHORT, LONG, SETTLES, GROWS = 512, 4096, 0.02, 1e6
 # Singular values of J - I up to which a part of the state is conserved, and how close to others it
 # may be.
 CONSERVED, CLOSE = 1e-13, 1e6
