@@ -57,45 +57,68 @@ class _Clock:
         )
 
 
+class _Requests:
+    """Averagings that an agent is to begin, half as many as the rate; its neighbours begin the
+    other half.
+    """
+
+    def __init__(self, number: int, neighbors: int, seed: int, rate: float):
+        self._number, self._neighbors, self._rate = number, neighbors, rate
+        self._numbers, self._choices = (
+            generator(seed, number, purpose) for purpose in (MEET, CHOICE)
+        )
+        # one thread adds to those that are wanted, the other one to those that have begun
+        self._wanted = self._begun = 0
+        # the place of the neighbour to be asked, or -1; whether that averaging is lost on purpose
+        self._next, self.drops = -1, False
+
+    @property
+    def behind(self) -> int:
+        """The number of those that have not begun."""
+        return self._wanted - self._begun
+
+    def add(self) -> None:
+        """After each gradient: some more."""
+        if self._neighbors:
+            self._wanted += int(self._numbers.poisson(self._rate / 2))
+
+    def choose(self, lost: LossOf | None) -> int:
+        """The neighbour of the next averaging, uniformly, until that has begun."""
+        if self._next < 0:
+            self._next = int(self._choices.integers(self._neighbors))
+            self.drops = lost is not None and lost(self._number)
+        return self._next
+
+    def begin(self) -> None:
+        """The next averaging begins, or is left out."""
+        self._begun, self._next = self._begun + 1, -1
+
+    def leave_out(self) -> None:
+        """All are left out that have not begun."""
+        self._begun = self._wanted
+
+
 class _Agent:
     """A local agent: its state, and what it is doing."""
 
     def __init__(
         self, number: int, place: int, state: AgentState, slots: Slots, seed: int, rate: float
     ):
-        self.number, self.place, self.state, self.port = number, place, state, slots.agents[place]
+        self.number, self.state, self.port = number, state, slots.agents[place]
         self.neighbors: list[int] = slots.receivers[place]
         self.lock, self.clock = threading.Lock(), _Clock()
-        self.wanted = self.begun = (
-            0  # averagings that its gradients have asked for; that it has begun
-        )
-        self.partner = self.asked = (
-            self.next
-        ) = -1  # places in `neighbors`: in an averaging; asked for; to be asked
-        self.drops = False
+        self.requests = _Requests(number, len(self.neighbors), seed, rate)
+        # places in `neighbors`: in an averaging; asked for
+        self.partner = self.asked = -1
         self.mine: np.ndarray | None = None  # its offer in an averaging that it has begun
         self.due: float | None = None  # when that leaves, if it has not left yet
         self.into = np.empty(slots.values.shape[1], slots.values.dtype)
         self.averagings = [0] * len(self.neighbors)
-        self._numbers, self._choices = (
-            generator(seed, number, MEET),
-            generator(seed, number, CHOICE),
-        )
-        self._rate = rate
 
-    def ask(self) -> None:
-        """After each gradient: averagings with neighbours, half as many as the rate; the
-        neighbours begin the other half.
-        """
-        if self.neighbors:
-            self.wanted += int(self._numbers.poisson(self._rate / 2))
-
-    def choose(self, lost: LossOf | None) -> int:
-        """The neighbour of the next averaging, uniformly; and whether that is lost on purpose."""
-        if self.next < 0:
-            self.next = int(self._choices.integers(len(self.neighbors)))
-            self.drops = lost is not None and lost(self.number)
-        return self.next
+    @property
+    def idle(self) -> bool:
+        """Whether it neither averages nor has asked for an averaging."""
+        return self.partner < 0 and self.asked < 0
 
 
 class PairwiseRunner(Runner):
@@ -208,10 +231,10 @@ class PairwiseRunner(Runner):
             with self._held(agent):
                 solver.descend(s, g, agent.clock.now())
         agent.clock.gradient()
-        agent.ask()
+        agent.requests.add()
         waited = time.perf_counter()
         while (
-            agent.wanted - agent.begun > self._slack
+            agent.requests.behind > self._slack
             and not self.termination.reason
             and self._error is None
         ):
@@ -284,15 +307,14 @@ class PairwiseRunner(Runner):
                 self._send(agent, agent.partner, agent.mine)
                 moved = True
             else:
-                agent.begun = agent.wanted
-        if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and not self._over:
+                agent.requests.leave_out()
+        if agent.idle and agent.requests.behind > 0 and not self._over:
             moved |= self._begin(agent)
         return moved
 
     def _is_done(self, agent: _Agent) -> bool:
         """Whether an agent begins no more averagings, and has ended those that it has begun."""
-        ended = agent.begun >= agent.wanted or self._over
-        return ended and agent.partner < 0 and agent.asked < 0
+        return agent.idle and (self._over or agent.requests.behind <= 0)
 
     def _arrive(self, agent: _Agent, k: int) -> None:
         """The offer of a neighbour: the answer to this agent's own, or the beginning of an
@@ -311,10 +333,10 @@ class PairwiseRunner(Runner):
 
     def _begin(self, agent: _Agent) -> bool:
         """Try to take this agent and the neighbour that it has chosen."""
-        k = agent.choose(self.faults.lost)
+        k = agent.requests.choose(self.faults.lost)
         other = agent.neighbors[k]
-        if agent.drops:
-            agent.begun, agent.next = agent.begun + 1, -1
+        if agent.requests.drops:
+            agent.requests.begin()
             return True
         if agent.number < other and not self._claims.take(agent.number, agent.number):
             return self._busy(agent)
@@ -335,7 +357,8 @@ class PairwiseRunner(Runner):
             self._claims.free(agent.number, agent.number)
         if not yes:
             return self._busy(agent)
-        agent.partner, agent.next, agent.begun = k, -1, agent.begun + 1
+        agent.partner = k
+        agent.requests.begin()
         with agent.lock:
             agent.mine = self.solver.offer(agent.state, agent.clock.now())
         if self.faults.delay is None:
@@ -350,7 +373,7 @@ class PairwiseRunner(Runner):
         """
         if self.faults.delay is None:
             return False
-        agent.begun, agent.next = agent.begun + 1, -1
+        agent.requests.begin()
         return True
 
     def _send(self, agent: _Agent, k: int, offer: np.ndarray | None) -> None:

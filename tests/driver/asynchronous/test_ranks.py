@@ -189,7 +189,7 @@ def test_gradients_wait_for_averagings_that_are_many_behind(monkeypatch):
 
         def _event(self, place):
             agent = self.agents[place]
-            behind.append(agent.wanted - agent.begun)
+            behind.append(agent.requests.behind)
             super()._event(place)
 
     monkeypatch.setattr(pairing, "_SLACK", 1)
