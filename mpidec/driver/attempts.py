@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,7 +20,17 @@ from .journal import Journal
 from .outcome import Outcome, RunEnd, decide_outcome
 from .plan import Plan, State, recorded_choice
 from .result import Result
-from .stepsize import Choice, Guard, Retry, Search, requested_rule, unstable_schedule, with_size
+from .stepsize import (
+    Choice,
+    Guard,
+    ModelSearch,
+    Retry,
+    Search,
+    Task,
+    requested_rule,
+    unstable_schedule,
+    with_size,
+)
 from .stepsize.guard import ATTEMPTS
 
 ANY_SIZE = "whatever the step size"  # words of a reason
@@ -28,20 +38,10 @@ ANY_SIZE = "whatever the step size"  # words of a reason
 R = TypeVar("R")
 
 
-class StepSizes(Protocol):
-    """A search for a step size, for runs with common steps or without."""
-
-    def guard(self, choice: Choice, attempt: int) -> Guard | None:
-        """The guard of an attempt, if there is a point to which distances can be taken."""
-
-    def smaller(self, choice: Choice, factor: float) -> Choice:
-        """At most 1 / `factor` of a choice with which the run did not converge; collective."""
-
-
 def attempts(
     net: Reductions,
     solver: Solver,
-    search: StepSizes,
+    search: ModelSearch,
     choice: Choice,
     run: Callable[[Choice, Guard | None, bool], R],
 ) -> R:
@@ -188,19 +188,16 @@ def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
             _warn(plan, mixer, unstable)
         if requested_rule(plan.solver) is None or plan.oracle is None:
             return once(Attempt(plan, mixer, unstable=unstable))
-        search = Search(
+        task = Task(
             plan.net,
-            plan.oracle.problem,
             plan.oracle,
             solver=plan.solver,
-            topology=plan.topology,
-            mixer=mixer,
             X0=plan.X,
             steps=plan.steps,
             seed=plan.seed,
             tol=plan.tolerance,
-            unstable=unstable,
         )
+        search = Search(task, plan.topology, mixer, unstable)
         choice = search()
     plan = replace(plan, topology=search.topology)
     # where the schedule is the cause, smaller step sizes are no remedy

@@ -33,8 +33,8 @@ from .asynchronous.runner import pauses
 from .asynchronous.search import AsyncSearch
 from .asynchronous.simulation import checked_rates, prepared
 from .plan import Mixing, arithmetic, closing, derived
-from .stepsize import Choice, Search
-from .stepsize.search import TOLERANCE
+from .stepsize import Choice, Search, Task
+from .stepsize.task import TOLERANCE
 
 if TYPE_CHECKING:
     from ..problems import Problem
@@ -133,30 +133,8 @@ def tune(
                     "and rates"
                 )
         stack.enter_context(arithmetic(net))
+        task = Task(net, oracle, method, X0=X, steps=steps, seed=seed, tol=tol)
         if events is not None and isinstance(method, (PairwiseSolver, PushSolver)):
-            return AsyncSearch(
-                net,
-                oracle.problem,
-                oracle,
-                solver=method,
-                topology=graph.at(0),
-                events=events,
-                X0=X,
-                steps=steps,
-                seed=seed,
-                tol=tol,
-            )()
+            return AsyncSearch(task, method, graph.at(0), events)()
         base = stack.enter_context(closing(net.mixer(graph)))
-        mixer = derived(mixing, base, net)
-        return Search(
-            net,
-            oracle.problem,
-            oracle,
-            solver=method,
-            topology=graph,
-            mixer=mixer,
-            X0=X,
-            steps=steps,
-            seed=seed,
-            tol=tol,
-        )()
+        return Search(task, graph, derived(mixing, base, net))()

@@ -19,12 +19,12 @@ from ...record.reader import read
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..attempts import attempts
 from ..curve import curve
-from ..diagnosis import Diagnosis
-from ..metrics import Metrics, columns
-from ..outcome import Outcome, RunEnd, decide_outcome
+from ..metrics import Metrics
+from ..outcome import Outcome, RunEnd
 from ..plan import Plan, recorded_choice, resumed_at
 from ..provenance import attributes
-from ..stepsize import Choice, Guard, Retry, requested_rule, with_size
+from ..stepsize import Choice, Guard, Task, requested_rule, with_size
+from .attempt import AsyncAttempt
 from .clocks import Gradient
 from .events import Events
 from .files import (
@@ -35,14 +35,13 @@ from .files import (
     activity_arrays,
     failing,
     maximum,
-    names,
 )
 from .pairing import PairwiseRunner
 from .pushing import PushRunner
-from .result import AsyncResult, LocalAgents, collected
+from .result import AsyncResult, LocalAgents
 from .runner import INTERRUPTED, PAUSED, Faults, FiniteGradient, Runner, Termination, pauses
 from .search import AsyncSearch, safe_size
-from .simulation import as_asynchronous, lost_mass, prepared, warn_of_losses
+from .simulation import as_asynchronous, prepared, warn_of_losses
 
 _RECORDS = 200
 _LOOK = 0.02  # seconds between two looks for ranks that have left
@@ -75,18 +74,16 @@ def run(plan: Plan) -> AsyncResult:
         return _attempt(plan, faults, with_size(solver, _recorded_step_size(plan, solver)))
     paused = pauses(plan.straggler, net.n)
     events = Events.of_ranks(solver, topology, paused, plan.delay, plan.drop, plan.seed)
-    search = AsyncSearch(
+    task = Task(
         net,
-        plan.oracle.problem,
         plan.oracle,
         solver=solver,
-        topology=topology,
-        events=events,
         X0=plan.X,
         steps=plan.steps,
         seed=plan.seed,
         tol=plan.tolerance,
     )
+    search = AsyncSearch(task, solver, topology, events)
     return attempts(
         net,
         solver,
@@ -111,7 +108,21 @@ def _attempt(
     """
     net = plan.net
     agents = LocalAgents.of(solver, plan.topology.at(0), plan.X, net.agents)
-    measure, before, file = Metrics(net, plan.problem), ResumedTotals(), None
+    attempt = AsyncAttempt(
+        net=net,
+        oracle=plan.oracle,
+        topology=plan.topology,
+        target=plan.target,
+        drop=plan.drop,
+        solver=solver,
+        agents=agents,
+        measure=Metrics(net, plan.problem),
+        counters=("rounds",),
+        choice=choice,
+        guard=guard,
+        last=last,
+    )
+    before, file = ResumedTotals(), None
     records = min(_RECORDS, plan.steps // plan.every + 1)
     if plan.record is not None:
         meta = attributes(
@@ -142,29 +153,17 @@ def _attempt(
             plan.record,
             solver,
             topology=plan.topology,
-            measure=measure,
+            measure=attempt.measure,
             agents=agents,
             meta=meta,
         )
-        before = file.begin(names(measure, "rounds"), records)
+        before = file.begin(attempt.names, records)
         if plan.record.resume:
             plan.note(resumed_at(before.step, file.later))
     if choice is not None:
         plan.note(f"step size {choice.line()}")
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
-        run = _Run(
-            plan,
-            solver,
-            agents,
-            faults=faults,
-            measure=measure,
-            file=file,
-            before=before,
-            choice=choice,
-            guard=guard,
-            last=last,
-        )
-        return run(records, interrupted)
+        return _Run(plan, attempt, faults, file, before)(records, interrupted)
 
 
 def _recorded_step_size(plan: Plan, solver: PairwiseSolver | PushSolver) -> float:
@@ -195,19 +194,13 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        solver: PairwiseSolver | PushSolver,
-        agents: LocalAgents,
+        attempt: AsyncAttempt,
         faults: Faults,
-        measure: Metrics,
         file: AsyncFile | None,
         before: ResumedTotals,
-        choice: Choice | None,
-        guard: Guard | None,
-        last: bool,
     ):
-        self.choice, self.guard, self.last = choice, guard, last
-        self.plan, self.net, self.solver, self.agents = plan, plan.net, solver, agents
-        self.measure, self.file, self.before = measure, file, before
+        self.plan, self.net, self.attempt = plan, plan.net, attempt
+        self.file, self.before, agents, solver = file, before, attempt.agents, attempt.solver
         net, problem = plan.net, plan.problem
         slots = net.slots(plan.topology.at(0), np.zeros((net.m, agents.width), agents.dtype))
         goal = max(plan.steps * net.n - before.events, 0)
@@ -228,7 +221,7 @@ class _Run:
         self.snapshots = Snapshots(self.runner.rows, agents.stacks["x"].nbytes)
         self.records = Records(
             net,
-            measure,
+            attempt.measure,
             self.snapshots,
             before=before,
             message_bytes=agents.message_bytes,
@@ -252,32 +245,12 @@ class _Run:
             net.agree()  # everything is in its slot
         elapsed, reason = self._events(interrupted)
         rows, sizes = self.records.finish(number)
-        metrics = columns(rows, names(self.measure, "rounds"))
-        outcome, text, agent = self._end(reason, metrics, rows, sizes)
-        counts, averagings, staleness, idle = self._activity(elapsed)
-        X, states = self.agents.stacks["x"], self.agents.states
-        if outcome is Outcome.DIVERGED and self.guard is not None and not self.last:
-            runner.slots.close()
-            raise Retry(text)
-        result = AsyncResult(
-            X,
-            net.mean(X),
-            outcome,
-            steps=int(metrics["step"][-1]),
-            metrics=metrics,
-            state=collected(states, self.agents.stacks) if states else None,
-            counts=counts,
-            averagings=averagings,
-            staleness=staleness,
-            solver=self.solver,
-            reason=text,
-            agent=agent,
-            idle=idle,
-            choice=self.choice,
-        )
+        end = self._end(reason, rows, sizes)
+        result = self.attempt.result(rows, end, *self._activity(elapsed))
         runner.slots.close()
+        self.attempt.retry(end)
         if file is not None:
-            if outcome is not Outcome.DIVERGED:
+            if end.outcome is not Outcome.DIVERGED:
                 file.checkpoint(rows[-1], {})
             file.finish(result)
         return result
@@ -327,7 +300,6 @@ class _Run:
     def _end(
         self,
         reason: int,
-        metrics: Mapping[str, np.ndarray],
         rows: list[dict[str, float]],
         sizes: list[float],
     ) -> RunEnd:
@@ -339,32 +311,8 @@ class _Run:
             _, agent, k, value = min(all_.tolist())
             text = f"the gradient of agent {int(agent)} at its step {int(k)} is {value:g}"
             return RunEnd(Outcome.DIVERGED, text, int(agent))
-        return decide_outcome(
-            rows,
-            sizes,
-            f"after {rows[-1]['step']} steps ({rows[-1]['time']:.3g} s)",
-            lambda: self.measure.diverged_agent(self.agents.stacks["x"]),
-            target=self.plan.target,
-            interrupted=reason == INTERRUPTED,
-            too_far=lambda: (
-                self.guard.far(self.agents.stacks["x"], strict=self.last)
-                if self.guard is not None
-                else ""
-            ),
-            cause=lambda name, limit: Diagnosis(
-                self.net,
-                self.plan.problem,
-                self.plan.topology,
-                solver=self.solver,
-                oracle=self.plan.oracle,
-                metrics=metrics,
-                name=name,
-                limit=limit,
-                X=self.agents.stacks["x"],
-                limits=lost_mass(self.solver, self.plan.drop),
-                searched=self.choice is not None,
-            ).cause(),
-        )
+        moment = f"after {rows[-1]['step']} steps ({rows[-1]['time']:.3g} s)"
+        return self.attempt.judge(rows, sizes, moment, interrupted=reason == INTERRUPTED)
 
     def _activity(
         self, elapsed: float
@@ -373,7 +321,7 @@ class _Run:
         of `AsyncResult`.
         """
         runner = self.runner
-        counts = self._everywhere(np.array([s.k for s in self.agents.states], np.int64))
+        counts = self._everywhere(np.array([s.k for s in self.attempt.agents.states], np.int64))
         pairs = self._everywhere(np.array(runner.averaging_counts(), np.int64).reshape(-1, 3))
         idle = self._everywhere(np.array([runner.idle / (runner.total or elapsed)]))
         ages = sorted(runner.staleness.items())

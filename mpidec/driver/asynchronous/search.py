@@ -17,9 +17,9 @@ which cancels most of the chance in their comparison.
 2. *The events* are those of the run: the rates of gradients and averagings, or the given table; the delays; the losses.  Ranks
    have wall time, on which the choice must not depend: `Events.of_ranks` says what stands for it.
 3. *The race.*  Of an exact method (`RunningSumTracking` with exact gradients), the rate at which the error falls predicts the
-   steps to a relative error `tol`, as in `stepsize.race.fastest`.  Of the others, the error after
-   the steps of the run is predicted from a quarter of them, or 128 (`least_biased`), and with
-   schedules from all (`stepsize.race.most_accurate`). A race has at most `EVENTS` events.  If the
+   steps to a relative error `tol` (`stepsize.race.StepsTo`).  Of the others, the error after
+   the steps of the run is predicted from a quarter of them, or 128 (`LeastBiased`), and with
+   schedules from all (`ErrorAfter`). A race has at most `EVENTS` events.  If the
    best step size is the smallest one, there is a second race below it.
 4. *The bound.*  Without a model (a problem that is not smooth, too many agents), and where no step size converges in it, the
    step size is `safe` / L, with a warning.
@@ -30,30 +30,27 @@ ranks.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...comm.runtime.agreement import on_all_ranks
 from ...problems.members import smoothness_of
 from ...protocols import Reductions
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ...solvers.base import with_step_size
 from ...solvers.step_schedules import StepSchedule
 from ...topology import Topology
-from ..stepsize import Choice
+from ..stepsize import Choice, ModelSearch, Task
 from ..stepsize.linear import LinearModel, flat
-from ..stepsize.race import TRANSIENT, Ranking, fastest, most_accurate, noise, within_window
-from ..stepsize.search import PER_OCTAVE, ModelSearch
+from ..stepsize.race import Criterion, ErrorAfter, LeastBiased, StepsTo, race
+from ..stepsize.search import PER_OCTAVE
 from .events import Events
 from .files import maximum
 from .result import LocalAgents
 
 if TYPE_CHECKING:
-    from ...problems import Oracle, Problem
+    from ...problems import Problem
 
-R = TypeVar("R")
 # The window of a race: octaves, and the largest step size in units of 1 / curvature.
 OCTAVES, HIGHEST = 9, 4.8
 # Steps of a race, if the run has so many.
@@ -119,141 +116,61 @@ class AsyncSearch(ModelSearch):
 
     Parameters
     ----------
-    net, problem, oracle, solver, X0, steps, seed, tol
-        As for `ModelSearch`; the solver is prepared for the topology.
+    task : Task
+        Its solver is prepared for the topology.
+    solver : PairwiseSolver or PushSolver
+        The same.
     topology : Topology
     events : Events
     """
 
     def __init__(
         self,
-        net: Reductions,
-        problem: Problem,
-        oracle: Oracle,
+        task: Task,
         solver: PairwiseSolver | PushSolver,
         topology: Topology,
         events: Events,
-        X0: np.ndarray,
-        *,
-        steps: int,
-        seed: int,
-        tol: float,
     ):
-        super().__init__(net, problem, oracle, solver, X0, steps=steps, seed=seed, tol=tol)
-        self._asynchronous, self._topology, self._events = solver, topology, events
+        super().__init__(task)
+        self._solver, self._topology, self._events = solver, topology, events
 
     _most_agents = EVENTS // 32
 
-    def _found(self, gradients: int) -> Choice | None:
-        net = self._reductions
-        choice: Choice | None = None
-        with on_all_ranks(net):
-            if net.rank == 0:
-                choice = self._raced(gradients)
-        return net.collectives.broadcast(choice, 0, "the choice of a step size")
+    def _found(self) -> Choice | None:
+        return self._on_root(self._raced)
 
     def _safe(self) -> tuple[float, float]:
-        solver = self._asynchronous
-        size = safe_size(self._problem, solver, self._reductions)
-        return size, solver.safe / size
+        size = safe_size(self.task.problem, self._solver, self.task.net)
+        return size, self._solver.safe / size
 
-    def smaller(self, choice: Choice, factor: float) -> Choice:
-        """1 / `factor` of a choice with which the run did not converge."""
-        note = f"{choice.step_size:.4g} did not converge"
-        return replace(choice, step_size=choice.step_size / factor, note=note)
-
-    def _raced(self, gradients: int) -> Choice | None:
+    def _raced(self) -> Choice | None:
         """The choice of the race; None if no step size converges."""
-        model = self._curved()
+        model, task = self._curved(), self.task
         if model is None:
             return None
-        octaves, top = (OCTAVES + 4, 16 * HIGHEST) if self._varying else (OCTAVES, HIGHEST)
-        highest = int(np.floor(PER_OCTAVE * np.log2(top / model.curvature)))
-        ranking = within_window(
-            lambda sizes: self._race(model, sizes), highest, octaves, PER_OCTAVE
-        )
+
+        def run(sizes: np.ndarray, start: np.ndarray) -> AsyncStack:
+            return AsyncStack(self._solver, self._topology, self._events, model, sizes, start)
+
+        octaves, top = (OCTAVES + 4, 16 * HIGHEST) if task.varying else (OCTAVES, HIGHEST)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            largest = top / model.curvature
+            ranking = race(self._criterion(model.n), run, model, largest, octaves, PER_OCTAVE)
         if ranking is None:
             return None
-        return self._choice(ranking.size, ranking, model.curvature, gradients)
+        rule = "steps" if task.exact else "error"
+        return self._choice(ranking.size, rule, model.curvature, ranking)
 
-    def _race(self, model: LinearModel, sizes: np.ndarray) -> Ranking:
-        steps, most = max(self._steps, 1), max(EVENTS // model.n, 1)
-
-        def stack(tried: np.ndarray, start: np.ndarray) -> AsyncStack:
-            return AsyncStack(self._asynchronous, self._topology, self._events, model, tried, start)
-
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            if self._exact:
-                longest = min(max(steps // 2, 2 * LEAST), most)
-                candidates = stack(self._larger_by * sizes, noise(model))
-                return fastest(candidates, model, self._tol, longest, enough=LEAST)
-            if self._varying:
-                candidates, longest = stack(sizes, model.start), min(steps, most)
-                return most_accurate(
-                    candidates,
-                    model,
-                    steps=steps,
-                    noisy=longest == steps,
-                    decreasing=True,
-                    longest=longest,
-                )
-            start = np.repeat(model.start[:, :, None], len(sizes), axis=2)
-            both = np.concatenate([start, np.zeros_like(start)], axis=2)
-            longest = min(max(steps // 4, LEAST), steps, most)
-            return least_biased(stack(np.tile(sizes, 2), both), model, steps, longest)
-
-
-def least_biased(stack: AsyncStack, model: LinearModel, steps: int, longest: int) -> Ranking:
-    r"""The step size with the least predicted relative error after `steps` steps, from a race of K
-    = `longest` steps.
-
-    The first half of the columns begins at the initial points, the second one, with the same step
-    sizes, at the optimum.  By linearity, what the second half has, F, is the bias with its
-    fluctuations, and the difference of the two, T, what is left of the start.  The bias is there
-    soon; since it fluctuates, its mean square over the last K / 2 steps is taken.  What is left of
-    the start is, after `steps` steps, what a step size larger by `steps` / K leaves after K steps,
-    as long as that is stable:
-
-    .. math:: e^2(a, \text{steps}) = \operatorname{mean}_{K / 2 \le k \le K} \|F(a, k)\|^2
-              + \min_{a \le b \le a\, \text{steps} / K} \|T(b, K)\|^2
-    """
-    S = len(stack.sizes) // 2
-    sizes, scale = stack.sizes[:S], np.sqrt(model.n) * (model.size or 1.0)
-    far, finite, biases = TRANSIENT * max(model.distance, scale), np.full(S, True), []
-    marks = np.unique(np.r_[2 ** np.arange(12), np.linspace(0.5, 1, 9) * longest].astype(int))
-    for mark in marks[(marks > 0) & (marks <= longest)]:
-        stack.run(int(mark))
-        E = stack.E
-        finite &= np.sqrt((E**2).sum(axis=(0, 1)))[:S] <= far
-        if mark >= longest / 2:
-            biases.append((E[:, :, S:] ** 2).sum(axis=(0, 1)))
-    left = ((E[:, :, :S] - E[:, :, S:]) ** 2).sum(axis=(0, 1))
-    squares = np.mean(biases, axis=0) + later(
-        sizes, np.where(finite, left, np.inf), steps / longest
-    )
-    predicted = np.where(finite & np.isfinite(squares), np.sqrt(squares), np.inf) / scale
-    best = int(np.argmin(predicted))
-    converges = predicted[best] <= max(model.distance / scale, 1.0)
-    return Ranking(sizes, predicted, best if converges else -1, longest, ~finite)
-
-
-def later(sizes: np.ndarray, left: np.ndarray, ratio: float) -> np.ndarray:
-    """The least of `left` among the step sizes (descending) from each one to `ratio` times it,
-    interpolated at the upper end.
-
-    Examples
-    --------
-    >>> later(np.array([4.0, 2.0, 1.0]), np.array([np.inf, 0.25, 0.5]), 2.0).tolist()
-    [inf, 0.25, 0.25]
-    """
-    x, y = np.log(sizes[::-1]), np.log(left[::-1])
-    known = np.isfinite(y)
-    ends = np.full(len(sizes), np.inf)
-    if known.any():
-        ends = np.exp(np.interp(np.log(sizes * ratio), x[known], y[known], right=np.inf))
-    return np.array(
-        [min(left[(sizes >= a) & (sizes <= a * ratio)].min(), end) for a, end in zip(sizes, ends)]
-    )
+    def _criterion(self, n: int) -> Criterion:
+        """What a race of `n` agents compares."""
+        task, steps, most = self.task, max(self.task.steps, 1), max(EVENTS // n, 1)
+        if task.exact:
+            longest = min(max(steps // 2, 2 * LEAST), most)
+            return StepsTo(task.tolerance, longest, enough=LEAST, margin=self._larger_by)
+        if task.varying:
+            longest = min(steps, most)
+            return ErrorAfter(steps, noisy=longest == steps, decreasing=True, longest=longest)
+        return LeastBiased(steps, min(max(steps // 4, LEAST), steps, most))
 
 
 def safe_size(problem: Problem, solver: PairwiseSolver | PushSolver, net: Reductions) -> float:

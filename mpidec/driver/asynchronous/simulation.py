@@ -40,19 +40,18 @@ from ..arguments import (
     problem_of,
 )
 from ..attempts import attempts
-from ..diagnosis import Diagnosis
-from ..metrics import ASYNCHRONOUS, Metrics, columns
+from ..metrics import ASYNCHRONOUS, Metrics
 from ..outcome import (
     Outcome,
     Stop,
     StopFunction,
     Target,
-    decide_outcome,
     not_finite,
     target_of,
 )
 from ..provenance import attributes
-from ..stepsize import Choice, Guard, Retry, requested_rule, with_size
+from ..stepsize import Choice, Guard, Task, requested_rule, with_size
+from .attempt import AsyncAttempt, lost_mass
 from .clocks import (
     AVERAGING,
     GRADIENT,
@@ -61,9 +60,10 @@ from .clocks import (
     losses,
 )
 from .events import Events
-from .files import AsyncFile, failing, names, with_counters
-from .result import SIMULATED, AsyncResult, LocalAgents, collected, histogram
+from .files import AsyncFile, failing, with_counters
+from .result import SIMULATED, AsyncResult, LocalAgents, histogram
 from .search import AsyncSearch
+from .simulator import PairwiseSimulator, PushSimulator
 
 if TYPE_CHECKING:
     from ...problems.oracles import Oracle, OracleLike
@@ -246,18 +246,8 @@ def simulate(
             return simulation(method)
         tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
         total = round(end / happening.unit)
-        search = AsyncSearch(
-            net,
-            oracle.problem,
-            oracle,
-            solver=method,
-            topology=static,
-            events=happening,
-            X0=X,
-            steps=total,
-            seed=seed,
-            tol=tol,
-        )
+        task = Task(net, oracle, method, X0=X, steps=total, seed=seed, tol=tol)
+        search = AsyncSearch(task, method, static, happening)
         return attempts(
             net,
             method,
@@ -298,71 +288,48 @@ class _Simulation:
         last attempt.
         """
         net, n, happening, end = self.net, self.net.n, self.happening, self.end
-        functions, saved, target, unit = self.functions, self.saved, self.target, happening.unit
-        oracle = self.oracle
+        unit, total, oracle = happening.unit, round(end / happening.unit), self.oracle
         gradient = None if oracle is None else of_one(oracle.gradients(range(n), self.seed))
         agents = LocalAgents.of(method, self.graph.at(0), self.X0, range(n))
-        X = agents.stacks["x"]
+        attempt = AsyncAttempt(
+            net=net,
+            oracle=oracle,
+            topology=self.graph,
+            target=self.target,
+            drop=self.drop,
+            solver=method,
+            agents=agents,
+            measure=Metrics(net, self.functions),
+            choice=choice,
+            guard=guard,
+            last=last,
+        )
         simulator = happening.simulator(method, agents, gradient)
-        measure, total = Metrics(net, functions), round(end / unit)
+        rows: list[dict[str, float]] = []
+        sizes: list[float] = []
         with (
             ExitStack() as stack,
             np.errstate(over="ignore", invalid="ignore", divide="ignore"),
         ):
-            file = None
-            if saved is not None:
-                alone = stack.enter_context(Network(n, comm=MPI.COMM_SELF))
-                meta = attributes(
-                    alone,
-                    saved,
-                    method,
-                    topology=self.graph,
-                    steps=total,
-                    every=self.every,
-                    seed=self.seed,
-                    choice=choice,
-                    function="simulate",
-                    problem=functions,
-                )
-                meta["clock"] = "simulated"
-                file = AsyncFile(
-                    alone,
-                    saved,
-                    method,
-                    topology=self.graph,
-                    measure=measure,
-                    agents=agents,
-                    meta=meta,
-                )
-                file.begin(names(measure), int(total / self.every) + 2)
+            file = self._file(attempt, stack, total)
             stack.enter_context(failing(None if file is None else file.recorder))
             interrupted = stack.enter_context(interrupts())
-
-            rows: list[dict[str, float]] = []
-            sizes: list[float] = []
 
             def reached(t: float) -> bool:
                 """Measure and record the iterates at time `t`; whether they have reached the
                 target.
                 """
-                row = with_counters(
-                    measure(X),
-                    int(t / unit + 1e-9),
-                    t,
-                    events=simulator.events,
-                    gradients=simulator.gradients,
-                    messages=simulator.messages,
-                    message_bytes=agents.message_bytes,
-                )
+                row = self._row(attempt, simulator, t)
                 rows.append(row)
-                sizes.append(measure.size)
+                sizes.append(attempt.measure.size)
                 if file is not None:
-                    file.append(row, X)
+                    file.append(row, agents.stacks["x"])
                     net.agree(file.recorder.error)
                 if self.progress is not None:
                     self.progress(int(row["step"]), total, row)
                 if guard is not None and not last and row["step"] > 0:
-                    guard.check(int(row["step"]), X)
+                    guard.check(int(row["step"]), agents.stacks["x"])
+                target = self.target
                 if target is None:
                     return False
                 return bool((target.reached if isinstance(target, Target) else target)(row))
@@ -379,53 +346,61 @@ class _Simulation:
                     simulator.finish()
                 stopped, halted = reached(t), interrupted()
             simulator.finish()
-            outcome, reason, agent = decide_outcome(
-                rows,
-                sizes,
-                f"at time {rows[-1]['time']:g}",
-                lambda: measure.diverged_agent(X),
-                target=target,
-                stopped=stopped,
-                interrupted=halted,
-                too_far=lambda: guard.far(X, strict=last) if guard is not None else "",
-                cause=lambda name, limit: Diagnosis(
-                    net,
-                    self.functions,
-                    self.graph,
-                    solver=method,
-                    oracle=self.oracle,
-                    metrics=columns(rows, names(measure)),
-                    name=name,
-                    limit=limit,
-                    X=X,
-                    limits=lost_mass(method, self.drop),
-                    searched=choice is not None,
-                ).cause(),
-            )
-            if outcome is Outcome.DIVERGED and guard is not None and not last:
-                raise Retry(reason)
-            metrics = columns(rows, names(measure))
-            result = AsyncResult(
-                X,
-                net.mean(X),
-                outcome,
-                steps=int(metrics["step"][-1]),
-                metrics=metrics,
-                state=collected(agents.states, agents.stacks),
-                counts=np.array([s.k for s in agents.states]),
-                averagings=dict(simulator.averagings),
-                staleness=histogram(simulator.staleness),
-                solver=method,
-                reason=reason,
-                agent=agent,
-                choice=choice,
-            )
+            moment = f"at time {rows[-1]['time']:g}"
+            judged = attempt.judge(rows, sizes, moment, stopped=stopped, interrupted=halted)
+            attempt.retry(judged)
+            counts = np.array([s.k for s in agents.states])
+            averagings, staleness = dict(simulator.averagings), histogram(simulator.staleness)
+            result = attempt.result(rows, judged, counts, averagings, staleness)
             if file is not None:
                 file.finish(result)
-        if outcome is Outcome.INTERRUPTED:
+        if judged.outcome is Outcome.INTERRUPTED:
             end_as_interrupted()
-            raise Interrupted(result, saved)
+            raise Interrupted(result, self.saved)
         return result
+
+    def _file(self, attempt: AsyncAttempt, stack: ExitStack, total: int) -> AsyncFile | None:
+        """The file of an attempt, if the run is recorded; `stack` closes its network."""
+        if self.saved is None:
+            return None
+        alone = stack.enter_context(Network(self.net.n, comm=MPI.COMM_SELF))
+        meta = attributes(
+            alone,
+            self.saved,
+            attempt.solver,
+            topology=self.graph,
+            steps=total,
+            every=self.every,
+            seed=self.seed,
+            choice=attempt.choice,
+            function="simulate",
+            problem=self.functions,
+        )
+        file = AsyncFile(
+            alone,
+            self.saved,
+            attempt.solver,
+            topology=self.graph,
+            measure=attempt.measure,
+            agents=attempt.agents,
+            meta=meta | {"clock": "simulated"},
+        )
+        file.begin(attempt.names, int(total / self.every) + 2)
+        return file
+
+    def _row(
+        self, attempt: AsyncAttempt, simulator: PairwiseSimulator | PushSimulator, t: float
+    ) -> dict[str, float]:
+        """The record of the time `t`."""
+        return with_counters(
+            attempt.measure(attempt.agents.stacks["x"]),
+            int(t / self.happening.unit + 1e-9),
+            t,
+            events=simulator.events,
+            gradients=simulator.gradients,
+            messages=simulator.messages,
+            message_bytes=attempt.agents.message_bytes,
+        )
 
 
 def as_asynchronous(solver: Solver) -> PairwiseSolver | PushSolver:
@@ -437,17 +412,6 @@ def as_asynchronous(solver: Solver) -> PairwiseSolver | PushSolver:
             "AsyncPushSum, PairwiseGossip and RunningSumTracking"
         )
     return solver
-
-
-def lost_mass(solver: PairwiseSolver | PushSolver, drop: float) -> str:
-    """What lost messages do to a solver that adds them up, with a remedy, or ""."""
-    if not (drop and isinstance(solver, PushSolver) and solver.accumulates):
-        return ""
-    return (
-        f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a "
-        "wrong point: use "
-        "RunningSumTracking"
-    )
 
 
 def warn_of_losses(solver: PairwiseSolver | PushSolver, drop: float) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...solvers.base import Solver, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
-from .drawing import predictions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,9 +144,54 @@ class Choice:
         """A matplotlib figure of the predictions against the step sizes;
         `choice.plot().savefig("tune.png")` writes it.
         """
-        return predictions(
-            self.tried, self.predicted, self._dropped, self.step_size, self._quantity
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+        panel = figure.subplots()
+        sizes, predicted = self.tried, self.predicted
+        finite, early = np.isfinite(predicted), self._dropped
+        raced = finite & ~early
+        panel.loglog(
+            sizes[raced],
+            predicted[raced],
+            "o-",
+            color="#0072B2",
+            linewidth=1,
+            markersize=4,
         )
+        if early.any():  # on the axis: they have no prediction
+            panel.plot(
+                sizes[early],
+                np.zeros(early.sum()),
+                "x",
+                color="#0072B2",
+                markersize=5,
+                clip_on=False,
+                transform=panel.get_xaxis_transform(),
+                label="dropped out",
+            )
+        for k, a in enumerate(sizes[~finite]):
+            panel.axvline(
+                a,
+                color="0.85",
+                linewidth=1,
+                zorder=0,
+                label="does not converge" if k == 0 else None,
+            )
+        panel.axvline(
+            self.step_size,
+            color="#D55E00",
+            linestyle="--",
+            linewidth=1,
+            label=f"chosen: {self.step_size:.3g}",
+        )
+        panel.set_xlabel("step size")
+        panel.set_ylabel(f"predicted {self._quantity}")
+        panel.spines[["top", "right"]].set_visible(False)
+        figure.legend(
+            loc="outside upper center", ncols=3, frameon=False, fontsize=9, columnspacing=1.2
+        )
+        return figure
 
 
 def requested_rule(solver: Solver) -> str | None:

@@ -1,18 +1,18 @@
 """Race of step sizes: the solver's own steps on a linear model, one step size per column of a
-stack; the safe bound; trial runs.
+stack; the safe bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from ...comm.mixing.operator import Operator, StepOperator
-from ...solvers.base import Solver, at_step, state, with_step_size
-from ..answers import Answers
+from ...solvers.base import Solver, state, with_step_size
 from .linear import LinearModel, flat
 
 # The race is run with 5 % larger step sizes than those returned, which are then not at the edge of
@@ -24,12 +24,6 @@ SHORTEST, LONGEST = 32, 4096
 PART, ENOUGH = 4, 512
 # Steps after which the error of methods with bias is extrapolated.
 HORIZON = 4096
-# A trial run takes 1 / TRIAL_PART of the steps of a run, and at least FEWEST.
-TRIAL_PART, FEWEST = 32, 16
-# Step sizes around the choice, in factors of sqrt(2).
-LARGER, SMALLER = 5, 4
-# Ratio of two predictions that agree.
-AGREE = 1.1
 # Part of the noise with a term: from farther away, steps may grow that the run does not meet.
 NOISE = 0.03
 # Part of the tolerance below which errors are not compared where the model has a term: a face is
@@ -182,6 +176,10 @@ class Candidates(Protocol):
         """
 
 
+# Candidates with these step sizes, (S,), from this start, (n, r) or (n, r, S).
+Runs = Callable[[np.ndarray, np.ndarray], Candidates]
+
+
 @dataclass(frozen=True)
 class Ranking:
     """Result of a race.
@@ -239,23 +237,35 @@ def _errors(stack: Candidates, model: LinearModel) -> tuple[np.ndarray, np.ndarr
     return np.sqrt(spread + len(E) * (mean**2).sum(axis=0)), np.sqrt(len(E) * fast + spread)
 
 
-def within_window(
-    race: Callable[[np.ndarray], Ranking],
-    highest: int,
+class Criterion(Protocol):
+    """What is compared in a race, such as `StepsTo`."""
+
+    def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
+        """The ranking of step sizes, from the largest to the smallest, of candidates that `run`
+        makes.
+        """
+
+
+def race(
+    criterion: Criterion,
+    run: Runs,
+    model: LinearModel,
+    largest: float,
     octaves: int,
     per_octave: int,
     higher: bool = False,
 ) -> Ranking | None:
-    """The ranking of step sizes 2^(`highest` / `per_octave`) and smaller ones; None if none
+    """The ranking of powers of 2^(1 / `per_octave`) up to the `largest` step size; None if none
     converges.
 
     If the smallest one is the best, or none converges, the race goes on below them; above them if
     the largest one is the best and `higher` ones may be stable.
     """
     found: Ranking | None = None
+    highest = int(np.floor(per_octave * np.log2(largest)))
     for attempt in range(3):
         sizes = 2.0 ** (np.arange(highest, highest - octaves * per_octave - 1, -1) / per_octave)
-        ranking = replace(race(sizes), sizes=sizes)
+        ranking = replace(criterion.race(run, model, sizes), sizes=sizes)
         if found is not None and (ranking.best < 0 or ranking.least >= found.least):
             return found
         if ranking.best == 0 and attempt < 2 and higher:
@@ -268,58 +278,78 @@ def within_window(
     return None
 
 
-def fastest(
-    stack: Candidates,
-    model: LinearModel,
-    tol: float,
-    longest: int = LONGEST,
-    enough: int = ENOUGH,
-) -> Ranking:
-    """The step size with the least predicted number of steps to a relative error `tol`, after
-    `longest` steps at most.
+@dataclass(frozen=True)
+class StepsTo:
+    """The least predicted number of steps to a relative error `tol`, in a race near the edge of
+    stability.
 
-    A race of at least `enough` steps ends after a part of the predicted steps.
+    Attributes
+    ----------
+    tol : float
+    longest : int
+        Steps of a race, at most.
+    enough : int
+        A race of so many steps ends after a part of the predicted ones.
+    margin : float
+        The step sizes of the race, in units of those returned.
+    part : float
+        The first distance, in units of that of the run.
     """
-    sizes = stack.sizes
-    alive, strikes, predicted = (
-        np.arange(len(sizes)),
-        np.zeros(len(sizes), int),
-        np.full(len(sizes), np.inf),
-    )
-    goal = tol * np.sqrt(model.n) * (model.size or 1.0)
-    least_error = 0.0 if model.prox is None else REACHED * goal
 
-    def errors() -> tuple[np.ndarray, ...]:
-        return tuple(np.maximum(error, least_error) for error in _errors(stack, model))
+    tol: float
+    longest: int = LONGEST
+    enough: int = ENOUGH
+    margin: float = MARGIN
+    part: float = 1.0
 
-    before = errors()
-    last, K = 0, longest >> max(0, int(np.log2(longest / SHORTEST)))
-    while True:
-        stack.run(K)
-        now, places = errors(), _places(stack, sizes, alive)
-        T = np.full(len(alive), -np.inf)
+    def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
+        """The ranking of the step sizes."""
+        stack = run(self.margin * sizes, self.part * noise(model))
+        sizes, alive = stack.sizes, np.arange(len(sizes))
+        strikes, predicted = np.zeros(len(sizes), int), np.full(len(sizes), np.inf)
+        before, last = self._errors(stack, model), 0
+        K = self.longest >> max(0, int(np.log2(self.longest / SHORTEST)))
+        while True:
+            stack.run(K)
+            now, places = self._errors(stack, model), _places(stack, sizes, alive)
+            T = predicted[alive] = self._steps(before, now, last, K, model)[places]
+            least = T.min()
+            patience = 2.5 if K <= 128 else 1.25
+            strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
+            near = now[0][places] <= 1e3 * np.fmin.reduce(now[0][places])
+            left = alive[(strikes[alive] < 2) & near]
+            known = least <= max(K, PART * K * (self.enough <= K)) or len(left) <= 1
+            if (known and np.isfinite(least)) or self.longest < 2 * K or not len(left):
+                best = int(alive[np.argmin(T)]) if np.isfinite(least) else -1
+                early = ~np.isin(np.arange(len(sizes)), alive)
+                return Ranking(sizes, predicted, best, K, early)
+            before, last, K = now, K, 2 * K
+            if len(left) < len(alive):
+                kept, alive = _places(stack, sizes, left), left
+                if stack.keep(kept):
+                    before = tuple(error[kept] for error in now)
+
+    def _goal(self, model: LinearModel) -> float:
+        return self.tol * math.sqrt(model.n) * (model.size or 1.0)
+
+    def _errors(self, stack: Candidates, model: LinearModel) -> tuple[np.ndarray, ...]:
+        least = 0.0 if model.prox is None else REACHED * self._goal(model)
+        return tuple(np.maximum(error, least) for error in _errors(stack, model))
+
+    def _steps(
+        self,
+        before: tuple[np.ndarray, ...],
+        now: tuple[np.ndarray, ...],
+        last: int,
+        K: int,
+        model: LinearModel,
+    ) -> np.ndarray:
+        """The predicted steps of all candidates, from their errors after `last` and K steps."""
+        goal, T = self._goal(model), np.full(len(now[0]), -np.inf)
         for old, new in zip(before, now):
-            rate = np.log(old / new)[places] / (K - last)
-            T = np.maximum(T, np.where(rate > 0, K + np.log(new[places] / goal) / rate, np.inf))
-        T = predicted[alive] = np.where(np.isfinite(T), T, np.inf)
-        least = T.min()
-        patience = 2.5 if K <= 128 else 1.25
-        strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
-        near = now[0][places] <= 1e3 * np.fmin.reduce(now[0][places])
-        left = alive[(strikes[alive] < 2) & near]
-        known = least <= max(K, PART * K * (enough <= K)) or len(left) <= 1
-        if (known and np.isfinite(least)) or longest < 2 * K or not len(left):
-            early = np.full(len(sizes), True)
-            early[alive] = False
-            return Ranking(
-                sizes, predicted, int(alive[np.argmin(T)]) if np.isfinite(least) else -1, K, early
-            )
-        if len(left) < len(alive):
-            kept, alive = _places(stack, sizes, left), left
-            before = tuple(error[kept] for error in now) if stack.keep(kept) else now
-        else:
-            before = now
-        last, K = K, 2 * K
+            rate = np.log(old / new) / (K - last)
+            T = np.maximum(T, np.where(rate > 0, K + np.log(new / goal) / rate, np.inf))
+        return np.where(np.isfinite(T), T, np.inf)
 
 
 def _places(stack: Candidates, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
@@ -329,49 +359,122 @@ def _places(stack: Candidates, sizes: np.ndarray, alive: np.ndarray) -> np.ndarr
     return np.flatnonzero(np.isin(stack.sizes, sizes[alive]))
 
 
-def most_accurate(
-    stack: Candidates,
-    model: LinearModel,
-    steps: int,
-    noisy: bool,
-    decreasing: bool,
-    longest: int = HORIZON,
-    part: float = 0.5,
-) -> Ranking:
-    """The step size with the least predicted relative error after `steps` steps, of which `longest`
-    at most are taken.
+@dataclass(frozen=True)
+class ErrorAfter:
+    """The least predicted relative error after `steps` steps.
 
-    If the errors are `noisy`, their mean square in the last `part` of these steps is compared.
+    Attributes
+    ----------
+    steps : int
+    noisy : bool
+        Whether the mean square in the last `part` of a race is compared.
+    decreasing : bool
+        Whether errors fall like a power of k, and not geometrically.
+    longest : int
+        Steps of a race, at most.
+    part : float
     """
-    sizes, K = stack.sizes, max(1, min(steps, longest))
-    scale = np.sqrt(model.n) * (model.size or 1.0)
-    most = TRANSIENT * max(model.distance, scale)
-    errors, near = [], np.full(len(sizes), True)
-    for mark in [2**j for j in range(12) if 2**j < K / 2]:
-        stack.run(mark)
-        near[_places(stack, sizes, np.arange(len(sizes)))] = good = _errors(stack, model)[0] <= most
-        if good.any() and not good.all() and stack.keep(np.flatnonzero(good)):
-            near &= np.isin(sizes, stack.sizes)
-    first = K * (1 - part) if noisy else K / 2
-    for mark in np.unique(np.linspace(first, K, 9 if noisy else 3).astype(int).clip(min=1)):
-        stack.run(int(mark))
-        errors.append(_errors(stack, model)[0])
-    found = np.sqrt((np.array(errors) ** 2).mean(axis=0)) if noisy else errors[-1]
-    if steps > K and not noisy:
-        found = (_power if decreasing else _geometric)(
-            errors[0], errors[len(errors) // 2], errors[-1], K, steps
-        )
-    predicted = np.full(len(sizes), np.inf)
-    predicted[np.isin(sizes, stack.sizes)] = np.where(np.isfinite(found), found, np.inf) / scale
-    predicted[~near] = np.inf
-    best = int(np.argmin(predicted))
-    return Ranking(
-        sizes,
-        predicted,
-        best if predicted[best] <= max(model.distance / scale, 1.0) else -1,
-        K,
-        ~near,
+
+    steps: int
+    noisy: bool
+    decreasing: bool
+    longest: int = HORIZON
+    part: float = 0.5
+
+    def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
+        """The ranking of the step sizes."""
+        stack, K = run(sizes, model.start), max(1, min(self.steps, self.longest))
+        most = TRANSIENT * _first(model)
+        errors, near = [], np.full(len(sizes), True)
+        for mark in [2**j for j in range(12) if 2**j < K / 2]:
+            stack.run(mark)
+            good = _errors(stack, model)[0] <= most
+            near[_places(stack, sizes, np.arange(len(sizes)))] = good
+            if good.any() and not good.all() and stack.keep(np.flatnonzero(good)):
+                near &= np.isin(sizes, stack.sizes)
+        first = K * (1 - self.part) if self.noisy else K / 2
+        for mark in np.unique(np.linspace(first, K, 9 if self.noisy else 3).astype(int).clip(1)):
+            stack.run(int(mark))
+            errors.append(_errors(stack, model)[0])
+        found = np.sqrt((np.array(errors) ** 2).mean(axis=0)) if self.noisy else errors[-1]
+        if self.steps > K and not self.noisy:
+            later = _power if self.decreasing else _geometric
+            found = later(errors[0], errors[len(errors) // 2], errors[-1], K, self.steps)
+        predicted = np.full(len(sizes), np.inf)
+        predicted[np.isin(sizes, stack.sizes)] = found
+        return _least_error(sizes, np.where(near, predicted, np.inf), model, K, ~near)
+
+
+@dataclass(frozen=True)
+class LeastBiased:
+    r"""The least predicted relative error after `steps` steps, from a race of K = `longest` steps.
+
+    The first half of the columns begins at the initial points, the second one, with the same step
+    sizes, at the optimum.  By linearity, what the second half has, F, is the bias with its
+    fluctuations, and the difference of the two, T, what is left of the start.  The bias is there
+    soon; since it fluctuates, its mean square over the last K / 2 steps is taken.  What is left of
+    the start is, after `steps` steps, what a step size larger by `steps` / K leaves after K steps,
+    as long as that is stable:
+
+    .. math:: e^2(a, \text{steps}) = \operatorname{mean}_{K / 2 \le k \le K} \|F(a, k)\|^2
+              + \min_{a \le b \le a\, \text{steps} / K} \|T(b, K)\|^2
+    """
+
+    steps: int
+    longest: int
+
+    def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
+        """The ranking of the step sizes."""
+        S, K = len(sizes), self.longest
+        start = np.repeat(model.start[:, :, None], S, axis=2)
+        stack = run(np.tile(sizes, 2), np.concatenate([start, np.zeros_like(start)], axis=2))
+        far, finite, biases = TRANSIENT * _first(model), np.full(S, True), []
+        marks = np.unique(np.r_[2 ** np.arange(12), np.linspace(0.5, 1, 9) * K].astype(int))
+        for mark in marks[(marks > 0) & (marks <= K)]:
+            stack.run(int(mark))
+            E = stack.E
+            finite &= np.sqrt((E**2).sum(axis=(0, 1)))[:S] <= far
+            if mark >= K / 2:
+                biases.append((E[:, :, S:] ** 2).sum(axis=(0, 1)))
+        left = np.where(finite, ((E[:, :, :S] - E[:, :, S:]) ** 2).sum(axis=(0, 1)), np.inf)
+        squares = np.mean(biases, axis=0) + later(sizes, left, self.steps / K)
+        found = np.where(finite, np.sqrt(squares), np.inf)
+        return _least_error(sizes, found, model, K, ~finite)
+
+
+def later(sizes: np.ndarray, left: np.ndarray, ratio: float) -> np.ndarray:
+    """The least of `left` among the step sizes (descending) from each one to `ratio` times it,
+    interpolated at the upper end.
+
+    Examples
+    --------
+    >>> later(np.array([4.0, 2.0, 1.0]), np.array([np.inf, 0.25, 0.5]), 2.0).tolist()
+    [inf, 0.25, 0.25]
+    """
+    x, y = np.log(sizes[::-1]), np.log(left[::-1])
+    known = np.isfinite(y)
+    ends = np.full(len(sizes), np.inf)
+    if known.any():
+        ends = np.exp(np.interp(np.log(sizes * ratio), x[known], y[known], right=np.inf))
+    return np.array(
+        [min(left[(sizes >= a) & (sizes <= a * ratio)].min(), end) for a, end in zip(sizes, ends)]
     )
+
+
+def _first(model: LinearModel) -> float:
+    """The distance at the start, or from zero if that is larger."""
+    return max(model.distance, math.sqrt(model.n) * (model.size or 1.0))
+
+
+def _least_error(
+    sizes: np.ndarray, errors: np.ndarray, model: LinearModel, K: int, early: np.ndarray
+) -> Ranking:
+    """The ranking by errors after K steps; none is the best if all are larger than at the start."""
+    scale = math.sqrt(model.n) * (model.size or 1.0)
+    predicted = np.where(np.isfinite(errors), errors, np.inf) / scale
+    best = int(np.argmin(predicted))
+    converges = predicted[best] <= max(model.distance / scale, 1.0)
+    return Ranking(sizes, predicted, best if converges else -1, K, early)
 
 
 def _power(
@@ -454,42 +557,3 @@ def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
     good = (norms[2] <= 1.02 * norms[1]) | (norms[2] <= 1e-3 * norms[0])
     found = np.flatnonzero([good[j:].all() for j in range(len(good))])
     return float(SAFE_PART * sizes[found[0]] if len(found) else UNSTABLE_PART / smoothness)
-
-
-def trial_length(steps: int) -> int:
-    """Steps of a trial run for a run of `steps` steps."""
-    return min(steps, HORIZON) // TRIAL_PART
-
-
-def trial_run(
-    solver: Solver,
-    W: Operator[StepOperator],
-    answers: Answers,
-    X: np.ndarray,
-    steps: int,
-) -> Iterator[np.ndarray]:
-    """The iterates of `steps` steps from `X`."""
-    s = at_step(solver, 0).init(X, W.at(0))
-    for k in range(steps):
-        now = at_step(solver, k)
-        s = now.step(s, now.ask(answers.at(k), s), W.at(k))
-        yield np.asarray(s.X)
-
-
-def sizes_around(size: float, most: int) -> np.ndarray:
-    """At most `most` step sizes around `size`, which is one of them, from the largest to the
-    smallest.
-    """
-    j = np.arange(LARGER, -SMALLER - 1, -1)
-    nearest = np.sort(np.argsort(np.abs(j - 0.5), kind="stable")[: max(most, 1)])
-    return np.asarray(size * 2.0 ** (j[nearest] / 2))
-
-
-def most_robust(errors: np.ndarray) -> int:
-    """Index of the step size with the least geometric mean of its own error and that of the next
-    larger one.
-
-    The error of one step size alone may be small by chance.
-    """
-    means = np.append(np.inf, np.sqrt(errors[:-1] * errors[1:]))
-    return int(np.argmin(np.where(np.isfinite(means), means, np.inf)))

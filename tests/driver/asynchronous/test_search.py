@@ -12,6 +12,7 @@ from mpidec import problems as P, solvers as S, topology as T
 from mpidec.driver.asynchronous import search
 from mpidec.driver.asynchronous.events import Events
 from mpidec.driver.asynchronous.simulation import SerialNetwork, prepared
+from mpidec.driver.stepsize import Task
 from mpidec.driver.stepsize.linear import Linearization, linear_model
 from mpidec.solvers.base import with_step_size
 
@@ -123,18 +124,9 @@ def test_the_choice_is_the_same_on_any_number_of_ranks(solver, faults):
     happening = Events.of_ranks(
         ready, graph, faults.get("straggler", {}), faults.get("delay"), faults.get("drop", 0.0), 0
     )
-    alone = search.AsyncSearch(
-        SerialNetwork(N),
-        problem(),
-        problem(),
-        ready,
-        graph,
-        happening,
-        np.zeros((N, D)),
-        steps=steps,
-        seed=0,
-        tol=1.0,
-    )()
+    net, X0 = SerialNetwork(N), np.zeros((N, D))
+    task = Task(net, P.Full(problem()), ready, X0, steps=steps, seed=0, tol=1.0)
+    alone = search.AsyncSearch(task, ready, graph, happening)()
     assert run.choice.step_size == alone.step_size and run.choice.rule == alone.rule
 
 

@@ -28,8 +28,11 @@ def test_a_step_size_whose_errors_explode_on_the_way_is_not_the_most_accurate(dr
                 self.sizes, self.E = self.sizes[kept], self.E[..., kept]
             return drops
 
-    model = SimpleNamespace(n=1, size=1.0, distance=1.0, curvature=1.0, mean=np.eye(1))
-    found = race.most_accurate(Stack(), model, 64, noisy=False, decreasing=False)
+    model = SimpleNamespace(
+        n=1, size=1.0, distance=1.0, curvature=1.0, mean=np.eye(1), start=np.ones((1, 1))
+    )
+    criterion = race.ErrorAfter(64, noisy=False, decreasing=False)
+    found = criterion.race(lambda sizes, start: Stack(), model, np.array([0.3, 0.2, 0.1]))
     assert np.isinf(found.predicted[0]) and found.size == 0.2
     np.testing.assert_allclose(found.predicted[1:], [0.9**64, 0.99**64], rtol=1e-9)
 

@@ -16,7 +16,7 @@ from programs import stepsizes
 
 import mpidec
 from mpidec import problems as P, record, solvers as S, topology as T
-from mpidec.driver.stepsize import search as searching
+from mpidec.driver.stepsize import Task, search as searching
 from mpidec.experiment import command as run
 from mpidec.solvers.base import at_step, with_step_size
 from mpidec.solvers.step_schedules import parsed
@@ -262,18 +262,8 @@ def test_a_step_size_that_is_unstable_in_the_model_is_reduced():
     n = 4
     with mpidec.Network(n) as net:
         problem, X0 = squares(net), np.zeros((net.m, D))
-        search = searching.Search(
-            net,
-            problem,
-            None,
-            S.ExactDiffusion(),
-            T.ring(n),
-            net.mixer(T.ring(n)),
-            X0,
-            steps=400,
-            seed=0,
-            tol=1e-6,
-        )
+        task = Task(net, P.Full(problem), S.ExactDiffusion(), X0, steps=400, seed=0, tol=1e-6)
+        search = searching.Search(task, T.ring(n), net.mixer(T.ring(n)))
         found = search()
         with np.errstate(all="ignore"):
             unstable = 4 * found.step_size
