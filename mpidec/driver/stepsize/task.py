@@ -16,6 +16,7 @@ import numpy as np
 from ...comm.mixing.operator import Kept, Operator, StepOperator
 from ...problems.members import x_star_of
 from ...protocols import Reductions
+from ...solvers.asynchronous import Asynchronous
 from ...solvers.base import Solver, at_step
 from ...solvers.step_schedules import StepSchedule
 from ..answers import Answers
@@ -139,6 +140,16 @@ class Task:
         """Whether the run comes as close to the minimizer as rounding allows."""
         return bool(self.solver.exact) and not self.noisy and not self.varying
 
+    @property
+    def _far(self) -> bool:
+        """Whether the error of the run depends on gradients far from the minimizer, too.
+
+        The rate of an exact method does not, and races of asynchronous ones need a linear model.
+        """
+        biased = not self.solver.exact and not isinstance(self.solver, Asynchronous)
+        gradients = not self.noisy and self.solver.needs.functions == ("grad",)
+        return gradients and (self.varying or biased)
+
     def grad(self, X: np.ndarray) -> np.ndarray:
         """The exact gradients; collective."""
         return together(self.net, lambda: self.problem.grad(X), X)
@@ -156,10 +167,7 @@ class Task:
             self.start,
             batches=batches,
             steps=self.steps,
-            bounded=self.varying
-            and not self.noisy
-            and self.solver.needs.functions == ("grad",)
-            and term is None,
+            bounded=self._far and term is None,
             vanishing=not self.noisy,
             term=term,
             on_face=term is not None and self.solver.needs.argmin,

@@ -258,6 +258,29 @@ def test_auto_converges_from_far_away(solver, far):
     assert result.outcome == "completed" and np.linalg.norm(result.x - x) < 1e-6
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("solver", [S.DGD(), S.Diffusion()], ids=label)
+def test_the_error_of_biased_methods_is_predicted_where_the_first_gradients_are_small(solver):
+    """Student's loss is nearly flat at large residuals, where a linear model is too optimistic."""
+    n, x = 4, np.full(3, 3.0)
+    rng = np.random.default_rng(1)
+    A = rng.standard_normal((n, 20, 3))
+    b = A @ x + 0.3 * rng.standard_normal((n, 20))
+
+    def residuals(X):
+        return (A @ X[:, :, None])[:, :, 0] - b
+
+    def grad(X):
+        r = residuals(X)
+        return (A * (2 * r / (1 + r * r))[:, :, None]).mean(axis=1)
+
+    problem = P.Custom(lambda X: np.log1p(residuals(X) ** 2).mean(axis=1), grad, m=n, d=3)
+    minimizer = mpidec.solve(problem, S.ExactDiffusion(0.1), T.complete(n), steps=2000, every=2000)
+    result = mpidec.solve(problem, solver, T.ring(n), steps=640, every=640)
+    away = np.linalg.norm(result.X - minimizer.x) / (np.sqrt(n) * np.linalg.norm(minimizer.x))
+    assert result.choice.expected == pytest.approx(away, rel=0.1) and away < 0.01
+
+
 def test_a_step_size_that_is_unstable_in_the_model_is_reduced():
     n = 4
     with mpidec.Network(n) as net:
