@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...comm.runtime.agreement import on_all_ranks
-from ...problems.members import x_star_of
 from ...protocols import Reductions
 
 if TYPE_CHECKING:
@@ -60,14 +59,11 @@ def minimizer(
     """The minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the number of
     gradients; collective.
 
-    A known `problem.x_star` costs no gradient.  Otherwise rank 0 runs scipy's L-BFGS, and all ranks
-    evaluate together, at most `most` times.  With `quadratic`, it ends without a point after two
-    evaluations if the functions look quadratic between these.
+    Rank 0 runs scipy's L-BFGS, and all ranks evaluate together, at most `most` times.  With
+    `quadratic`, it ends without a point after two evaluations if the functions look quadratic
+    between these.
     """
     failed = False  # on all ranks
-    known = x_star_of(problem)
-    if known is not None:
-        return known, 0
 
     def evaluate(x: np.ndarray) -> np.ndarray:
         nonlocal failed
@@ -148,9 +144,6 @@ def composite_minimizer(
 
     As `minimizer`: the point, and the number of gradients.  Every rank takes the same steps.
     """
-    known = x_star_of(problem)
-    if known is not None:
-        return known, 0
 
     def gradient(x: np.ndarray) -> np.ndarray:
         at = np.tile(x, (net.m, 1))

@@ -193,14 +193,11 @@ class Task:
         net, problem, term, spent = self.net, self.problem, of.term, 1
         few = evaluations(self.steps)
         small, most = len(x0) <= min(dimensions(net.n), few), min(few, MOST_EVALUATIONS)
-        x: np.ndarray | None = None
-        if term is None:
+        x = x_star_of(problem)
+        if x is None and term is None:
             x, count = minimizer(net, problem, x0, quadratic=small, most=most)
             spent += count
-            small = x is None
-        else:
-            small = small and x_star_of(problem) is None and not of.on_face
-        if small:
+        if small and x is None and not of.on_face:
             model, x, count = linear_model(of, x0, quadratic=True)
             spent += count
             if x is not None:
