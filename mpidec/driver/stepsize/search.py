@@ -583,10 +583,15 @@ class Search(ModelSearch):
         """The largest smoothness constant of any agent, as the problem states it, or else from
         the linear model; collective.
         """
-        largest, error = -1.0, None
+        largest, error, problem = -1.0, None, self.task.problem
         try:
-            largest = float(np.max(smoothness_of(self.task.problem), initial=0.0))  # type: ignore[arg-type]
-        except (AttributeError, ValueError) as caught:
+            stated = smoothness_of(problem)
+            if stated is None:
+                raise ValueError(
+                    f"{type(problem).__name__} has no smoothness: give the step size as a number"
+                )
+            largest = float(np.max(stated, initial=0.0))
+        except ValueError as caught:
             error = ValueError(f'step_size="safe": {caught}')
         if self.modelled.point is None:
             self.task.net.agree(error)

@@ -323,8 +323,10 @@ def test_safe_needs_the_smoothness():
         assert (
             mpidec.solve(problem, S.EXTRA(), T.ring(3), steps=30, x0=[1.0], net=net).step_size > 0
         )
-        with pytest.raises(ValueError, match=r"step_size=.safe.*smoothness"):
-            mpidec.solve(problem, S.EXTRA("safe"), T.ring(3), steps=3, net=net)
+        own = SimpleNamespace(m=net.m, d=1, value=problem.value, grad=problem.grad)
+        for functions in (problem, own):
+            with pytest.raises(ValueError, match=r"step_size=.safe.*smoothness"):
+                mpidec.solve(functions, S.EXTRA("safe"), T.ring(3), steps=3, net=net)
 
 
 def test_a_function_that_is_not_convex_gets_a_bound():
