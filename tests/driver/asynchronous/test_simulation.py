@@ -28,6 +28,7 @@ from mpidec.problems import (
     l1,
 )
 from mpidec.problems.agents import of_one
+from mpidec.problems.oracles import adapted
 from mpidec.solvers.asynchronous import Place
 from mpidec.topology import pairwise
 
@@ -580,17 +581,16 @@ def problems():
 
 @pytest.mark.parametrize("source", list(problems()), ids=lambda source: type(source).__name__)
 def test_gradients_of_some_agents_are_rows_of_all(source):
-    problem, numbers = getattr(source, "problem", source), [3, 8, 9, 20, 21]
+    oracle, numbers = adapted(source), [3, 8, 9, 20, 21]
+    problem = oracle.problem
     X = np.random.default_rng(2).standard_normal((problem.m, problem.d))
-    whole = source.start(numbers, 4)(X, 6) if hasattr(source, "start") else source.grad(X)
-    one = of_one(source, numbers, 4)
+    whole = oracle.start(numbers, 4)(X, 6)
+    gradients = oracle.gradients(numbers, 4)
+    one = of_one(gradients)
     assert all(np.array_equal(one(i, X[i], 6), whole[i]) for i in range(problem.m))
-    some = (
-        source.start(numbers, 4)(X[[3, 0]], 6, agents=(3, 0))
-        if hasattr(source, "start")
-        else source.grad(X[[3, 0]], (3, 0))
-    )
-    assert np.array_equal(some, whole[[3, 0]])
+    assert np.array_equal(gradients(X[[3, 0]], 6, agents=(3, 0)), whole[[3, 0]])
+    if source is problem:
+        assert np.array_equal(source.grad(X[[3, 0]], (3, 0)), whole[[3, 0]])
 
 
 def test_problems_of_the_users_own_without_it():
@@ -603,7 +603,7 @@ def test_problems_of_the_users_own_without_it():
         def grad(self, X):
             return X * np.arange(1.0, 4.0)[:, None]
 
-    assert of_one(Plain(), range(3), 0)(2, np.ones(2), 0).tolist() == [3, 3]
+    assert of_one(adapted(Plain()).gradients(range(3), 0))(2, np.ones(2), 0).tolist() == [3, 3]
     mpidec.simulate(Plain(), S.PairwiseGossip(0.1), T.ring(3), steps=2, x0=[1.0, 2.0])
 
 
