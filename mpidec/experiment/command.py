@@ -26,6 +26,7 @@ from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import agreed, on_root
 from ..comm.runtime.launch import warn_if_not_compiled
 from ..comm.runtime.mpi import MPI
+from ..datasets.partition import TAKE
 from ..diagnostics import host
 from ..driver.asynchronous.result import SIMULATED, cannot_resume
 from ..driver.tune import tune
@@ -213,6 +214,12 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
         )
     settings = config.read_toml(path, text=run.config)
     known = {setting.key: setting.value for setting in settings}
+    # earlier versions state options that have no effect on the partition
+    idle = {
+        f"problem.{key}"
+        for key, kinds in TAKE.items()
+        if known.get("problem.partition", kinds[0]) not in kinds
+    }
     for flag in flags:
         if flag.key not in free:
             raise ConfigError(
@@ -229,7 +236,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
             if setting.key in config.ENTRIES and config.ENTRIES[setting.key].locate
         },
     )
-    experiment = config.load([*settings, *flags])
+    experiment = config.load([*(each for each in settings if each.key not in idle), *flags])
     obstacle = (
         SIMULATED
         if experiment.run.simulate
