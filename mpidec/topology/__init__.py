@@ -15,6 +15,7 @@ from collections.abc import Callable
 from inspect import isfunction, signature
 
 from .ceca import CecaRound as CecaRound, ceca as ceca
+from .changing import Changing as Changing, from_function as from_function
 from .circulant import (
     complete as complete,
     exponential as exponential,
@@ -57,6 +58,7 @@ from .static import (
 )
 from .striped import Striped as Striped, striped as striped
 from .topology import Topology as Topology
+from .weights import hastings as hastings, relative_variance as relative_variance
 
 RETURNED = ("Topology", "Schedule", "Periodic", "Striped", "Topology | Schedule")
 

@@ -54,9 +54,9 @@ def from_weights(
     >>> from_weights([[0.5, 0.5], [0.25, 0.75]])
     Topology('from_weights', n=2, kind='row', directed=False)
     """
-    matrix = _matrix(W)
-    _check_entries(matrix, signed)
-    _check_sums(matrix)
+    matrix = matrix_of(W)
+    check_entries(matrix, signed)
+    check_sums(matrix)
     topology = _topology("from_weights", Stored(matrix), connected)
     if (turns := _period(matrix)) > 1:
         warnings.warn(
@@ -136,12 +136,12 @@ def from_networkx(
             weights, lambda weights: _topology(where, stored(where, A, weights), connected)
         )
     matrix = csr_array(A + diags_array(1 - A.sum(axis=1)))
-    _check_entries(matrix, signed=False, where=where)
+    check_entries(matrix, signed=False, where=where)
     return _topology(where, Stored(matrix), connected)
 
 
-def _matrix(W: Any) -> csr_array:
-    where = "from_weights"
+def matrix_of(W: Any, where: str = "from_weights") -> csr_array:
+    """Return a user's matrix as a sparse one."""
     if hasattr(W, "adj") or isinstance(W, Topology):
         remedy = (
             "it is a topology already" if isinstance(W, Topology) else "from_networkx takes a graph"
@@ -163,10 +163,11 @@ def _matrix(W: Any) -> csr_array:
     return matrix
 
 
-def _check_entries(matrix: csr_array, signed: bool, where: str = "from_weights") -> None:
+def check_entries(matrix: csr_array, signed: bool, where: str = "from_weights") -> None:
+    """Refuse entries that are not finite, or negative without `signed`."""
     for bad, expected in (
         (~np.isfinite(matrix.data), "a finite number"),
-        (matrix.data < (-np.inf if signed else 0), ">= 0 (from_weights(W, signed=True) allows it)"),
+        (matrix.data < (-np.inf if signed else 0), ">= 0 (signed=True allows it)"),
     ):
         if np.any(bad):
             e = int(np.argmax(bad))
@@ -177,18 +178,26 @@ def _check_entries(matrix: csr_array, signed: bool, where: str = "from_weights")
             )
 
 
-def _check_sums(matrix: csr_array) -> None:
+def check_sums(matrix: csr_array, where: str = "from_weights", kind: str = "") -> None:
+    """Refuse a matrix without the sums of its `kind`, or without any that are 1."""
     off = {
         word: np.abs(matrix.sum(axis=axis) - 1) > TOLERANCE
         for axis, word in ((1, "row"), (0, "column"))
     }
-    if np.any(off["row"]) and np.any(off["column"]):
-        word = "row" if off["row"].sum() <= off["column"].sum() else "column"
+    wrong = {word for word in off if np.any(off[word])}
+    if kind in off or (not kind and len(wrong) < 2):
+        wrong &= {kind}
+    if wrong:
+        word = min(sorted(wrong, reverse=True), key=lambda word: off[word].sum())
         i = int(np.argmax(off[word]))
         total = matrix.sum(axis=1 if word == "row" else 0)[i]
+        remedy = (
+            f'kind="{"column" if word == "row" else "row"}" needs the other sums only'
+            if kind
+            else "metropolis weights of the same graph: topology.from_networkx(G)"
+        )
         raise ValueError(
-            f"from_weights: agent {i}: {word} of W sums to {total:.12g}, expected 1 "
-            "(metropolis weights of the same graph: topology.from_networkx(G))"
+            f"{where}: agent {i}: {word} of W sums to {total:.12g}, expected 1 ({remedy})"
         )
 
 

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from .. import _validation as check
 from .._random import uniform
 from .._words import with_known_options
+from .changing import Changing
 from .pair import push_pull
 from .schedule import Schedule, refuse_striped
 from .source import Block, Source
+from .spectra import gap_of_draws
 from .topology import Topology, fingerprint
 from .weights import with_diagonal
 
@@ -125,6 +127,11 @@ class Failing(Schedule):
                 f"({type(topology).__name__})"
             )
         refuse_striped(name, topology)
+        if isinstance(topology, Changing):
+            raise ValueError(
+                f"{name}: expected a graph or a schedule of the package, not a from_function, of "
+                "which only the function knows the steps: drop links there"
+            )
         self.name, self.n, self.topology = name, topology.n, topology
         self.p = check.number(p, f"{name}: p", least=0, below=1)
         self.seed = check.integer(seed, f"{name}: seed", least=0)
@@ -150,13 +157,7 @@ class Failing(Schedule):
         That is :math:`1 - \sqrt{\rho(E[W^T W] - \tfrac1n 1 1^T)}`, of a W that is not doubly
         stochastic with averages of columns or rows removed.
         """
-        mean: Floats = np.zeros((self.n, self.n))
-        average = np.full((self.n, self.n), 1 / self.n)
-        for k in range(DRAWS):
-            W = self.at(k).W.toarray()
-            D = W - W @ average if self.kind != "column" else W - average @ W
-            mean += D.T @ D / DRAWS
-        return 1 - float(np.sqrt(np.linalg.norm(mean, 2)))
+        return gap_of_draws((self.at(k).W.toarray() for k in range(DRAWS)), self.kind)
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every

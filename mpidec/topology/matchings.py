@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +199,7 @@ class RandomMatchings(Schedule):
 
     def __init__(self, topology: Topology, edges: tuple[Ints, Ints], seed: int) -> None:
         self.n, self.topology, self._edges, self._seed = topology.n, topology, edges, seed
+        self._ends = list(zip(edges[0].tolist(), edges[1].tolist()))
 
     def at(self, k: int) -> Topology:
         """Return the topology of step k >= 0."""
@@ -206,20 +207,13 @@ class RandomMatchings(Schedule):
         return Topology(self.name, Matchings(self._partners(k)[None], 0.5))
 
     def _partners(self, k: int) -> Ints:
-        i, j = self._edges
-        order = generator(self._seed, k).permutation(len(i))
-        agents: Ints = np.arange(self.n)
-        partner: Ints = agents.copy()
-        while len(order):  # edges that come before all edges that they meet are pairs
-            first = np.full(self.n, len(self._edges[0]))
-            np.minimum.at(first, i, order)
-            np.minimum.at(first, j, order)
-            pairs = (first[i] == order) & (first[j] == order)
-            partner[i[pairs]], partner[j[pairs]] = j[pairs], i[pairs]
-            free = partner == agents
-            left = free[i] & free[j]
-            i, j, order = i[left], j[left], order[left]
-        return partner
+        order = np.argsort(generator(self._seed, k).permutation(len(self._ends)))
+        partner, ends = list(range(self.n)), self._ends
+        for e in order.tolist():
+            i, j = ends[e]
+            if partner[i] == i and partner[j] == j:
+                partner[i], partner[j] = j, i
+        return np.array(partner)
 
     def spectral_gap(self) -> float:
         r"""Return the fraction by which a step reduces the largest disagreement in the mean
@@ -303,7 +297,13 @@ def generator(seed: int, k: int) -> np.random.Generator:
     """Return the random numbers of step k: the highest word of Philox's counter is k, draws
     increment the lowest.
     """
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, k]))
+    return np.random.Generator(np.random.Philox(key=_key(seed), counter=[0, 0, 0, k]))
+
+
+@lru_cache(maxsize=64)
+def _key(seed: int) -> NDArray[np.uint64]:
+    """The key of Philox that belongs to a seed."""
+    return np.random.SeedSequence(seed).generate_state(2, np.uint64)
 
 
 def undirected_edges(where: str, topology: Topology) -> tuple[Ints, Ints]:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._words import with_known_options
-from .source import Stored
+from .source import Block, Stored, canonical
 from .topology import Topology
-from .weights import WeightsLike
+from .weights import AgentWeights, WeightsLike
 
 LARGEST = 1024  # agents of a dense eigenvalue decomposition in every step
 Floats = NDArray[np.float64]
@@ -45,6 +45,13 @@ def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology])
     """Return `build(weights)`, or for weights that need the whole graph, as "fdla" and "auto"
     do, what is made of such graphs.
     """
+    if isinstance(weights, AgentWeights):
+        graph = build("uniform")
+        A = graph.W.tolil()
+        A.setdiag(0)
+        edges = canonical(A)
+        block = Block(edges.data, edges.indices, edges.indptr, graph.n)
+        return Topology(graph.name, Stored(weights.of(graph.name, block, graph.directed).csr))
     if weights == "sinkhorn":
         return sinkhorn(build("uniform"))
     if weights in ("fdla", "fmmc"):

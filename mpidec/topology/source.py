@@ -60,6 +60,7 @@ class Source(ABC):
     symmetric: bool
     connected: bool
     group: tuple[int, ...] | None = None
+    dense: NDArray[np.float64] | None = None  # all of W, rows of sum 1, where it is there
     explicit = False  # whether it was given entry by entry, or as a graph
 
     @property
@@ -217,6 +218,16 @@ def _cut(W: csr_array, lo: int, hi: int) -> Block:
         W.indptr[lo : hi + 1] - W.indptr[lo],
         W.shape[1],
     )
+
+
+def block_of(A: NDArray[Any]) -> Block:
+    """Return the entries of a dense matrix that are not zero."""
+    m, n = A.shape
+    kind = index_type(n, A.size)
+    place = np.flatnonzero(A if A.dtype == bool else A != 0)
+    row = place // n
+    indptr = np.searchsorted(row, np.arange(m + 1)).astype(kind)
+    return Block(A.ravel()[place], (place - row * n).astype(kind), indptr, n)
 
 
 def canonical(W: csr_array) -> csr_array:

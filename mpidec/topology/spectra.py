@@ -5,7 +5,7 @@ else Lanczos or Arnoldi.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +46,17 @@ def gap(factors: Sequence[Source], kind: str) -> float:
         return 1.0
     value = 1 - rho ** (1 / len(factors))
     return 0.0 if abs(value) < EXACT else value
+
+
+def gap_of_draws(matrices: Iterable[NDArray[np.float64]], kind: str) -> float:
+    r"""Return :math:`1 - \sqrt{\rho(E[W^T W] - \tfrac1n 1 1^T)}` of drawn mixing matrices, with
+    averages of columns or rows removed of those that are not doubly stochastic.
+    """
+    total, count = np.zeros(()), 0
+    for W in matrices:
+        D = W - (W.mean(axis=1, keepdims=True) if kind != "column" else W.mean(axis=0))
+        total, count = total + D.T @ D, count + 1
+    return 1 - math.sqrt(float(np.linalg.norm(total / count, 2)))
 
 
 def laplacian(adjacency: csr_array) -> tuple[float, float]:

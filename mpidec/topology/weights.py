@@ -16,6 +16,8 @@ name               W[i, j], j a neighbour of i                     W is
 "auto"             metropolis, lazy or best_constant               chosen together with the step size
 "best_constant"    2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; fastest of all constant weights
 a number w         w                                               row stochastic; doubly on balanced graphs
+`hastings(v)`      of a number v_i of each agent                   row stochastic; its average has weights 1 / v_i
+relative_variance  1 / v_j over the sum in the neighbourhood       row stochastic; see `relative_variance`
 =================  ==============================================  ============================================
 
 and W[i, i] is the remainder to 1 of the row sum, or for "push" of the column sum.  On a regular
@@ -30,9 +32,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .rules import Rule
 from .source import Block, Pair, Source, Stored, index_type
 from .spectra import laplacian
@@ -49,9 +52,139 @@ FOR_DIGRAPHS = (
     "stochastic for push "
     "methods, 'uniform' row stochastic for frost"
 )
-WeightsLike = str | float
 Floats = NDArray[np.float64]
 Indices = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class AgentWeights:
+    """Weights made of a positive number of each agent; see `hastings` and `relative_variance`."""
+
+    name: str
+    variances: Floats
+
+    def __repr__(self) -> str:
+        return f"{self.name}({len(self.variances)} agents)"
+
+    def of(self, where: str, edges: Block, directed: bool) -> Block:
+        """Return the mixing matrix of a graph whose row i holds the in-neighbours of agent i."""
+        n, indptr, indices, v = edges.n, edges.indptr, edges.indices, self.variances
+        if len(v) != n:
+            raise ValueError(
+                f"{where}: weights={self.name}(variances) of {len(v)} agents, expected {n}"
+            )
+        degree = np.diff(indptr)
+        receiver = np.repeat(np.arange(n), degree)
+        if self.name == "relative_variance":
+            total = 1 / v + sums(1 / v[indices], indptr)
+            return with_diagonal(
+                0, n, indptr, indices, 1 / (v[indices] * total[receiver]), 1 / (v * total)
+            )
+        if directed:
+            raise ValueError(
+                f"{where}: hastings weights need an undirected graph, but this one is directed: "
+                "use topology.relative_variance(variances)"
+            )
+        load = (1 + degree) * v
+        data = v[receiver] / np.maximum(load[receiver], load[indices])
+        return with_diagonal(0, n, indptr, indices, data, 1 - sums(data, indptr))
+
+
+WeightsLike = str | float | AgentWeights
+
+
+@with_known_options
+def hastings(variances: ArrayLike) -> AgentWeights:
+    r"""Weights by which the agents agree on an average with given weights, those that suit their
+    noise: the rule of Hastings.
+
+    .. math:: W_{ij} = \frac{\theta_i}{\max(n_i \theta_i, \, n_j \theta_j)}, \qquad
+              W_{ii} = 1 - \sum_{j \ne i} W_{ij}, \qquad \pi_i \propto 1 / \theta_i
+
+    with :math:`n_i = 1 + d_i`, and the stationary vector :math:`\pi^T W = \pi^T`: repeated mixings
+    lead to :math:`\sum_i \pi_i x_i`.  Equal numbers give metropolis weights.
+
+    Parameters
+    ----------
+    variances : (n,) array_like
+        :math:`\theta_i > 0`, such as the variances of the agents' noise :math:`\sigma_i^2`.
+
+    Returns
+    -------
+    AgentWeights
+        For the parameter `weights` of a graph.  W is row stochastic, and doubly stochastic if all
+        numbers are equal; graph undirected.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The argument is no list of positive numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.topology import star
+    >>> W = star(3, weights=hastings([1.0, 2.0, 4.0]))
+    >>> W.kind, np.linalg.matrix_power(W.W.toarray(), 200)[0].round(4).tolist()      # 4 : 2 : 1
+    ('row', [0.5714, 0.2857, 0.1429])
+
+    References
+    ----------
+    X. Zhao, A. H. Sayed, "Performance limits for distributed estimation over LMS adaptive
+    networks", IEEE Transactions on Signal Processing 60 (2012).
+    """
+    return _of_agents("hastings", variances)
+
+
+@with_known_options
+def relative_variance(variances: ArrayLike) -> AgentWeights:
+    r"""Weights in inverse proportion to the neighbours' variances: who measures better counts more.
+
+    .. math:: W_{ij} = \frac{\sigma_j^{-2}}{\sum_{l \in N_i \cup \{i\}} \sigma_l^{-2}},
+              \qquad j \in N_i \cup \{i\}
+
+    They minimize :math:`\sum_j W_{ij}^2 \sigma_j^2`, the variance of an average of the
+    neighbourhood.
+
+    Parameters
+    ----------
+    variances : (n,) array_like
+        :math:`\sigma_i^2 > 0`.
+
+    Returns
+    -------
+    AgentWeights
+        For the parameter `weights` of a graph, which may be directed.  W is row stochastic.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The argument is no list of positive numbers.
+
+    Examples
+    --------
+    >>> from mpidec.topology import chain
+    >>> chain(3, weights=relative_variance([1.0, 1.0, 0.5])).W.toarray().tolist()
+    [[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.0, 0.3333333333333333, 0.6666666666666666]]
+
+    References
+    ----------
+    S.-Y. Tu, A. H. Sayed, "Optimal combination rules for adaptation and learning over networks",
+    CAMSAP 2011; A. H. Sayed, "Adaptation, learning, and optimization over networks", Foundations
+    and Trends in Machine Learning 7 (2014).
+    """
+    return _of_agents("relative_variance", variances)
+
+
+def _of_agents(name: str, variances: ArrayLike) -> AgentWeights:
+    v = np.asarray(variances)
+    if v.ndim != 1 or v.dtype.kind not in "iuf" or not len(v):
+        raise TypeError(f"{name}: variances are {v!r:.60}, expected a number for each agent")
+    bad = ~(np.isfinite(v) & (v > 0))
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise ValueError(f"{name}: agent {i}: variance {v[i]:.6g}, expected > 0 and finite")
+    return AgentWeights(name, v.astype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -244,22 +377,27 @@ def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored | P
     """Return the mixing matrix of a stored graph; row i of `adjacency` holds the in-neighbours
     of agent i.
     """
-    indptr, indices = adjacency.indptr, adjacency.indices
-    incoming, outgoing = np.diff(indptr), np.bincount(indices, minlength=adjacency.shape[0])
-    degree = int(incoming.max())
-    rule = resolve(
-        where,
-        weights,
-        bool(np.all(incoming == degree) and np.all(outgoing == degree)),
-        degree,
-        (adjacency != adjacency.T).nnz > 0,
-        lambda: laplacian(adjacency),
-    )
-    if rule.rule == "push-pull":
+    edges = Block(adjacency.data, adjacency.indices, adjacency.indptr, adjacency.shape[0])
+    made = entries(where, edges, (adjacency != adjacency.T).nnz > 0, weights)
+    if made is None:
         return Pair(*(stored(where, adjacency, part) for part in PARTS))
+    return Stored(made.csr)
+
+
+def entries(where: str, edges: Block, directed: bool, weights: WeightsLike) -> Block | None:
+    """Return the mixing matrix of a graph whose row i holds the in-neighbours of agent i; None for
+    the two of "push-pull".
+    """
+    indptr, indices = edges.indptr, edges.indices
+    incoming, outgoing = np.diff(indptr), np.bincount(indices, minlength=edges.n)
+    degree = int(incoming.max())
+    regular = bool((incoming == degree).all() and (outgoing == degree).all())
+    rule = resolve(where, weights, regular, degree, directed, lambda: laplacian(edges.csr))
+    if rule.rule == "push-pull":
+        return None
     data = rule.edges(np.repeat(incoming, incoming), outgoing[indices])
     own = rule.own(incoming, outgoing, lambda: sums(data, indptr))
-    return Stored(with_diagonal(0, adjacency.shape[0], indptr, indices, data, own).csr)
+    return with_diagonal(0, edges.n, indptr, indices, data, own)
 
 
 def sums(data: Floats, indptr: Indices) -> Floats:

@@ -119,3 +119,49 @@ def test_lazy_weights(make, weights, gamma):
 def test_wrong_lazy_weights(weights):
     with pytest.raises(ValueError, match=r"lazy\(gamma\)"):
         T.ring(5, weights=weights)
+
+
+def variances(n):
+    return np.random.default_rng(n).uniform(0.1, 3, n)
+
+
+@pytest.mark.parametrize("graph", [T.chain, T.star, T.ring, T.grid, T.geometric, T.erdos_renyi])
+def test_weights_of_variances_by_definition(graph):
+    for n in (2, 7, 12):
+        v, A = variances(n), graph(n).W.toarray() > 0
+        np.fill_diagonal(A, False)
+        degree = 1 + A.sum(axis=1)
+        expected = np.zeros((n, n))
+        for i, j in np.argwhere(A):
+            expected[i, j] = v[i] / max(degree[i] * v[i], degree[j] * v[j])
+        expected += np.diag(1 - expected.sum(axis=1))
+        W = graph(n, weights=T.hastings(v))
+        np.testing.assert_allclose(W.W.toarray(), expected, atol=3e-16)
+        assert (W.name, W.kind) == (graph(n).name, "row")
+        np.testing.assert_allclose(1 / v @ expected, 1 / v, rtol=1e-12)  # the stationary vector
+        near = A | np.eye(n, dtype=bool)
+        expected = near / v / (near / v).sum(axis=1, keepdims=True)
+        W = graph(n, weights=T.relative_variance(v))
+        np.testing.assert_allclose(W.W.toarray(), expected, atol=3e-16)
+        np.testing.assert_allclose(
+            graph(n, weights=T.hastings(np.full(n, 2.0))).W.toarray(),
+            graph(n).W.toarray(),
+            atol=3e-16,
+        )
+
+
+def test_weights_of_variances_of_directed_graphs():
+    v = variances(6)
+    W = T.from_networkx(nx.DiGraph([(i, (i + 1) % 6) for i in range(6)]), T.relative_variance(v))
+    np.testing.assert_allclose(W.W.toarray()[3, 2:4], (1 / v / (1 / v[2:4]).sum())[2:4])
+    with pytest.raises(ValueError, match=r"directed: use topology.relative_variance"):
+        T.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 0)]), T.hastings(v[:3]))
+    with pytest.raises(ValueError, match=r"ring: weights=hastings\(variances\) of 6 agents, expe"):
+        T.ring(5, weights=T.hastings(v))
+    with pytest.raises(ValueError, match="hastings: agent 1: variance 0, expected > 0"):
+        T.hastings([1.0, 0.0])
+    with pytest.raises(TypeError, match="expected a number for each agent"):
+        T.relative_variance("metropolis")
+    edges = T.star(6).W.toarray() > 0
+    schedule = T.from_function(6, lambda k: edges, kind="row", weights=T.hastings(v))
+    assert (schedule.at(1).W != T.star(6, weights=T.hastings(v)).W).nnz == 0

@@ -1,6 +1,7 @@
 /* Weighted sums of the rows of one stack; see _rows.h for the arithmetic, and weighted.py. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include "_rows.h"
 
 #define DEFINE_SUMS(TYPE, T)                                                                                             \
@@ -161,7 +162,74 @@ release:
     Py_RETURN_NONE;
 }
 
+/* The terms of dense rows (m, n), without those of weight 0 and the diagonal, which begins in column `first`: their number, or -1
+   if `tolerance` is >= 0 and a row does not sum to one, a weight is not >= 0, or there is one where `agents` has no entry. */
+static Py_ssize_t terms(ptrdiff_t m, ptrdiff_t n, ptrdiff_t first, double tolerance, const double *rows, const int64_t *begin,
+                        const int64_t *agents, const int32_t *places, int64_t *indptr, int32_t *indices, double *w)
+{
+    Py_ssize_t count = 0;
+    for (ptrdiff_t i = 0; i < m; i++) {
+        double sum = 0;
+        int64_t e = begin ? begin[i] : 0;
+        indptr[i] = count;
+        for (ptrdiff_t j = 0; j < n; j++) {
+            double a = rows[i * n + j];
+            if (a == 0)
+                continue;
+            if (tolerance >= 0 && !(a > 0))
+                return -1;
+            sum += a;
+            if (j == first + i)
+                continue;
+            if (begin) {
+                while (e < begin[i + 1] && agents[e] < j)
+                    e++;
+                if (e == begin[i + 1] || agents[e] != j)
+                    return -1;
+            }
+            indices[count] = begin ? places[e] : (int32_t)j;
+            w[count++] = a;
+        }
+        if (tolerance >= 0 && !(fabs(sum - 1) <= tolerance))
+            return -1;
+    }
+    indptr[m] = count;
+    return count;
+}
+
+/* dense(rows, first, tolerance, begin, agents, places, indptr, indices, w): C-contiguous buffers, of which begin may be empty; the
+   caller (weighted.py) makes them. */
+static PyObject *dense(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 9) {
+        PyErr_SetString(PyExc_TypeError, "dense takes nine arguments");
+        return NULL;
+    }
+    Py_ssize_t first = PyLong_AsSsize_t(args[1]), found = -1;
+    double tolerance = PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    static const int place[7] = {0, 3, 4, 5, 6, 7, 8};
+    Py_buffer b[7];
+    int held = 0;
+    for (; held < 7; held++)
+        if (PyObject_GetBuffer(args[place[held]], &b[held], held > 3 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
+            goto release;
+    Py_ssize_t m = b[4].len / 8 - 1, n = m > 0 ? b[0].len / 8 / m : 0;
+    if (m < 0 || b[0].len != 8 * m * n || (b[1].len && b[1].len != b[4].len) || b[2].len != 2 * b[3].len || b[6].len != 2 * b[5].len
+        || b[6].len < (b[1].len ? b[2].len : b[0].len)) {
+        PyErr_SetString(PyExc_ValueError, "dense: the sizes of the buffers do not match");
+        goto release;
+    }
+    found = terms(m, n, first, tolerance, b[0].buf, b[1].len ? b[1].buf : NULL, b[2].buf, b[3].buf, b[4].buf, b[5].buf, b[6].buf);
+release:
+    for (int i = 0; i < held; i++)
+        PyBuffer_Release(&b[i]);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(found);
+}
+
 static PyMethodDef methods[] = {
+    {"dense", (PyCFunction)(void (*)(void))dense, METH_FASTCALL, "Terms of the rows of a dense matrix; see weighted.py."},
     {"descend", (PyCFunction)(void (*)(void))descend, METH_FASTCALL, "a G + X in one pass over memory."},
     {"mix", (PyCFunction)(void (*)(void))mix, METH_FASTCALL, "Weighted sums of rows; see weighted.py."},
     {"watch", watch, METH_O, "Look for sums that are not finite; whether there were some."},

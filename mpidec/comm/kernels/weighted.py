@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,23 @@ except ImportError:  # installed without a C compiler
     _kernel = None
 
 COMPILED = _kernel is not None
+_dense = getattr(_kernel, "dense", None)
 _BLOCK = 256
+_FIRST = np.zeros(1, np.int64)
 _BITS = {"f": 20, "d": 40}  # s in `difference`
+
+
+class Entries(NamedTuple):
+    """Entries of rows of `W` beside the diagonal, in CSR form: their columns, and where the rows
+    are that they belong to.
+    """
+
+    begin: np.ndarray
+    agents: np.ndarray
+    places: np.ndarray
+
+
+_EVERY = Entries(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +84,12 @@ class Weights:
             Their columns of `W`, as rows; given if only the columns of `W` sum to one.
         """
         m, n = rows.shape
+        if columns is None and m * n < 2**31:  # without the numbers of pairs
+            agent = np.repeat(np.arange(lo, lo + m), np.diff(rows.indptr))
+            other = rows.indices != agent
+            before = np.concatenate([_FIRST, np.cumsum(other)])
+            w = rows.data[other]
+            return cls(before[rows.indptr], places[other].astype(np.int32), w, w)
         pairs, w = _pairs(rows), rows.data
         v = w
         if columns is not None:
@@ -84,6 +105,43 @@ class Weights:
         agent, other = pairs // n, pairs % n != pairs // n + lo
         indptr = np.searchsorted(agent[other], np.arange(m + 1))
         return cls(indptr.astype(np.int64), places[other].astype(np.int32), w[other], v[other])
+
+    @classmethod
+    def of_dense(
+        cls, rows: np.ndarray, lo: int, tolerance: float = -1.0, base: Entries | None = None
+    ) -> Weights | None:
+        """Weights of the agents from `lo` on, from their rows of a dense `W`, float64 (m, n) in C
+        order; those of weight 0 are no terms.
+
+        None if `tolerance` is not negative, and a row does not sum to one within it, a weight is
+        not >= 0, or an edge is not one of `base`.
+        """
+        m, n = rows.shape
+        begin, agents, places = base or _EVERY
+        most = len(agents) if base else rows.size
+        indptr, indices, w = np.empty(m + 1, np.int64), np.empty(most, np.int32), np.empty(most)
+        if _dense is not None:
+            count = _dense(rows, lo, tolerance, begin, agents, places, indptr, indices, w)
+            if count < 0:
+                return None
+            w = w[:count]
+            return cls(indptr, indices[:count], w, w)
+        if tolerance >= 0 and not (
+            (abs(rows.sum(axis=1) - 1) <= tolerance).all() and (rows >= 0).all()
+        ):
+            return None
+        used = rows != 0
+        used[np.arange(m), lo + np.arange(m)] = False
+        receiver, sender = np.nonzero(used)
+        w = rows[receiver, sender]
+        indices = sender.astype(np.int32)
+        if base:
+            known = np.repeat(np.arange(m), np.diff(begin)) * n + agents
+            at = np.searchsorted(known, receiver * n + sender)
+            if not np.array_equal(np.append(known, -1)[at], receiver * n + sender):
+                return None
+            indices = places[at]
+        return cls(np.searchsorted(receiver, np.arange(m + 1)), indices, w, w)
 
     @cached_property
     def _casts(self) -> dict[np.dtype, Weights]:

@@ -61,9 +61,14 @@ class EdgeExchange(EdgeOperator):
         lo, hi = context.partition.bounds(context.rank)
         self.topology, self.n, self.m = topology, topology.n, hi - lo
         self.agents = range(lo, hi)
-        self._exchange = HaloExchange(context, over, topology.fingerprint(), periodic, kinds)
+        self._periodic, self._kinds = periodic, kinds
         self._alone = context.size == 1
         self._single_node = context.memory is not None and context.memory.single_node
+
+    @cached_property
+    def _exchange(self) -> HaloExchange:
+        fingerprint = self.topology.fingerprint()
+        return HaloExchange(self._context, self._over, fingerprint, self._periodic, self._kinds)
 
     @cached_property
     def plan(self) -> Plan:
@@ -266,7 +271,8 @@ class EdgeExchange(EdgeOperator):
 
     def free(self, ends: Ending = "complete") -> None:
         """Free requests and communicators; collective.  See `HaloExchange.free`."""
-        self._exchange.free(ends)
+        if "_exchange" in self.__dict__:
+            self._exchange.free(ends)
 
 
 def scaled(X: ArrayT, weights: np.ndarray) -> ArrayT:

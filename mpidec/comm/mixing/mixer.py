@@ -20,6 +20,9 @@ from .phase import Phase
 from .traced import trace
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from scipy.sparse import csr_array
+
     from ...topology import Schedule, Topology
 
 _PHASES = 64  # of a random schedule kept at a time, and of a period with communicators
@@ -130,6 +133,10 @@ class Mixer(Operator[Phase]):
     def start(self, X: RowsT, out: RowsT | None = None) -> Pending:
         """Begin to mix `X` with the operator of the current step; see `Phase.start`."""
         return (self._static or self._advance()).start(X, out)
+
+    def with_weights(self, A: ArrayLike | csr_array) -> Phase:
+        """The operator of the current step with other weights; see `Phase.with_weights`."""
+        return (self._static or self._advance()).with_weights(A)
 
     @cached_property
     def T(self) -> Mixer:

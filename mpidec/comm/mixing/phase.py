@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import numpy as np
 
 from ...exceptions import RankMismatchError
+from ...topology.source import TOLERANCE
 from ..arrays.devices import device_of
 from ..arrays.formats import BFLOAT16
 from ..arrays.host import as_rows, as_target, plain_tensor
@@ -21,12 +22,17 @@ from ..transport.device import DeviceSums
 from ..transport.half import HalfSum
 from ..transport.halo import Ending, Kinds
 from ..transport.node_reader import NodeReader
+from ..transport.plan import Plan
 from ..transport.sums import LocalSum, MessageSum, MixedSum
 from .exchange import EdgeExchange
 from .gradients import mix_with_grad, refuse_grad, requires_grad
 from .packing import Restore, RowsT, by_name, pack
+from .traced import trace
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from scipy.sparse import csr_array
+
     from ...topology import Topology
 
 
@@ -84,6 +90,10 @@ class Phase(EdgeExchange):
         over = f" over {topology.name}" + f", step {k}" * (k > 0)
         super().__init__(context, topology, over, counts, periodic, kinds)
         self._k, self._at, self._transposed, self._columns = k, at, transposed, columns
+        self._begin()
+
+    def _begin(self) -> None:
+        context = self._context
         self._transport = self._make_transport()
         self.mix = cast(OneCall, self._transport.call)
         if context.timeline is not None:
@@ -128,6 +138,71 @@ class Phase(EdgeExchange):
     def at(self, k: int) -> Phase:
         """The operator of step `k` of the same schedule."""
         return self._at(k)
+
+    def with_weights(self, A: ArrayLike | csr_array) -> Phase:
+        """The operator of the same graph with other weights, which may change at each step at
+        hardly any cost; W itself stays as it is.
+
+        Parameters
+        ----------
+        A : (n, n) or (m, n) array_like
+            A mixing matrix, or its rows for the local agents, which suffice: A[i, j] >= 0
+            multiplies what agent i receives from agent j, and is 0 where there is no edge.  Rows
+            sum to 1 within 1e-10.
+
+        Returns
+        -------
+        Phase
+            It mixes, and exchanges rows, over the same edges.  Weights of 0 are no terms of the
+            sums, but their rows travel.  Its `topology` is that of W.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A has another shape, sums, negative weights, or weights where there is no edge; or the
+            rows of W do not sum to 1.
+
+        Notes
+        -----
+        No communication.  For graphs that change: `mpidec.topology.from_function`.
+
+        Examples
+        --------
+        Agent 2 is no longer listened to:
+
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.complete(3))
+        ...     A = [[0.5, 0.5, 0], [0.5, 0.5, 0], [0.25, 0.25, 0.5]]
+        ...     W.with_weights(A)(np.array([[2.], [4.], [100.]])).ravel().tolist()
+        [3.0, 3.0, 51.5]
+        """
+        made = object.__new__(Reweighted)
+        made.__dict__.update(self.__dict__)
+        try:
+            made.begin(self._local_rows(A))
+        except (TypeError, ValueError) as error:
+            self.abort_operation(error)
+            raise
+        return trace(made, "mixing", self._context.timeline)
+
+    def _local_rows(self, A: Any) -> np.ndarray:
+        """The local rows of a mixing matrix."""
+        n, m = self.n, self.m
+        if self.topology.kind not in ("doubly", "row"):
+            raise ValueError(
+                f"W.with_weights{self._over}: its W is of kind {self.topology.kind!r}, expected "
+                "rows that sum to 1: from_function(n, f, kind=...) takes any W in each step"
+            )
+        A = np.asarray(A.toarray() if hasattr(A, "toarray") else A)
+        if A.shape not in ((n, n), (m, n)) or A.dtype.kind not in "iuf":
+            raise ValueError(
+                f"W.with_weights{self._over}: A has shape {A.shape} and dtype {A.dtype}, expected "
+                f"numbers ({n}, {n}), or ({m}, {n}): the rows of the local agents"
+            )
+        rows = A if len(A) == m else A[self.agents.start : self.agents.stop]
+        return np.ascontiguousarray(rows, np.float64)
 
     @property
     def T(self) -> Phase:
@@ -366,3 +441,64 @@ class Phase(EdgeExchange):
         """Free requests and communicators; collective.  See `HaloExchange.free`."""
         self._transport.free()
         super().free(ends)
+
+
+_PLANS = "plan", "_node_plan"
+_OF_WEIGHTS = "_messages", "_half", "_on_devices", "diagonal"  # made of a plan, or of W
+
+
+class Reweighted(Phase):
+    """The operator of one step with other weights; made by `Phase.with_weights`."""
+
+    def begin(self, rows: np.ndarray) -> None:
+        """Take the local rows of W."""
+        known = self.__dict__
+        for name in _OF_WEIGHTS:
+            known.pop(name, None)
+        for name in _PLANS if self._context.size > 1 else _PLANS[:1]:
+            plan: Plan = getattr(self, name)
+            known[name] = plan.reweighted(rows, TOLERANCE) or self._refuse(plan, rows)
+        self._rows = rows
+        self._begin()
+
+    def _refuse(self, plan: Plan, rows: np.ndarray) -> NoReturn:
+        """Say what is wrong with the local rows of W."""
+        where, lo, off = f"W.with_weights{self._over}", self.agents.start, abs(rows.sum(axis=1) - 1)
+        if not (off <= TOLERANCE).all():
+            i = int(np.argmax(~(off <= TOLERANCE)))
+            raise ValueError(
+                f"{where}: agent {lo + i}: row of A sums to {rows[i].sum():.12g}, expected 1"
+            )
+        beside, edges = rows != 0, plan.entries
+        beside[np.repeat(np.arange(self.m), np.diff(edges.begin)), edges.agents] = False
+        beside[np.arange(self.m), self.agents] = False
+        wrong = beside if beside.any() else rows < 0
+        i, j = divmod(int(np.argmax(wrong)), self.n)
+        expected = (
+            f"0 where agent {lo + i} hears nothing from agent {j}: topology.from_function takes "
+            "another graph in each step"
+            if beside.any()
+            else ">= 0: topology.from_function(..., signed=True) takes negative weights"
+        )
+        raise ValueError(f"{where}: A[{lo + i}, {j}] is {rows[i, j]:.6g}, expected {expected}")
+
+    @cached_property
+    def diagonal(self) -> np.ndarray:
+        """The agents' weights for themselves."""
+        return self._rows[np.arange(self.m), self.agents]
+
+    @property
+    def next(self) -> Phase:
+        """Itself."""
+        return self
+
+    def at(self, k: int) -> Phase:
+        """Itself, at any step."""
+        return self
+
+    @property
+    def T(self) -> Phase:
+        raise ValueError(
+            f"W.with_weights{self._over} has no transpose, which gradients are mixed with: make a "
+            "mixer, net.mixer(topology.from_weights(A)), or mix rows without gradients"
+        )

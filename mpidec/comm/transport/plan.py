@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..kernels.weighted import Runs, Weights
+from ..kernels.weighted import Entries, Runs, Weights
 from ..runtime.partition import Partition
 
 if TYPE_CHECKING:
@@ -119,6 +119,9 @@ class Plan:
         if runs is not None:
             self.weights = Runs.of(runs)
             return
+        if partition.size == 1 and (A := topology.source.dense) is not None:
+            self.weights = cast("Weights", Weights.of_dense(A, 0))
+            return
         places = self._rows.indices
         if partition.size > 1:
             places = self._places(places.astype(np.int64))
@@ -142,6 +145,26 @@ class Plan:
         at = np.searchsorted(self.ins, owner[on_node])
         places[on_node] = starts[at] + agents[on_node] - first[at]
         return places
+
+    def reweighted(self, rows: np.ndarray, tolerance: float) -> Plan | None:
+        """The same plan with other weights, those of the dense local rows (m, n) of a matrix.
+
+        None if they do not sum to one, are not >= 0, or lie beside the edges.
+        """
+        weights, _ = Weights.of_dense(rows, self.lo, tolerance, self.entries), self.edges
+        if weights is None:
+            return None
+        made = object.__new__(Plan)
+        made.__dict__.update(self.__dict__, weights=weights)
+        return made
+
+    @cached_property
+    def entries(self) -> Entries:
+        """The edges into the local agents, and where the rows are that they bring."""
+        known = self.weights
+        if isinstance(known, Runs):
+            known = Weights.of(self.lo, self._rows, self._rows.indices, None)
+        return Entries(known.indptr, self._in[1], known.indices)
 
     @cached_property
     def outs(self) -> np.ndarray:
@@ -194,7 +217,11 @@ class Plan:
     @cached_property
     def edges(self) -> int:
         """Number of edges out of the local agents: rows that they send in one mixing."""
-        return self.topology.source.arcs if self.partition.size == 1 else len(self._out[0])
+        if self.partition.size > 1:
+            return len(self._out[0])
+        if isinstance(self.weights, Weights) and self.topology.kind in ("doubly", "row"):
+            return len(self.weights.w)
+        return self.topology.source.arcs
 
     @cached_property
     def halo_route(self) -> Route:

@@ -1,0 +1,232 @@
+"""Schedules of graphs that a function returns, such as those of agents that move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _validation as check
+from .._words import with_known_options
+from .explicit import check_entries, check_sums, from_networkx, matrix_of
+from .schedule import Schedule
+from .source import TOLERANCE, Block, Source, Stored, block_of
+from .spectra import gap_of_draws
+from .topology import Topology, fingerprint
+from .weights import OPTIMIZED, AgentWeights, WeightsLike, entries
+
+KINDS = ("doubly", "row", "column")
+DRAWS = 200  # steps from which the spectral gap is estimated
+
+
+@with_known_options
+def from_function(
+    n: int,
+    f: Callable[[int], Any],
+    *,
+    kind: str = "doubly",
+    weights: WeightsLike = "metropolis",
+    signed: bool = False,
+) -> Changing:
+    """Schedule of the graphs that a function returns: of agents that move, of weights that adapt.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents.
+    f : callable
+        `f(k)` is the graph of step k = 0, 1, 2, ...: a mixing matrix of floats, shape (n, n); an
+        array of bools, shape (n, n), whether agent i receives from agent j, which gets `weights`;
+        a networkx graph, which gets them, too; or a topology.  Not connected ones are allowed.
+    kind : {"doubly", "row", "column"}
+        Which sums of all matrices are 1, within 1e-10.
+    weights : str or float
+        Edge weights, see `mpidec.topology.weights`.
+    signed : bool
+        Whether negative weights are accepted.
+
+    Returns
+    -------
+    Changing
+        Schedule without a period.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has the wrong type; and in the step in which it happens: `f` returns something
+        else, a matrix of another shape, with entries that are not finite or negative, or other
+        sums.
+
+    Notes
+    -----
+    In one process, a mixer makes no plan of what travels: it reads the matrix and mixes.  On several
+    ranks, each calls `f` and finds its part of the graph by itself, so `f` must return the same
+    everywhere; the ranks compare step 0 when the mixer is made.  The mixer calls `f` once per step,
+    when it comes to it.  `spectral_gap()` is estimated from 200 steps.
+
+    Examples
+    --------
+    Agents on circles, who hear each other within a distance:
+
+    >>> import mpidec, numpy as np
+    >>> from mpi4py import MPI
+    >>> def near(k):
+    ...     angles = 0.05 * k * np.arange(1, 7) + np.arange(6)
+    ...     places = np.column_stack([np.cos(angles), np.sin(angles)])
+    ...     return np.linalg.norm(places[:, None] - places, axis=2) < 1.2
+    >>> with mpidec.Network(6, comm=MPI.COMM_SELF) as net:
+    ...     W, X = net.mixer(from_function(6, near)), np.eye(6)
+    ...     for k in range(100):
+    ...         X = W(X)
+    ...     float(abs(X - 1 / 6).max()) < 1e-3
+    True
+    """
+    where = "from_function"
+    n = check.integer(n, f"{where}: n")
+    if not callable(f):
+        raise TypeError(f"{where}: f is {f!r:.60}, expected a function of the step k")
+    if weights in OPTIMIZED or weights == "push-pull":
+        raise ValueError(
+            f"{where}: weights is {weights!r}, expected weights that agents know of their neighbours, "
+            'such as "metropolis": f may return topologies with others'
+        )
+    return Changing(n, f, check.choice(kind, f"{where}: kind", KINDS), weights, bool(signed))
+
+
+class Changing(Schedule):
+    """Graphs that a function returns; made by `from_function`.
+
+    Examples
+    --------
+    >>> from_function(4, lambda k: np.full((4, 4), 0.25))
+    Schedule('from_function', n=4, kind='doubly', directed=False, period=None)
+    """
+
+    name, period = "from_function", None
+
+    def __init__(
+        self, n: int, f: Callable[[int], Any], kind: str, weights: WeightsLike, signed: bool
+    ) -> None:
+        self.n, self.kind, self._f, self._weights, self._signed = n, kind, f, weights, signed
+        self._symmetric = isinstance(weights, str) and weights.startswith(("metropolis", "lazy"))
+        self._one = np.ones(n)
+        self._last: tuple[int, Topology] | None = None
+
+    @cached_property
+    def directed(self) -> bool:  # type: ignore[override]
+        """Whether the graph of step 0 is directed, or W need not be doubly stochastic."""
+        return self.kind != "doubly" or self.at(0).directed
+
+    def at(self, k: int) -> Topology:
+        """Return the topology of step k >= 0."""
+        if not (type(k) is int and k >= 0):
+            k = check.integer(k, f"{self.name}.at: k", least=0)
+        if self._last is None or self._last[0] != k:
+            self._last = k, self._topology(f"{self.name}: step {k}", self._f(k))
+        return self._last[1]
+
+    def _topology(self, where: str, given: Any) -> Topology:
+        if type(given) is np.ndarray and given.shape == (self.n, self.n):
+            if given.dtype == bool:
+                given = self._weighted(where, given)
+                if self._symmetric:
+                    return Topology(self.name, Given(given, self.kind))
+                given = Topology(self.name, Stored(given.csr))
+            elif given.dtype == np.float64 and self._fits(given):
+                return Topology(self.name, Dense(given.copy(), self.kind))
+        if hasattr(given, "adj"):
+            given = from_networkx(given, self._weights, connected=False)
+        if not isinstance(given, Topology):
+            matrix = matrix_of(given, where)
+            check_entries(matrix, self._signed, where)
+            check_sums(matrix, where, self.kind)
+            given = Topology(self.name, Stored(matrix))
+        if given.n != self.n:
+            raise ValueError(f"{where}: the graph has {given.n} agents, expected {self.n}")
+        if given.kind not in ("doubly", self.kind):
+            raise ValueError(
+                f"{where}: {given.name} is {given.kind} stochastic, expected {self.kind} "
+                f'stochastic: from_function(..., kind="{given.kind}")'
+            )
+        return given
+
+    def _fits(self, A: NDArray[np.float64]) -> bool:
+        """Whether entries and sums are as expected; what is wrong is found out elsewhere."""
+        one = self._one
+        rows, columns = A @ one - one, one @ A - one
+        return (
+            (self.kind == "column" or abs(rows).max() <= TOLERANCE)
+            and (self.kind == "row" or abs(columns).max() <= TOLERANCE)
+            and (self._signed or bool(A.min() >= 0))
+        )
+
+    def _weighted(self, where: str, edges: NDArray[np.bool_]) -> Block:
+        if edges.diagonal().any():
+            edges = edges & ~np.eye(self.n, dtype=bool)
+        block, directed = block_of(edges), not np.array_equal(edges, edges.T)
+        if isinstance(self._weights, AgentWeights):
+            return self._weights.of(where, block, directed)
+        return cast("Block", entries(where, block, directed, self._weights))
+
+    def spectral_gap(self) -> float:
+        r"""Return the fraction by which a step reduces the largest disagreement in the mean square,
+        over the first 200 steps.
+        """
+        return gap_of_draws((self.at(k).W.toarray() for k in range(DRAWS)), self.kind)
+
+    def fingerprint(self) -> int:
+        """Return a 63-bit hash of step 0, the same on every rank and in every process."""
+        return fingerprint(self.name, self.n, self.kind, self.at(0).fingerprint())
+
+
+class Given(Source):
+    """Mixing matrix of which nothing but its rows is known before it is asked for."""
+
+    def __init__(self, block: Block, kind: str) -> None:
+        self.block, self.kind, self.n = block, kind, block.n
+
+    @cached_property
+    def _stored(self) -> Stored:
+        return Stored(self.block.csr)
+
+    @property
+    def directed(self) -> bool:  # type: ignore[override]
+        return self._stored.directed
+
+    @property
+    def symmetric(self) -> bool:  # type: ignore[override]
+        return self._stored.symmetric
+
+    @property
+    def connected(self) -> bool:  # type: ignore[override]
+        return self._stored.connected
+
+    @property
+    def arcs(self) -> int:
+        return self._stored.arcs
+
+    def rows(self, lo: int, hi: int) -> Block:
+        return self.block if hi - lo == self.n else self._stored.rows(lo, hi)
+
+    def columns(self, lo: int, hi: int) -> Block:
+        return self._stored.columns(lo, hi)
+
+    def token(self) -> bytes:
+        return self._stored.token()
+
+
+class Dense(Given):
+    """Mixing matrix given as an array."""
+
+    def __init__(self, A: NDArray[np.float64], kind: str) -> None:
+        self.kind, self.n = kind, len(A)
+        self._A = A
+        if kind != "column":
+            self.dense = A
+
+    @cached_property
+    def block(self) -> Block:  # type: ignore[override]
+        return block_of(self._A)
