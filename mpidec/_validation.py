@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from .plugins import canonical, did_you_mean as did_you_mean
 
 Array = NDArray[np.float64]
+COMPLEX = ": LeastSquares takes complex ones; of others, take real and imaginary parts apart"
 T = TypeVar("T")
 
 
@@ -168,8 +169,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def real(values: ArrayLike, name: str) -> NDArray[np.number]:
-    """Return `values` as an array of real numbers (integers and booleans included)."""
+def real(values: ArrayLike, name: str, complex_too: bool = False) -> NDArray[np.number]:
+    """Return `values` as an array of real numbers (integers and booleans included), or with
+    `complex_too` of complex ones.
+    """
     try:
         array = np.asarray(values)
     except ValueError:
@@ -177,16 +180,19 @@ def real(values: ArrayLike, name: str) -> NDArray[np.number]:
             f"{name} is ragged: its rows differ in length; pad them and give a mask "
             "(problems.stack does both)"
         ) from None
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} has dtype {array.dtype}, expected real numbers")
+    if array.dtype.kind not in ("biufc" if complex_too else "biuf"):
+        remedy = COMPLEX if array.dtype.kind == "c" else ""
+        raise TypeError(f"{name} has dtype {array.dtype}, expected real numbers{remedy}")
     return array
 
 
-def data(A: ArrayLike) -> Array:
+def data(A: ArrayLike, y: ArrayLike | None = None) -> Array:
     """Return the local agents' samples as a C-contiguous array (m, p, d), float32 if they are
     so, else float64.
+
+    With the targets `y`, samples and targets may be complex: complex64 or complex128 then.
     """
-    array = real(A, "A")
+    array = real(A, "A", complex_too=y is not None)
     if array.ndim != 3:
         raise ValueError(
             f"A has shape {array.shape}, expected (m, p, d): m local agents, p samples each, d "
@@ -198,24 +204,28 @@ def data(A: ArrayLike) -> Array:
             f"A has shape {array.shape}, expected at least one sample and one feature per agent "
             "(use no more agents than there are samples)"
         )
-    return np.ascontiguousarray(array, dtype=precision(array))
+    dtype = precision(array)
+    if y is not None and np.iscomplexobj(y):
+        dtype = np.result_type(dtype, np.complex64)
+    return np.ascontiguousarray(array, dtype=dtype)
 
 
 def precision(array: NDArray[np.generic]) -> DTypeLike:
     """Return the type in which to compute with data: float32 for float32, float64 for everything
-    else.
+    else; complex64 and complex128 for those.
 
     Examples
     --------
     >>> precision(np.ones(2, np.float32)), precision(np.ones(2, int))
     (<class 'numpy.float32'>, <class 'numpy.float64'>)
     """
-    return np.float32 if array.dtype == np.float32 else np.float64
+    kept = (np.float32, np.complex64, np.complex128)
+    return next((dtype for dtype in kept if array.dtype == dtype), np.float64)
 
 
 def targets(y: ArrayLike, name: str, A: Array) -> Array:
     """Return one target per sample, (m, p), with the dtype of `A`."""
-    array = real(y, name)
+    array = real(y, name, complex_too=np.iscomplexobj(A))
     if array.shape != A.shape[:2]:
         raise ValueError(
             f"{name} has shape {array.shape}, expected {A.shape[:2]}: one target per sample of A"
@@ -246,10 +256,15 @@ def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:
     return array
 
 
-def minimizer(x_star: ArrayLike | None, d: int) -> Array | None:
-    """Return a known minimizer as a float64 array (d,), a copy; None if there is none."""
-    array = None if x_star is None else np.array(x_star, dtype=np.float64)
-    if array is not None and array.shape != (d,):
+def minimizer(x_star: ArrayLike | None, d: int, complex_too: bool = False) -> Array | None:
+    """Return a known minimizer as an array (d,) of float64, or with `complex_too` of complex128 if
+    it is complex, a copy; None if there is none.
+    """
+    if x_star is None:
+        return None
+    array = np.array(real(x_star, "x_star", complex_too))
+    array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    if array.shape != (d,):
         raise ValueError(f"x_star has shape {array.shape}, expected ({d},)")
     return array
 

@@ -22,6 +22,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Every room, from the ground up: what it may import of the rooms above it in this table, and of others beside the standard
 # library and numpy.  A room is a folder or a module of mpidec/, or a folder of mpidec/comm/.
 GROUND = (
+    "_complex",
     "_random",
     "_style",
     "_version",

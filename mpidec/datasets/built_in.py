@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
+from .._complex import as_reals, double, from_reals, is_complex, squares
 from .._validation import Array
 from ..plugins import Table
 from . import readers
@@ -220,7 +221,9 @@ def dataset(
     >>> data.y, data.classes, data.kind
     (array([0., 1., 0.]), ('ill', 'well'), 'classification')
     """
-    A = check.real(A.toarray() if hasattr(A, "toarray") else A, "A")  # a sparse matrix
+    A = check.real(
+        A.toarray() if hasattr(A, "toarray") else A, "A", complex_too=True
+    )  # a sparse matrix
     if A.ndim == 3:
         raise ValueError(
             f"A has shape {A.shape}, expected (N, d): samples that are split over the agents "
@@ -248,7 +251,7 @@ def dataset(
                 tuple(map(str, values)),
                 kind or "classification",
             )
-    labels = check.real(labels, called)
+    labels = check.real(labels, called, complex_too=True)
     if labels.shape != A.shape[:1]:
         flat = " (y.ravel())" if labels.size == len(A) else ""
         raise ValueError(
@@ -257,7 +260,7 @@ def dataset(
         )
     A, targets = (
         np.ascontiguousarray(A, dtype=check.precision(A)),
-        np.ascontiguousarray(labels, dtype=np.float64),
+        np.ascontiguousarray(double(labels)),
     )
     check.finite(A, "A", ("row", "column"))
     check.finite(targets, called, ("row",))
@@ -266,7 +269,9 @@ def dataset(
 
 def _kind(y: Array) -> str:
     return (
-        "classification" if (y == np.floor(y)).all() and len(np.unique(y)) <= 20 else "regression"
+        "classification"
+        if not is_complex(y) and (y == np.floor(y)).all() and len(np.unique(y)) <= 20
+        else "regression"
     )
 
 
@@ -285,12 +290,12 @@ def standardized(A: Array) -> Array:
            [ 1.,  0.]])
     """
     given = check.precision(A)
-    A = A.astype(np.float64, copy=False)
-    A = np.ldexp(
-        A, -np.frexp(np.abs(A).max(axis=0))[1]
-    )  # by powers of 2, which leave no trace: squares do not overflow
+    powers = -np.frexp(np.abs(double(A)).max(axis=0))[1]
+    # by powers of 2, which leave no trace: squares do not overflow
+    parts = np.ldexp(as_reals(double(A)), np.repeat(powers, 2) if is_complex(A) else powers)
+    A = from_reals(parts) if is_complex(A) else parts
     shifted: Array = A - A.mean(axis=0)
-    deviation: Array = np.sqrt((shifted * shifted).mean(axis=0))
+    deviation: Array = np.sqrt(squares(shifted).mean(axis=0))
     constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
     result: Array = np.where(constant, 0.0, shifted / np.where(constant, 1.0, deviation))
     return result.astype(given, copy=False)

@@ -96,7 +96,7 @@ def partition(
     decentralized data", AISTATS 2017, section 3. Labels and sizes: Q. Li et al., "Federated
     learning on non-IID data silos: an experimental study", ICDE 2022, section 4.
     """
-    y = check.real(y, "y")
+    y = check.real(y, "y", complex_too=True)
     check.choice(how, "partition", HOW)
     for name, value in (("alpha", alpha), ("per_agent", per_agent)):
         if value is not None and how not in TAKE[name]:
@@ -283,7 +283,7 @@ def stack(
     >>> A.shape, b.tolist(), mask.tolist()
     ((2, 2, 3), [[0.0, 1.0], [2.0, 0.0]], [[True, True], [True, False]])
     """
-    A, y = check.real(A, "A"), check.real(y, "y")
+    A, y = check.real(A, "A", complex_too=True), check.real(y, "y", complex_too=True)
     if A.ndim != 2 or y.shape != A.shape[:1]:
         raise ValueError(f"A has shape {A.shape} and y {y.shape}, expected (N, d) and (N,)")
     if not 0 <= lo <= hi <= len(parts):
@@ -298,7 +298,7 @@ def stack(
             f"width = {width}, expected at least {most}, the number of samples of agent "
             f"{sizes.index(most)}"
         )
-    dtype = check.precision(A)
+    dtype = np.result_type(check.precision(A), *([np.complex64] if np.iscomplexobj(y) else []))
     local_A = np.zeros((hi - lo, width, A.shape[1]), dtype)
     local_y = np.zeros((hi - lo, width), dtype)
     for i, part in enumerate(parts[lo:hi]):

@@ -24,6 +24,7 @@ from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 from .minimizer import minimizer
 from .neural import Neural
 from .oracles import Full, MiniBatch, Noisy, Oracle, OracleLike, Streams, Subgradient
+from .real_view import RealView
 from .registry import (
     build,
     dataset_names,
@@ -55,6 +56,7 @@ __all__ = [
     "Oracle",
     "OracleLike",
     "Problem",
+    "RealView",
     "Separable",
     "Simplex",
     "Softmax",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
+from .._complex import double, is_complex, squares
 from .._validation import Array
 from .._words import Described, describe
 from . import composite, newton, proximal
@@ -34,6 +35,11 @@ def rank_tolerance(A: Array) -> float:
     4.0
     """
     return float(max(A.shape) * np.finfo(np.float64).eps)
+
+
+def _adjoint(A: Array, R: Array) -> Array:
+    """Return A_i^* R_i, without a copy of A_i."""
+    return np.asarray((A.transpose(0, 2, 1) @ R.conj()).conj())
 
 
 def row_space(A: Array) -> Array | None:
@@ -128,7 +134,8 @@ class LinearModel(Described):
 
     Data in float32 stay so: gradients and proximal points at float32 rows are float32, and `solve`
     iterates and sends float32. Values are summed in float64; minimizers and constants are computed
-    in float64, and `solve` evaluates metrics at float64 points.
+    in float64, and `solve` evaluates metrics at float64 points.  Complex data, which `LeastSquares`
+    takes, stay complex64 or complex128 likewise.
 
     Examples
     --------
@@ -150,6 +157,7 @@ class LinearModel(Described):
     bound: ClassVar[float]
     targets_name: ClassVar[str] = "y"
     labels: ClassVar[str] = "numbers"
+    complex_too: ClassVar[bool] = False  # whether samples and targets may be complex
 
     def __init__(
         self,
@@ -164,7 +172,7 @@ class LinearModel(Described):
         intercept: bool = False,
         **options: Any,
     ) -> None:
-        self.A = check.data(A)
+        self.A = check.data(A, y if self.complex_too else None)
         self.y = check.targets(y, self.targets_name, self.A)
         self.mask = check.valid(mask, self.A)
         if self.mask is not None:  # zero rows, so that padding adds nothing to any product
@@ -179,6 +187,8 @@ class LinearModel(Described):
                 f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or "
                 "simplex"
             )
+        if term is not None:
+            term.prox(np.zeros((0, self.A.shape[2]), self.A.dtype), 1.0)  # refuses complex rows
         self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
         self.m, self.p, self.features = self.A.shape
@@ -195,7 +205,7 @@ class LinearModel(Described):
         self._penalty: float | Array = (
             self.l2 * (np.arange(self.d) < self.d - free) if free else self.l2
         )
-        self.x_star = check.minimizer(x_star, self.d)
+        self.x_star = check.minimizer(x_star, self.d, is_complex(self.A))
 
     def _extent(self) -> dict[str, object]:
         few, many = (self.counts.min(), self.counts.max()) if self.m else (0, 0)
@@ -226,9 +236,9 @@ class LinearModel(Described):
         raise NotImplementedError
 
     @property
-    def dtype(self) -> np.dtype[np.floating[Any]]:
-        """The dtype of the data, float32 or float64, which that of the iterates in `solve`
-        follows.
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the data, float32 or float64 (complex64 or complex128 of complex data),
+        which that of the iterates in `solve` follows.
         """
         return self.A.dtype
 
@@ -253,11 +263,11 @@ class LinearModel(Described):
         if self.weight != 1:
             total *= self.weight
         if self.l2:
-            X = X.astype(np.float64, copy=False)
+            X2 = squares(double(X))
             total = total + (
-                0.5 * (self._penalty * X * X).sum(axis=1)
+                0.5 * (self._penalty * X2).sum(axis=1)
                 if self.intercept
-                else 0.5 * self.l2 * (X * X).sum(axis=1)
+                else 0.5 * self.l2 * X2.sum(axis=1)
             )
         return total if self.term is None else total + self.term.value(X)
 
@@ -317,11 +327,11 @@ class LinearModel(Described):
         rows: NDArray[np.intp] | None = None,
         agents: Sequence[int] | None = None,
     ) -> Array:
-        r"""Return :math:`A_i^T R_i`, (m, B, c) -> (m, d): of the derivatives of all samples, the
+        r"""Return :math:`A_i^* R_i`, (m, B, c) -> (m, d): of the derivatives of all samples, the
         gradient without the ridge.
         """
         A = self._selected(rows, agents)[0]
-        return np.asarray((A.transpose(0, 2, 1) @ R).reshape(len(A), self.d))
+        return np.asarray(_adjoint(A, R).reshape(len(A), self.d))
 
     def _selected(
         self, rows: NDArray[np.intp] | None, agents: Sequence[int] | None
@@ -340,7 +350,7 @@ class LinearModel(Described):
             R *= weight[:, None, None]
         if self.weight != 1:
             R *= self.weight
-        G: Array = (A.transpose(0, 2, 1) @ R).reshape(X.shape)
+        G = _adjoint(A, R).reshape(X.shape)
         if self.l2:
             G += self._penalty * X
         return G
@@ -354,9 +364,9 @@ class LinearModel(Described):
 
     @cached_property
     def _spectrum(self) -> Array:
-        """Largest min(p, features) eigenvalues of each A_i^T A_i, ascending (all others are 0)."""
-        A = self.A.astype(np.float64, copy=False)
-        At = A.transpose(0, 2, 1)
+        """Largest min(p, features) eigenvalues of each A_i^* A_i, ascending (all others are 0)."""
+        A = double(self.A)
+        At = A.conj().transpose(0, 2, 1)
         return np.linalg.eigvalsh(At @ A if self.features <= self.p else A @ At)
 
     @property
@@ -403,7 +413,7 @@ class LinearModel(Described):
                 "first"
             )
         A, Y = self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
-        return A.astype(np.float64, copy=False), Y.astype(np.float64, copy=False)
+        return double(A), double(Y)
 
     def prox(self, V: Array, t: float | Array, start: Array | None = None) -> Array:
         r"""Return :math:`\arg\min_x f_i(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), by

@@ -121,9 +121,11 @@ def _on_face(
     factor: float,
 ) -> Array | None:
     """Return the minimizer on the face that contains `x`, or None if there is none."""
-    Z, slope, ridge = face.basis, factor * face.slope, factor * face.ridge
+    Z, slope, ridge, bend = face.basis, *(factor * a for a in face[1:])
     if not Z.shape[1]:
         return x
+
+    bent = Z.T @ bend @ Z if np.ndim(bend) else np.zeros(())
 
     def at(u: Array) -> Array:
         return x + Z @ u
@@ -131,12 +133,15 @@ def _on_face(
     def reduced(u: Array) -> Array:
         H = hess(at(u))
         HZ = H @ Z if isinstance(H, np.ndarray) else H.matmat(Z)
-        return np.asarray(Z.T @ (HZ + ridge[:, None] * Z))
+        return np.asarray(Z.T @ (HZ + ridge[:, None] * Z)) + bent
 
     try:
         u = newton.minimize(
-            lambda u: value(at(u)) + float(slope @ at(u) + 0.5 * ridge @ at(u) ** 2),
-            lambda u: Z.T @ (grad(at(u)) + slope + ridge * at(u)),
+            lambda u: (
+                value(at(u))
+                + float(slope @ at(u) + 0.5 * ridge @ at(u) ** 2 + 0.5 * u @ np.dot(bent, u))
+            ),
+            lambda u: Z.T @ (grad(at(u)) + slope + ridge * at(u)) + np.dot(bent, u),
             reduced,
             lambda u: scale(at(u)) + float(np.linalg.norm(slope)),
             np.zeros(Z.shape[1]),

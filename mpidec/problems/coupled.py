@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
+from .._complex import is_complex
 from .._validation import Array
 from .._words import Described
 from .terms import box
@@ -109,6 +110,8 @@ class ConstraintCoupled(Described):
         r"""Return :math:`x_i(\lambda_i)`, the agents' own variables, for their multipliers, (m,
         q) -> (m, p).
         """
+        if is_complex(X):
+            raise TypeError(f"multipliers are {X.dtype}, expected real numbers: take x0.real")
         C = (self.A.transpose(0, 2, 1) @ X[:, :, None])[:, :, 0]
         result = np.asarray(self._argmin(C), dtype=np.float64)
         if result.shape != C.shape:

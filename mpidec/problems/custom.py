@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from .. import _validation as valid
+from .._complex import double, is_complex
 from .._validation import Array
 from .._words import Described
 from .agents import by_agents
 
-REAL = "write x as its real and imaginary parts, 2 d unknowns"
+REAL = "Custom(..., dtype=complex) has complex unknowns, and so has any problem with a complex x0"
+MODULUS = "take squares of moduli, abs(R)**2, in place of R**2"
 
 
 class Custom(Described):
@@ -37,6 +39,9 @@ class Custom(Described):
         Smoothness constants :math:`L_i > 0`, from which solvers can choose a step size.
     x_star : (d,) array, optional
         Minimizer of the average over all agents, for the error metric.
+    dtype : dtype, optional
+        That of the unknowns: float32, or complex64 or complex128 for functions of complex numbers;
+        by default that of `x0`, and complex128 with a complex `x_star`.
     check : bool
         Whether `solve`, `simulate` and `tune` compare `grad` with differences of `value` before the
         first step; False if `value` is not the function that is minimized, or for gradients that
@@ -50,6 +55,9 @@ class Custom(Described):
 
     Notes
     -----
+    Of a real function of complex numbers, the gradient g is that with :math:`f(x + h) = f(x) +
+    \mathrm{Re}\, g^* h + \dots`, for :math:`\tfrac12 \|A x - b\|^2` so :math:`A^* (A x - b)`.
+
     Nothing is communicated. For bit-identical results on any number of ranks, row i must depend
     only on row i of X.
 
@@ -73,6 +81,7 @@ class Custom(Described):
         smoothness: ArrayLike | None = None,
         x_star: ArrayLike | None = None,
         check: bool = True,
+        dtype: DTypeLike = None,
     ) -> None:
         for name, function in (("value", value), ("grad", grad)):
             if not callable(function):
@@ -83,7 +92,15 @@ class Custom(Described):
         self.m = valid.integer(m, "m", least=0)
         self.d = valid.integer(d, "d")
         self._some = by_agents(grad, self.m)
-        self.x_star = valid.minimizer(x_star, self.d)
+        self.x_star = valid.minimizer(x_star, self.d, complex_too=True)
+        if dtype is None and np.iscomplexobj(self.x_star):
+            dtype = np.complex128
+        if dtype is not None:
+            self.dtype = np.dtype(dtype)
+            if self.dtype.char not in "fdFD":
+                raise TypeError(
+                    f"dtype is {dtype!r}, expected float32, float64, complex64 or complex128"
+                )
         self._smoothness: Array | None = None
         if smoothness is not None:
             constants = np.asarray(smoothness, dtype=np.float64)
@@ -101,15 +118,15 @@ class Custom(Described):
 
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""
-        return self._shaped(self._value(X), "value", (self.m,))
+        return self._shaped(self._value(X), "value", (self.m,), None)
 
     def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
         """Return the gradient of f_i at row i, (m, d) -> (m, d); with `agents`, of these local
         agents, one row of X for each.
         """
         if agents is None:
-            return self._shaped(self._grad(X), "grad", (self.m, self.d))
-        return self._shaped(self._some(X, agents=agents), "grad", (len(agents), self.d))
+            return self._shaped(self._grad(X), "grad", (self.m, self.d), X)
+        return self._shaped(self._some(X, agents=agents), "grad", (len(agents), self.d), X)
 
     @property
     def smoothness(self) -> Array:
@@ -123,10 +140,11 @@ class Custom(Described):
         return self._smoothness
 
     @staticmethod
-    def _shaped(result: Array, name: str, shape: tuple[int, ...]) -> Array:
-        if np.iscomplexobj(result):
-            raise TypeError(f"{name}(X) is complex, expected real numbers: {REAL}")
-        result = np.asarray(result, dtype=np.float64)
+    def _shaped(result: Array, name: str, shape: tuple[int, ...], X: Array | None) -> Array:
+        if np.iscomplexobj(result) and not is_complex(X):
+            remedy = MODULUS if X is None else REAL
+            raise TypeError(f"{name}(X) is complex, expected real numbers: {remedy}")
+        result = double(np.asarray(result))
         if result.shape != shape:
             raise ValueError(f"{name}(X) has shape {result.shape}, expected {shape}")
         return result

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import _validation as check
+from .._complex import double, squares
 from .._validation import Array
 from ..datasets.built_in import Dataset, dataset, load, maker, standardized
 from ..datasets.partition import partition as split
@@ -458,13 +459,13 @@ def _arrays(data: Any) -> Dataset:
 
 def _check_size(data: Dataset) -> None:
     """Refuse data whose squares, and in float64 their squares, exceed the range of their dtype."""
-    dtype = np.dtype(check.precision(data.A)).name
+    dtype = data.A.real.dtype.name
     limit, products = LARGEST[dtype], "two" if dtype == "float32" else "four"
     for name, values, remedy in (
         ("A", data.A, "standardize=True (--set problem.standardize=true) removes their scale"),
         ("y", np.asarray(data.y), "change their unit"),
     ):
-        largest = float(np.abs(values).max(initial=0.0)) if values.dtype.kind == "f" else 0.0
+        largest = float(np.abs(values).max(initial=0.0)) if values.dtype.kind in "fc" else 0.0
         if largest > 0 and not 1 / limit <= largest <= limit:
             raise ValueError(
                 f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected "
@@ -475,7 +476,7 @@ def _check_size(data: Dataset) -> None:
 
 def _uneven(data: Dataset) -> str:
     """Return a hint if the columns differ very much in size, or an empty text."""
-    size = np.sqrt(np.square(data.A, dtype=np.float64).mean(axis=0))
+    size = np.sqrt(squares(double(data.A)).mean(axis=0))
     if not (size > 0).any() or (ratio := size.max() / size[size > 0].min()) <= UNEVEN:
         return ""
     return (
@@ -527,7 +528,7 @@ def _solution(whole: Problem) -> tuple[Array | None, str]:
             x_star = minimizer(whole) if solution is None else solution()
         except ValueError as error:
             return None, f"the error metric is not available: {error}"
-    return np.asarray(x_star, dtype=np.float64), ""
+    return double(np.asarray(x_star)), ""
 
 
 def local(prepared: Prepared, lo: int, hi: int) -> Problem:

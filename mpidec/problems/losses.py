@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
+from .._complex import as_reals, double, from_reals, is_complex, squares
 from .._validation import Array
 from .base import LinearModel, rank_tolerance
+from .real_view import RealView
 from .terms import Term
 
 
@@ -17,13 +19,16 @@ class LeastSquares(LinearModel):
     r"""Linear least squares.
 
     .. math:: f_i(x) = \tfrac12 \|A_i x - b_i\|^2 + \tfrac{\lambda}{2} \|x\|^2, \qquad
-              \nabla f_i(x) = A_i^T (A_i x - b_i) + \lambda x
+              \nabla f_i(x) = A_i^* (A_i x - b_i) + \lambda x
+
+    Samples and targets may be complex, and then x is: :math:`A_i^*` is the conjugate transpose, and
+    the gradient g that with :math:`f_i(x + h) = f_i(x) + \mathrm{Re}\, g^* h + \dots`
 
     Parameters
     ----------
     A : (m, p, d) array
-        Samples of the local agents; not copied if contiguous, float32 or float64, and without a
-        mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64 (complex64 or
+        complex128), and without a mask.
     b : (m, p) array
         Targets.
     l2 : float
@@ -55,10 +60,13 @@ class LeastSquares(LinearModel):
     array([ -6., -15.])
     >>> problem.solution()
     array([3.5])
+    >>> LeastSquares([[[1j]]], [[2.0]]).solution()
+    array([0.-2.j])
     """
 
     bound = 1.0
     targets_name = "b"
+    complex_too = True
 
     def __init__(
         self,
@@ -83,7 +91,7 @@ class LeastSquares(LinearModel):
 
     def _loss(self, T: Array, Y: Array) -> Array:
         R = (T - Y)[..., 0]
-        return 0.5 * R * R
+        return 0.5 * squares(R) if is_complex(R) else 0.5 * R * R
 
     def _slope(self, T: Array, Y: Array) -> Array:
         T -= Y
@@ -94,11 +102,24 @@ class LeastSquares(LinearModel):
 
     @property
     def strong_convexity(self) -> Array:
-        r"""Smallest curvatures :math:`\mu_i = w \lambda_{\min}(A_i^T A_i) + \lambda`, (m,), or
+        r"""Smallest curvatures :math:`\mu_i = w \lambda_{\min}(A_i^* A_i) + \lambda`, (m,), or
         without :math:`\lambda`.
         """
         least = self._spectrum[:, 0].clip(min=0.0) if self.features <= self.p else np.zeros(self.m)
         return np.asarray(self.weight * least + (0.0 if self.intercept else self.l2))
+
+    @cached_property
+    def _view(self) -> LeastSquares:
+        """The same functions of real and imaginary parts, as `RealView`."""
+        parts = as_reals(np.stack([self.A, 1j * self.A], axis=-1).reshape(*self.A.shape[:2], -1))
+        A = parts.reshape(self.m, self.p, self.features, 2, 2).transpose(0, 1, 4, 2, 3)
+        term = None if self.term is None else RealView(self).term
+        view = LeastSquares(
+            A.reshape(self.m, 2 * self.p, -1), as_reals(self.y), self.l2, weight=self.weight
+        )
+        view.term, view.intercept = term, self.intercept
+        view._penalty = np.repeat(self._penalty, 2) if np.ndim(self._penalty) else self._penalty
+        return view
 
     def solution(self) -> Array:
         """Return the minimizer (of least norm) of the average of the local f_i, (d,), by
@@ -107,31 +128,34 @@ class LeastSquares(LinearModel):
         from scipy.linalg import lstsq
 
         if self.term is not None:
-            return super().solution()
+            return from_reals(self._view.solution()) if is_complex(self.A) else super().solution()
         A, b = self._pooled()
         if self.l2:
             A = np.vstack([A, np.sqrt(self.m * self._penalty / self.weight) * np.eye(self.d)])
             b = np.vstack([b, np.zeros((self.d, 1))])
         cond = rank_tolerance(A)  # scipy's default, eps, takes rounding errors for curvature
-        if np.linalg.norm(A.T @ b) <= cond * np.linalg.norm(np.abs(A.T) @ np.abs(b)):
-            return np.zeros(self.d)  # where the gradient vanishes up to rounding
+        if np.linalg.norm(A.conj().T @ b) <= cond * np.linalg.norm(np.abs(A.T) @ np.abs(b)):
+            return np.zeros(self.d, A.dtype)  # where the gradient vanishes up to rounding
         x = lstsq(A, b, cond)[0]
         x += lstsq(A, b - A @ x, cond)[0]  # one step of iterative refinement
         return np.asarray(x[:, 0])
 
     @cached_property
     def _factors(self) -> tuple[Array, Array, Array]:
-        U, S, Vt = np.linalg.svd(self.A.astype(np.float64, copy=False), full_matrices=False)
-        return S, Vt, S * (U.transpose(0, 2, 1) @ self._Y)[..., 0]
+        U, S, Vt = np.linalg.svd(double(self.A), full_matrices=False)
+        return S, Vt, S * (U.conj().transpose(0, 2, 1) @ self._Y)[..., 0]
 
     def prox(self, V: Array, t: float | Array, start: Array | None = None) -> Array:
-        r"""Return :math:`(A_i^T A_i + (\lambda + 1/t) I)^{-1} (A_i^T b_i + v_i / t)` at row i, (m,
+        r"""Return :math:`(A_i^* A_i + (\lambda + 1/t) I)^{-1} (A_i^* b_i + v_i / t)` at row i, (m,
         d) -> (m, d).
 
         `t` > 0 is one number or one per local agent, (m,). The singular value decomposition is
         computed once.
         """
         if self.term is not None or (self.intercept and self.l2):
+            if is_complex(self.A):
+                begin = None if start is None else as_reals(start)
+                return from_reals(self._view.prox(as_reals(V), t, begin))
             return super().prox(V, t, start)
         t = self._steps(t)[:, None] * self.weight
         S, Vt, Sb = self._factors
@@ -140,7 +164,7 @@ class LeastSquares(LinearModel):
         coordinates = (Sb + inside) / (S * S + ridge)
         if self.features > self.p:  # component of v_i outside the row space of A_i
             coordinates -= inside / ridge
-        X: Array = (Vt.transpose(0, 2, 1) @ coordinates[:, :, None])[..., 0]
+        X: Array = (Vt.conj().transpose(0, 2, 1) @ coordinates[:, :, None])[..., 0]
         if self.features > self.p:
             X += pull / ridge
         return X.astype(V.dtype, copy=False)

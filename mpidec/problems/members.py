@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._complex import double, doubled
 from .._validation import Array
 from .terms import Term
 
@@ -21,7 +22,7 @@ def term_of(problem: object) -> Term | None:
 def x_star_of(problem: object) -> Array | None:
     """The minimizer of the average of all agents' functions, (d,), if it is known."""
     known = getattr(problem, "x_star", None)
-    return None if known is None else np.asarray(known, float).reshape(-1)
+    return None if known is None else double(np.asarray(known)).reshape(-1)
 
 
 def smoothness_of(problem: object) -> Array | None:
@@ -55,10 +56,14 @@ def agents_of(problem: object) -> int | None:
 
 
 def dtype_of(problem: object, x0: object) -> np.dtype[Any]:
-    """The dtype of iterates: that of the data of a problem, or else of `x0`, if it is float32."""
-    dtype = getattr(problem, "dtype", getattr(x0, "dtype", None))  # of Neural, a torch.dtype
-    single = isinstance(dtype, np.dtype) and dtype == np.float32
-    return np.dtype(np.float32 if single else np.float64)
+    """The dtype of iterates: that of the data of a problem, or else of `x0`, if it is float32 or
+    complex.
+    """
+    given = None if x0 is None else np.asarray(x0).dtype
+    dtype = getattr(problem, "dtype", given)  # of Neural, a torch.dtype
+    if isinstance(dtype, np.dtype) and dtype in (np.float32, np.complex64):
+        return dtype
+    return doubled(dtype if isinstance(dtype, np.dtype) else float)
 
 
 def is_checked(problem: object) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._complex import from_reals, is_complex
 from .._validation import Array
 from . import newton
 from .base import Problem
+from .real_view import RealView
 
 LARGEST = 200  # unknowns, as the Hessian takes two gradients for each
 
@@ -40,6 +42,8 @@ def minimizer(problem: Problem) -> Array:
     >>> minimizer(Custom(lambda X: ((X - C) ** 2).sum(axis=1) / 2, lambda X: X - C, m=2, d=1)).round(9)
     array([2.])
     """
+    if is_complex(getattr(problem, "dtype", None)):
+        return from_reals(minimizer(RealView(problem)))
     if problem.d > LARGEST:
         raise ValueError(
             f"{problem.d} unknowns, expected at most {LARGEST} for a solution from gradients: give "

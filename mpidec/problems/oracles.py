@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._complex import from_reals, is_complex
 from .._random import NOISE, SAMPLES, Streams as Streams
 from .._validation import Array
 from .._words import Described
@@ -322,6 +323,9 @@ class Noisy(Oracle):
     .. math:: g_i = \nabla f_i(x_i) + \frac{\sigma}{\sqrt d}\, \xi_i^k, \qquad \xi_i^k \sim N(0, I_d), \qquad
               \mathbb{E} \|g_i - \nabla f_i(x_i)\|^2 = \sigma^2
 
+    At complex points the noise is circular: real and imaginary parts have half of this variance
+    each.
+
     Parameters
     ----------
     source : Problem or oracle
@@ -360,12 +364,14 @@ class Noisy(Oracle):
         exact = self.source.gradients(agents, seed)
         streams = Streams(check.integer(seed, "seed", least=0), NOISE)
         numbers, everyone = agents, range(self.problem.m)
-        deviation = self.sigma / np.sqrt(self.problem.d)
+        d = self.problem.d
 
         def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
-            noise = np.empty(X.shape)
+            noise = np.empty((len(X), 2 * d if is_complex(X) else d))
             for row, i in zip(noise, everyone if agents is None else agents):
                 streams.at(numbers[i], k).standard_normal(out=row)
+            deviation = self.sigma / np.sqrt(noise.shape[1])
+            noise = from_reals(noise) if is_complex(X) else noise
             return np.asarray(exact(X, k, agents) + deviation * noise)
 
         return Gradients(gradient, self.problem.m, exact)

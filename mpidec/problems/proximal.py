@@ -134,9 +134,9 @@ def _newton(term: Term | None, H: Array, X: Array, G: Array, P: Array, t: Array)
     end: Array = P.copy()
     rows, unit = np.arange(len(X)), np.eye(X.shape[1])
     for _ in range(CHANGES):
-        Z, slope, ridge = term.faces(P)
+        Z, slope, ridge, bend = term.faces(P)
         slopes = G + _times(H, P - X) + slope + ridge * P
-        inside = Z @ (H + ridge[:, :, None] * unit) @ Z + unit - Z
+        inside = Z @ (H + ridge[:, :, None] * unit + bend) @ Z + unit - Z
         Y = term.within(P - _times(Z, _solved(inside, _times(Z, slopes))), P)
         P = end[rows] = term.prox(Y - t * (G + _times(H, Y - X)), t[:, 0])
         left = (term.faces(P).projector != Z).any(axis=(1, 2))

@@ -13,28 +13,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._complex import doubled, is_complex, squares
 from .._validation import Array
 from .._words import Described
 
 
 class Face(NamedTuple):
     """Affine set near a point on which a term is smooth: x = point + basis @ u, with this slope
-    and these curvatures.
+    and these curvatures; `bend`, (d, d), are those that hold near the point only.
     """
 
     basis: Array
     slope: Array
     ridge: Array
+    bend: Array | float = 0.0
 
 
 class Faces(NamedTuple):
     """Faces of a term near several points: projectors onto their directions, (m, d, d), slopes
-    and curvatures, (m, d).
+    and curvatures, (m, d), and `bend`, (m, d, d).
     """
 
     projector: Array
     slope: Array
     ridge: Array
+    bend: Array | float = 0.0
 
 
 class Term(Described, ABC):
@@ -90,7 +93,8 @@ class Term(Described, ABC):
         slopes, ridges = (
             np.array(a).reshape(-1, d) for a in ([f.slope for f in faces], [f.ridge for f in faces])
         )
-        return Faces(projectors, slopes, ridges)
+        bends = [face.bend for face in faces if np.ndim(face.bend)]
+        return Faces(projectors, slopes, ridges, np.array(bends) if bends else 0.0)
 
     def within(self, X: Array, P: Array) -> Array:
         """Return the rows of X on the faces that contain those of P, with entries beyond an end
@@ -105,6 +109,8 @@ class Separable(Term):
 
     .. math:: r(x) = \lambda_1 \|x\|_1 + \tfrac{\lambda_2}{2} \|x\|^2 \quad \text{subject to} \quad
               \text{lower} \le x_j \le \text{upper}
+
+    Of complex rows, the norms are those of the moduli, and bounds are refused.
 
     Built by :func:`l1`, :func:`elastic_net` and :func:`box`.
 
@@ -147,14 +153,14 @@ class Separable(Term):
         """Whether some bound is finite."""
         return bool(np.isfinite([self.lower, self.upper]).any())
 
-    def _held(self, X: Array) -> Array:
+    def held(self, X: Array) -> Array:
         """Return the entries that the term concerns, a view."""
         return X[..., : X.shape[-1] - self.free]
 
     def value(self, X: Array) -> Array:
         """Return r at every row, (m, d) -> (m,); bounds count as 0, whether they hold or not."""
-        Z = self._held(X)
-        result: Array = self.l1 * np.abs(Z).sum(axis=-1) + 0.5 * self.l2 * (Z * Z).sum(axis=-1)
+        Z = self.held(X)
+        result: Array = self.l1 * np.abs(Z).sum(axis=-1) + 0.5 * self.l2 * squares(Z).sum(axis=-1)
         return result
 
     def prox(self, V: Array, t: float | Array) -> Array:
@@ -162,8 +168,10 @@ class Separable(Term):
         the bounds, (m, d) -> (m, d).
         """
         t = np.asarray(t, dtype=np.float64)[..., None]
-        X = np.array(V, dtype=np.float64)
-        Z = self._held(X)
+        X = np.array(V, dtype=doubled(V.dtype))
+        Z = self.held(X)
+        if self.bounded and is_complex(X):
+            raise TypeError(NO_ORDER)
         if self.l1:
             Z[...] = np.sign(Z) * np.maximum(np.abs(Z) - t * self.l1, 0.0)
         if self.l2:
@@ -184,7 +192,7 @@ class Separable(Term):
         if self.bounded:
             raise ValueError(NO_SUBGRADIENT)
         G = np.zeros_like(X)
-        self._held(G)[...] = self.l1 * np.sign(self._held(X)) + self.l2 * self._held(X)
+        self.held(G)[...] = self.l1 * np.sign(self.held(X)) + self.l2 * self.held(X)
         return G
 
     def face(self, x: Array) -> Face:
@@ -205,18 +213,18 @@ class Separable(Term):
         """
         X = self.prox(X, 0.0) if self.bounded else X.copy()
         if self.l1:
-            self._held(X)[self._held(X) * self._held(P) < 0] = 0.0
+            self.held(X)[self.held(X) * self.held(P) < 0] = 0.0
         return X
 
     def _around(self, X: Array) -> tuple[NDArray[np.bool_], Array, Array]:
         """Return which entries of X can move without leaving their faces, and the slopes and
         curvatures there.
         """
-        at = self._held(X)
+        at = self.held(X)
         moving, slope, ridge = np.ones(X.shape, bool), np.zeros_like(X), np.zeros_like(X)
         inside = (at > self.lower) & (at < self.upper)
-        self._held(moving)[...] = inside & (at != 0) if self.l1 else inside
-        self._held(slope)[...], self._held(ridge)[...] = self.l1 * np.sign(at), self.l2
+        self.held(moving)[...] = inside & (at != 0) if self.l1 else inside
+        self.held(slope)[...], self.held(ridge)[...] = self.l1 * np.sign(at), self.l2
         return moving, slope, ridge
 
 
@@ -254,6 +262,8 @@ class Simplex(Term):
         """Return the projection of every row onto the simplex, (m, d) -> (m, d), by sorting; `t`
         has no effect.
         """
+        if is_complex(V):
+            raise TypeError(NO_ORDER)
         X = np.array(V, dtype=np.float64)
         Z = X[..., : X.shape[-1] - self.free]
         down = -np.sort(-Z, axis=-1)
@@ -278,6 +288,10 @@ class Simplex(Term):
         return Face(np.hstack([basis, rest]), np.zeros_like(x), np.zeros_like(x))
 
 
+NO_ORDER = (
+    "a box or a simplex bounds real numbers, got complex ones: bound their real and imaginary parts, "
+    "mpidec.problems.RealView(problem), or take l1 or elastic_net"
+)
 NO_SUBGRADIENT = (
     "a box or a simplex has no subgradient, expected a solver with a proximal step, such as NIDS"
 )

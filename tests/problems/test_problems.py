@@ -519,8 +519,8 @@ BAD[1, 2, 3] = np.nan
         (ValueError, lambda: LeastSquares([[[1.0], [2.0]], [[1.0]]], Y3), "A is ragged.*mask"),
         (
             TypeError,
-            lambda: LeastSquares(A3 * 1j, Y3),
-            "A has dtype complex128, expected real numbers",
+            lambda: Softmax(A3 * 1j, Y3),
+            "A has dtype complex128, expected real numbers: LeastSquares takes complex ones",
         ),
         (
             TypeError,
