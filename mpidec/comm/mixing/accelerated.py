@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ... import _validation as check
+from ..._complex import width
 from ..runtime.pending import Pending
 from .step import StepOperator
 from .wrapped import WrappedPhase
@@ -151,13 +152,13 @@ class AcceleratedPhase(WrappedPhase):
         self._omegas = omegas
 
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        *omegas, omega = self._omegas(rows.shape[1])
+        *omegas, omega = self._omegas(width(rows))
         before, now = self._after(omegas, rows)
         last = self._phase.start_rows(now, target)
         return Pending(last, lambda: _combined(omega, last.wait(), before))
 
     def mix_rows(self, rows: np.ndarray) -> np.ndarray:
-        return self._after(self._omegas(rows.shape[1]), rows)[1]
+        return self._after(self._omegas(width(rows)), rows)[1]
 
     def _after(self, omegas: Sequence[float], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows before the last of some mixings, and after it."""

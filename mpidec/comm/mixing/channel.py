@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ..._complex import width
 from ..arrays.formats import BFLOAT16, narrow, widen
 from ..arrays.host import ArrayT
 from ..runtime.memory import empty
@@ -101,7 +102,7 @@ class ChannelPhase(WrappedPhase):
             self._average.take(X, arrived, out)
             return
         self._average.difference(Q, arrived, out)
-        out *= self.gamma(X.shape[1])
+        out *= self.gamma(width(X))
         out += X
 
     def _spread(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

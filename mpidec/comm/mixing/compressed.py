@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ... import _validation as check
+from ..._complex import as_reals, from_reals, is_complex
 from ..arrays.formats import BFLOAT16
 from ..arrays.host import ArrayT, Restore as ToKind
 from ..runtime.pending import Pending
@@ -306,6 +307,9 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         super().abort_operation(error, "fetch" if op == "W(X)" else op)
 
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
+        if is_complex(rows):  # codecs take pairs of real numbers
+            pairs = self._begin(as_reals(rows), as_reals(target))
+            return Pending(pairs, lambda: from_reals(pairs.wait()))
         with self._propagate_errors():
             _check(rows)
         call, step = self._call()
@@ -409,6 +413,9 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         """
         codec = self._codec_of_edges()
         flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        if is_complex(rows):
+            got = from_reals(self.carry(as_reals(flat)))
+            return got.reshape(len(got), *rows.shape[1:])
         out_edges, in_edges = (
             ends.senders * self.n + ends.receivers for ends in (self.edges.out_of, self.edges.into)
         )
@@ -424,6 +431,10 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         self, rows: np.ndarray, leave: Callable[[np.ndarray], np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Send the rows encoded; those of the local agents are decoded, too."""
+        if is_complex(rows):
+            pairs = None if leave is None else lambda R: as_reals(leave(from_reals(R)))
+            own, came = self.spread(as_reals(rows), pairs)
+            return from_reals(own), from_reals(came)
         codec, agents, edges = self._compression.codec, self.agents, self.edges
         d, dtype = rows.shape[1], rows.dtype
         with self._propagate_errors("W.exchange(M)"):
@@ -457,11 +468,6 @@ def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> 
 
 
 def _check(rows: np.ndarray) -> None:
-    if rows.dtype.char in "FD":
-        raise TypeError(
-            f"rows are {rows.dtype}, codecs know real numbers: mix X.view(np.{rows.real.dtype}), "
-            "twice the columns"
-        )
     if rows.dtype.char not in "fd":
         raise TypeError(
             f"rows are {rows.dtype}, codecs know float32 and float64: mix X.astype(np.float32)"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from ... import _validation as check
+from ..._complex import from_reals, is_complex, width
 from ..._random import CHANNELS, LOSSES, Streams, uniform
 from ..._words import word
 from ..kernels.weighted import difference
@@ -268,7 +269,7 @@ class Noise(Fault):
     .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} (X_j + \sigma \xi_{ij})
 
     with independent standard normal :math:`\xi_{ij}` for each step, each call within it, each edge
-    and each entry.
+    and each entry (circular and of variance 1 for complex rows).
 
     Parameters
     ----------
@@ -305,7 +306,10 @@ class Noise(Fault):
                 "each step, W.at(k)"
             )
         step = (at.step * MAX_CALLS + call) * at.graphs + at.graph
-        draws = self._streams.normals(at.agents, at.edges.ends, step, rows.shape)
+        shape = (len(rows), width(rows))
+        draws = self._streams.normals(at.agents, at.edges.ends, step, shape)
+        if is_complex(rows):
+            draws = from_reals(draws) / np.sqrt(2)
         rows += (self.sigma * draws).astype(rows.dtype)
         return rows
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ... import _validation as check
+from ..._complex import by_parts
 from ..._words import word
 from .edges import edges_into
 from .faults import Average, Fault, RobustRule, Round, checked
@@ -98,7 +99,8 @@ class TrimmedMean:
     Notes
     -----
     Every agent needs more than 2 `trim` neighbours; in a step of a schedule in which it has no
-    more, it keeps its row.  An undefined entry counts as the largest one.
+    more, it keeps its row.  An undefined entry counts as the largest one.  Real and imaginary parts
+    of complex rows are entries of their own.
 
     References
     ----------
@@ -117,6 +119,9 @@ class TrimmedMean:
         check.integer(self.trim, "robust: trim", least=0)
 
     def __call__(self, x: np.ndarray, X: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return by_parts(self._mean, x, X)
+
+    def _mean(self, x: np.ndarray, X: np.ndarray) -> np.ndarray:
         kept = np.sort(X, axis=0)[self.trim : max(len(X) - self.trim, self.trim)]
         y: np.ndarray = (x + kept.sum(axis=0)) / (1 + len(kept))
         return y

@@ -384,11 +384,6 @@ def test_fewer_agents_than_ranks_and_no_columns():
             r"W.compress\(...\).accelerate\(K\)",
         ),
         (
-            lambda W: W.compress("float16")(np.ones((W.m, 2), complex)),
-            TypeError,
-            r"mix X.view\(np.float64\), twice the columns",
-        ),
-        (
             lambda W: W.compress("float16")(np.ones((W.m, 2), np.longdouble)),
             TypeError,
             "codecs know float32 and float64",
