@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .._complex import is_complex
 from ..exceptions import ResumeError
+from ..problems.custom import REAL
 from ..problems.members import prox_of
 from ..problems.oracles import Gradient, Gradients, Oracle
 from ..protocols import Reductions, StepSize
@@ -103,6 +105,11 @@ class Errors:
                         "the problem returned gradients (or values, or proximal points) of shape "
                         f"{np.shape(answer)}, expected {shape}"
                     )
+                if np.iscomplexobj(answer) and not is_complex(np.dtype(dtype)):
+                    raise TypeError(
+                        "the problem returned complex gradients (or values, or proximal points), "
+                        f"expected real numbers: {REAL}"
+                    )
                 return np.asarray(answer).astype(dtype, copy=False)
             except Exception as error:
                 if self._net.size == 1:
@@ -156,7 +163,7 @@ class Answers:
 
     def value(self, X: np.ndarray) -> np.ndarray:
         """The values of the functions at the rows of X, with their term."""
-        return self._checked(lambda: self._problem.value(X), X.shape[:1], X.dtype)  # type: ignore[union-attr]
+        return self._checked(lambda: self._problem.value(X), X.shape[:1], X.real.dtype)  # type: ignore[union-attr]
 
     def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
         """The proximal points of the term at the rows of V; V itself where there is no term."""
@@ -171,7 +178,7 @@ class Answers:
         """
         self.points += 1
         known = {"start": start} if self._starts else {}
-        return self._checked(lambda: self._prox(V, t[:, 0], **known), V.shape, V.dtype)  # type: ignore[misc]
+        return self._checked(lambda: self._prox(V, t[:, 0].real, **known), V.shape, V.dtype)  # type: ignore[misc]
 
     def memory(self) -> dict[str, np.ndarray]:
         """What variance-reduced gradients remember, by name."""

@@ -11,19 +11,21 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._complex import as_reals, is_complex
 from .._words import STEP_SIZES, parameters, word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..plugins import Table, nearest
-from ..problems.custom import REAL
+from ..problems.custom import MODULUS, REAL
 from ..problems.differences import mismatch
 from ..problems.members import agents_of, dtype_of, is_checked, term_of
 from ..problems.oracles import Bare, Oracle, OracleLike, Subgradient, adapted
+from ..problems.real_view import seen
 from ..problems.terms import Separable
 from ..protocols import Reductions
 from ..record.recorder import Record
@@ -523,15 +525,18 @@ def _called(
     X: np.ndarray,
     shape: tuple[int, ...],
 ) -> np.ndarray:
-    """What a function returns at `given`, a copy of X: real numbers of the shape, and X as it was."""
+    """What a function returns at `given`, a copy of X: numbers of the shape, real ones or as X, and
+    X as it was.
+    """
     result = function(given)
     if np.shape(result) != shape:
         raise ValueError(
             f"{what} has shape {np.shape(result)} for X of shape {X.shape}, expected {shape}: "
             f"{'one number' if len(shape) == 1 else 'one gradient'} for each row of X"
         )
-    if np.iscomplexobj(result):
-        raise TypeError(f"{what} is complex, expected real numbers: {REAL}")
+    if np.iscomplexobj(result) and (len(shape) == 1 or not is_complex(X)):
+        remedy = MODULUS if len(shape) == 1 else REAL
+        raise TypeError(f"{what} is complex, expected real numbers: {remedy}")
     if not np.array_equal(given, X):
         raise ValueError(
             f"{what} changes X, expected it to leave X alone: write X = X - ..., not X -= ..."
@@ -541,11 +546,12 @@ def _called(
 
 def _check_gradient(problem: Problem, X: np.ndarray, lo: int) -> None:
     """Refuse a gradient that is not that of the value, less that of the term."""
-    term = term_of(problem)
+    real = cast("Problem", seen(problem, X))
+    term = term_of(real)
     wrong = mismatch(
-        lambda X: problem.value(X) - (0 if term is None else term.value(X)),
-        problem.grad,
-        X,
+        lambda X: real.value(X) - (0 if term is None else term.value(X)),
+        real.grad,
+        as_reals(X),
         range(lo, lo + len(X)),
     )
     if wrong is None:
@@ -597,8 +603,11 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
 
 def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarray:
     """The initial point (d,) or (n, d) as an array; refused if it is none of finite numbers."""
-    if np.iscomplexobj(x0):
-        raise TypeError(f"x0 is complex, expected real numbers: {REAL}")
+    if np.iscomplexobj(x0) and not is_complex(dtype):
+        raise TypeError(
+            f"x0 is complex, expected real numbers, as the problem is {dtype}: give it complex data "
+            "(A.astype(complex)), or take x0.real"
+        )
     try:
         rows = np.asarray(x0, dtype)
     except (TypeError, ValueError):
@@ -616,6 +625,26 @@ def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarr
             f"{tuple(bad[0].tolist())}"
         )
     return rows
+
+
+def check_real(solver: Solver, X: np.ndarray) -> None:
+    """Refuse complex rows for an asynchronous solver.
+
+    Raises
+    ------
+    TypeError
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> check_real(mpidec.solvers.A2CiD2(0.1), np.zeros((2, 1)))
+    """
+    if is_complex(X):
+        raise TypeError(
+            f"{name_of(solver)} takes no common steps, and its agents exchange real rows, the "
+            f"iterates are {X.dtype}: take mpidec.problems.RealView(problem) and "
+            "x0.view(float), pairs of real and imaginary parts"
+        )
 
 
 def network_for(

@@ -10,8 +10,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from .._complex import as_reals, is_complex
 from .._words import warn
 from ..comm.mixing.operator import Operator, StepOperator
+from ..problems.real_view import real_view, seen
 from ..protocols import Reductions
 from ..solvers.base import Solver, name_of
 from . import codec_limits
@@ -97,7 +99,7 @@ class Attempt:
         Retry
         """
         if self.guard is not None and not self.last and self.guard.due(k):
-            self.guard.check(k, X)
+            self.guard.check(k, as_reals(X))
 
     def retry(self, end: RunEnd, k: int) -> None:
         """Begin again if the run has diverged, not at once, and there are smaller step sizes to
@@ -128,7 +130,7 @@ class Attempt:
 
     def too_far(self, X: np.ndarray, k: int) -> str:
         """Why a chosen step size has failed although the metrics are finite, or ""; collective."""
-        far = self.guard.far(X, strict=self.last) if self.guard is not None else ""
+        far = self.guard.far(as_reals(X), strict=self.last) if self.guard is not None else ""
         if not far:
             return ""
         far = f"{far}, after {k} steps"
@@ -144,7 +146,7 @@ class Attempt:
 
     def judge(self, k: int, s: State, journal: Journal, stopped: bool) -> RunEnd:
         """The outcome of a run that has ended by itself after step `k`; collective."""
-        plan, mixer = self.plan, self.mixer
+        plan, mixer, X = self.plan, self.mixer, as_reals(s.X)
         return decide_outcome(
             journal.records,
             journal.sizes,
@@ -155,15 +157,15 @@ class Attempt:
             too_far=lambda: self.too_far(s.X, k),
             cause=lambda name, limit: Diagnosis(
                 net=plan.net,
-                problem=plan.problem,
+                problem=seen(plan.problem, plan.X),
                 topology=mixer.topology,
                 solver=plan.solver,
                 oracle=plan.oracle,
                 metrics=journal.metrics,
                 name=name,
                 limit=limit,
-                X=s.X,
-                limits=codec_limits.limit(plan.solver, mixer, s.X.shape[1]),
+                X=X,
+                limits=codec_limits.limit(plan.solver, mixer, X.shape[1]),
                 unstable=self.unstable,
                 searched=self.choice is not None,
             ).cause(),
@@ -183,16 +185,19 @@ def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
     """The result of a run, after a search if its step size is to be found; collective."""
     plan = _as_recorded(plan)
     with plan.mixer() as mixer:
-        unstable = unstable_schedule(plan.net, plan.solver, mixer, plan.X.shape[1])
+        X0, oracle = as_reals(plan.X), plan.oracle
+        if is_complex(plan.X) and oracle is not None:  # the search knows real rows
+            oracle = real_view(oracle)
+        unstable = unstable_schedule(plan.net, plan.solver, mixer, X0.shape[1])
         if plan.net.rank == 0:
             _warn(plan, mixer, unstable)
-        if requested_rule(plan.solver) is None or plan.oracle is None:
+        if requested_rule(plan.solver) is None or oracle is None:
             return once(Attempt(plan, mixer, unstable=unstable))
         task = Task(
             plan.net,
-            plan.oracle,
+            oracle,
             solver=plan.solver,
-            X0=plan.X,
+            X0=X0,
             steps=plan.steps,
             seed=plan.seed,
             tol=plan.tolerance,
@@ -225,6 +230,6 @@ def _as_recorded(plan: Plan) -> Plan:
 def _warn(plan: Plan, mixer: Operator[StepOperator], unstable: str) -> None:
     solver = plan.solver
     few = solver.advice(plan.steps)
-    for warning in (codec_limits.warning(solver, mixer, plan.X.shape[1]), unstable, few):
+    for warning in (codec_limits.warning(solver, mixer, as_reals(plan.X).shape[1]), unstable, few):
         if warning:
             warn(warning)

@@ -10,14 +10,16 @@ import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from .._complex import as_reals
 from .._words import ADDRESS, number, word
 from ..comm.mixing import Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import on_all_ranks
+from ..problems.real_view import seen
 from ..solvers.base import Solver, name_of, step_size_of
 from .arguments import problem_of
 
@@ -110,6 +112,7 @@ def _at_start(net: Network, problem: Problem | None, X: np.ndarray) -> Words:
     """
     if problem is None:
         return {}
+    problem, X = cast("Problem", seen(problem, X)), as_reals(X)
     m, d = X.shape
     weight = 1 + np.arange(net.lo, net.lo + m) / net.n
     along = np.cos(np.arange(1.0, d + 1))

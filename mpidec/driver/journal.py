@@ -57,7 +57,7 @@ class Journal:
     ):
         self._plan, self._net, self._mixer, self._choice = plan, plan.net, mixer, choice
         self._answers, self._errors = answers, errors
-        self.measure = Metrics(plan.net, plan.problem)
+        self.measure = Metrics(plan.net, plan.problem, plan.X)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
         self._recorder: Recorder[Any] | None = None

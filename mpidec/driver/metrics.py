@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._complex import as_reals, double
 from .._words import ByName
 from ..comm.runtime.agreement import on_all_ranks
 from ..problems.members import term_of, x_star_of
+from ..problems.real_view import seen
 from ..protocols import Reductions
 from ..record.runfile import COUNTERS as WHOLE
 
@@ -58,6 +60,14 @@ class Metrics:
 
     which is zero at the minimizer only, as the gradient is without a term.
 
+    Parameters
+    ----------
+    net : Network
+    problem : problem or None
+    like : array, optional
+        The iterates: complex ones are measured as pairs of real numbers, so that norms are those of
+        moduli.
+
     Attributes
     ----------
     names : tuple of str
@@ -77,7 +87,8 @@ class Metrics:
     :math:`x^\star` is known.  Rows of float32 are cast to float64 before.
     """
 
-    def __init__(self, net: Reductions, problem: Problem | None):
+    def __init__(self, net: Reductions, problem: Problem | None, like: object = None):
+        problem = seen(problem, like)
         self._net, self._problem, self.size = net, problem, 0.0
         self.failed = False
         self.error: Exception | None = None
@@ -94,7 +105,7 @@ class Metrics:
         """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the
         `rows` and bytes `sent`.
         """
-        X = X.astype(np.float64, copy=False)
+        X = double(as_reals(X))
         mean = self._net.mean(X)
         return self.of(mean, self._net.sum(self.terms(X, mean, rows, sent)), self._worst(X))
 
@@ -178,7 +189,7 @@ class Metrics:
         """The first agent whose row, value or gradient is not finite, or whose row is the
         largest if all are; collective.
         """
-        net = self._net
+        net, X = self._net, as_reals(X)
         sizes = (X * X).sum(axis=1)
         if self._problem is not None and len(X):
             at = np.tile(net.mean(X), (len(X), 1))

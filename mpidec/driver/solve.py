@@ -27,6 +27,7 @@ from .arguments import (
     check_callbacks,
     check_equal,
     check_hosted,
+    check_real,
     check_step_size,
     explained,
     in_words,
@@ -151,9 +152,15 @@ def solve(
     last record is an explosion: the objective has grown by 1e6 and the iterates by 1e3.  Explosions
     are judged at the end only, so that no run ends early that would have come back.
 
-    The iterates have the dtype of the problem's data, float32 or float64, or of `x0` if the problem
-    has no `dtype`; so have gradients, what is sent, and what is in the file.  Metrics are computed
-    in float64 from these iterates, and so are minimizers and the search for a step size.
+    The iterates have the dtype of the problem's data, float32 or float64 (complex64 or complex128),
+    or of `x0` if the problem has no `dtype`; so have gradients, what is sent, and what is in the
+    file.  Metrics are computed in float64 from these iterates, and so are minimizers and the search
+    for a step size.
+
+    Complex rows are sent and recorded as such.  Gradients are those with :math:`f(x + h) = f(x) +
+    \mathrm{Re}\, g^* h + \dots`, and norms those of moduli.  Codecs, metrics and the search for a
+    step size take rows as pairs of real and imaginary parts.  Asynchronous solvers refuse them:
+    `mpidec.problems.RealView` makes such pairs of a problem.
 
     The iterates are bit-identical on any number of ranks; to this end BLAS runs with one thread
     during the call.
@@ -205,6 +212,8 @@ def solve(
             gradient = gradients_for(method, oracle, net.agents, seed)
             X = initial_rows(x0, functions, net)
             apart = isinstance(method, Asynchronous)
+            if apart:
+                check_real(method, X)
             check_callbacks(functions, X, net.lo, method.needs.problem)
             if functions is not None:
                 check_step_size(method)

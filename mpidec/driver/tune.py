@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
+from .._complex import as_reals, is_complex
 from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
+from ..problems.real_view import real_view
 from ..solvers.asynchronous import PairwiseSolver, PushSolver
 from ..solvers.base import Solver, name_of, step_size_of, with_step_size
 from ..solvers.step_schedules import StepSchedule
@@ -23,6 +25,7 @@ from .arguments import (
     as_topology,
     check_callbacks,
     check_hosted,
+    check_real,
     explained,
     initial_rows,
     network_for,
@@ -118,6 +121,7 @@ def tune(
             )
             events = None
             if isinstance(method, (PairwiseSolver, PushSolver)):
+                check_real(method, X)
                 method = prepared(method, graph.at(0))
                 paused = pauses(straggler, net.n)
                 events = (
@@ -132,6 +136,8 @@ def tune(
                     f"{type(method).__name__} takes common steps: leave out delay, drop, straggler "
                     "and rates"
                 )
+            elif is_complex(X):  # the search knows real rows
+                oracle, X = real_view(oracle), as_reals(X)
         stack.enter_context(arithmetic(net))
         task = Task(net, oracle, method, X0=X, steps=steps, seed=seed, tol=tol)
         if events is not None and isinstance(method, (PairwiseSolver, PushSolver)):

@@ -398,7 +398,7 @@ class RunFile:
             grows = {} if self._X is None else {"maxshape": (None, *row), "chunks": chunks}
             file.create_dataset(f"trajectory/{name}", (0, *row), dtype, **grows)
         _add_scales(file)
-        file.create_dataset("result/x", rows, self._dtype, fillvalue=np.nan)
+        file.create_dataset("result/x", rows, self._dtype, fillvalue=self._dtype.type(np.nan))
         _set_result(file, None, RUNNING, 0)
         for phase, W in enumerate(topology):
             group = file.require_group("topology" if len(topology) == 1 else f"topology/{phase}")

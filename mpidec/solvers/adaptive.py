@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from .._complex import squares
 from ..protocols import Graph, Operator
 from .base import Solver, zeros
 from .needs import Needs, Positive
@@ -95,7 +96,8 @@ class AdaptiveGradientTracking(Solver):
         )
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        zero, column = zeros(X, *X.shape), zeros(X, len(X), 1)
+        zero = zeros(X, *X.shape)
+        column = _norms(zero)
         return self.State(X, zero, zero, column, column + self.step_size, column + 1, 0)
 
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
@@ -111,8 +113,8 @@ class AdaptiveGradientTracking(Solver):
 
 def _norms(D: np.ndarray) -> np.ndarray:
     """The norms of the rows, (m, 1)."""
-    squares: np.ndarray = (D * D).sum(axis=1, keepdims=True)
-    return squares**0.5
+    total: np.ndarray = squares(D).sum(axis=1, keepdims=True)
+    return total**0.5
 
 
 def _adapted(

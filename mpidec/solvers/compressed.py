@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
+from .._complex import width
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
 from .base import Solver, zeros
@@ -246,5 +247,5 @@ class LEAD(Solver):
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         Y = descend(s.X, self.step_size, G) - s.D
         M = (Y - W(Y)) / 2
-        beta = W.gamma(Y.shape[1]) if self.dual is None else self.dual
+        beta = W.gamma(width(Y)) if self.dual is None else self.dual
         return self.State(Y - M, s.D + beta * M)

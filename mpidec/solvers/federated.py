@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .._complex import by_parts
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
 from .base import is_sample, name_of, per_step, zeros
@@ -116,7 +117,7 @@ class FedOpt(_LocalSteps):
     Sent per H steps: two rows, of :math:`Y - X^t` and :math:`X^t`, which all agents hold alike but
     for rounding: without its mixing, small denominators make rounding errors grow.  `W`: the
     complete graph, or `topology.sampled_average`; with other doubly stochastic graphs it is a
-    variant of this package.
+    variant of this package.  Real and imaginary parts of complex rows are entries of their own.
 
     Examples
     --------
@@ -149,19 +150,22 @@ class FedOpt(_LocalSteps):
         k: int
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        return self.State(X, X, zeros(X, *X.shape), zeros(X, *X.shape) + self.floor**2, 0)
+        zero = zeros(X, *X.shape)
+        return self.State(X, X, zero, by_parts(lambda V: V + self.floor**2, zero), 0)
 
     def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
-        (D, Z), b1, b2 = W([X - s.Z, s.Z]), self.momentum, self.decay
-        M, square = b1 * s.M + (1 - b1) * D, D * D
-        if self.method == "adagrad":
-            V = s.V + square
-        elif self.method == "yogi":
-            V = s.V + (1 - b2) * (square * (square > s.V) - square * (square < s.V))
-        else:
-            V = b2 * s.V + (1 - b2) * square
-        X = Z + self.outer_step * (M / (V**0.5 + self.floor))
+        (D, Z), b1 = W([X - s.Z, s.Z]), self.momentum
+        M, V = b1 * s.M + (1 - b1) * D, by_parts(self._second, s.V, D)
+        X = Z + self.outer_step * by_parts(lambda M, V: M / (V**0.5 + self.floor), M, V)
         return self.State(X, X, M, V, s.k + 1)
+
+    def _second(self, V: np.ndarray, D: np.ndarray) -> np.ndarray:
+        b2, square = self.decay, D * D
+        if self.method == "adagrad":
+            return V + square
+        if self.method == "yogi":
+            return V + (1 - b2) * (square * (square > V) - square * (square < V))
+        return b2 * V + (1 - b2) * square
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from ..arguments import (
     as_topology,
     check_callbacks,
     check_hosted,
+    check_real,
     explained,
     infer_agents,
     initial_rows,
@@ -178,6 +179,7 @@ def simulate(
     net = SerialNetwork(n)
     check_hosted(oracle, net)
     X = initial_rows(x0, functions, net)
+    check_real(method, X)
     check_callbacks(functions, X)
     method.check(graph)
     static = graph.at(0)
