@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._complex import as_reals
 from ..comm.mixing.network import Network
 from ..driver.solve import solve
 from ..protocols import Operator
@@ -144,6 +145,28 @@ def columns(solver: Solver) -> None:
         "size alone, expected 0",
         "use equations on whole rows, without float(step_size), norms or sorting; or give a number "
         'in place of "auto"',
+    )
+
+
+def complex_rows(solver: Solver) -> None:
+    """Complex rows take the steps of their real and imaginary parts, as W is real."""
+    graph, method = graph_of(solver), with_number(solver)
+    f, rng = costs(graph.n), np.random.default_rng(3)
+    X, c = rng.standard_normal((2, graph.n, 2, 2)) @ [1, 1j]
+    with alone(graph.n) as net:
+        W = net.mixer(graph)
+        both, parts = (
+            run(method, W, Quadratics(f.h, c), method.init(X, W.at(0)), STEPS).X
+            for X, c in ((X, c), (as_reals(X), as_reals(c)))
+        )
+    away = float(abs(as_reals(np.asarray(both, complex)) - parts).max())
+    require(
+        away <= 1e-12,
+        solver,
+        "complex",
+        f"complex rows differ by {away:.2g} after {STEPS} steps from what the same steps make of "
+        "their real and imaginary parts, expected rounding errors",
+        "write abs(g)**2 for the squares of moduli, not g * g, and no conjugates",
     )
 
 

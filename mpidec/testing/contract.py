@@ -67,6 +67,7 @@ COMMON = {
     "in_place": Property(arrays.in_place, _always),
     "tensors": Property(arrays.tensors, _always),
     "columns": Property(arrays.columns, searches),
+    "complex": Property(arrays.complex_rows, _always),
     "bits": Property(arrays.bits, _always),
     "kinds": Property(acceptance.kinds, _always),
     "few_agents": Property(acceptance.few_agents, _always),

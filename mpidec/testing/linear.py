@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .._complex import squares
 from ..comm.mixing.mixer import Mixer
 from ..solvers.base import Solver, at_step
 
@@ -40,7 +41,7 @@ class Quadratics:
 
     def value(self, X: np.ndarray) -> np.ndarray:
         """The values at the rows of X."""
-        f: np.ndarray = (self.h / 2 * (X - self.c) ** 2).sum(axis=1)
+        f: np.ndarray = (self.h / 2 * squares(X - self.c)).sum(axis=1)
         return f
 
     def prox(self, V: np.ndarray, t: object) -> np.ndarray:

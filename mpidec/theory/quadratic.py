@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._complex import doubled, is_complex
 from ..problems.base import Problem
 from ..problems.members import term_of, x_star_of
 from .linear import Array
@@ -58,7 +59,8 @@ class Quadratic:
                 "problem: near a term, steps are not linear"
             )
         known = x_star_of(problem)
-        x = np.zeros(problem.d, _dtype(problem)) if known is None else np.array(known)
+        x = np.zeros(problem.d) if known is None else known
+        x = x.astype(np.result_type(x.dtype, _dtype(problem)))
         for _ in range(NEWTON if known is None else 1):
             H, G = _curvatures(problem, x), problem.grad(np.tile(x, (problem.m, 1)))
             size = np.abs(G).mean() + np.abs(H).mean() * (np.abs(x).max() + 1e-3)
@@ -72,6 +74,8 @@ class Quadratic:
                 + ("x_star" if known is not None else "the end of Newton's method")
                 + ", expected zero: give the problem its x_star"
             )
+        if is_complex(x):
+            _check_linear(problem, x, H)
         return cls(x, H, G - G.mean(axis=0))
 
     def parts(self) -> list[tuple[Array, Quadratic]]:
@@ -91,12 +95,36 @@ class Quadratic:
 
 
 def _dtype(problem: Problem) -> np.dtype[Any]:
-    return np.asarray(problem.grad(np.zeros((problem.m, problem.d)))).dtype
+    """That of the unknowns: real, or complex as the problem states, or its gradients are."""
+    known = doubled(getattr(problem, "dtype", float))
+    return np.asarray(problem.grad(np.zeros((problem.m, problem.d), known))).dtype
+
+
+def _check_linear(problem: Problem, x: Array, H: Array) -> None:
+    """Refuse complex costs with gradients that depend on the conjugate of x, too.
+
+    Raises
+    ------
+    ValueError
+    """
+    h, at = _distance(x), np.tile(x, (problem.m, 1))
+    e = np.ones_like(x) * 1j
+    found = (problem.grad(at + h * e) - problem.grad(at - h * e)) / (2 * h)
+    if not np.abs(found - H @ e).max() <= 1e-5 * np.abs(H).sum(axis=2).max():
+        raise ValueError(
+            f"theory: the gradients of {type(problem).__name__} depend on x and on its conjugate, "
+            "expected x alone, as for least squares: take mpidec.problems.RealView(problem)"
+        )
+
+
+def _distance(x: Array) -> float:
+    """The size of differences for derivatives at x."""
+    return float(np.cbrt(np.finfo(float).eps)) * max(float(np.abs(x).max(initial=0.0)), 1.0)
 
 
 def _curvatures(problem: Problem, x: Array) -> Array:
     """The Hessians of all agents at x, (n, d, d)."""
-    h = np.cbrt(np.finfo(float).eps) * max(float(np.abs(x).max(initial=0.0)), 1.0)
+    h = _distance(x)
     at = np.tile(x, (problem.m, 1))
     columns = [
         (problem.grad(at + h * e) - problem.grad(at - h * e)) / (2 * h)

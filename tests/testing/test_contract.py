@@ -224,6 +224,14 @@ def no_remedy(self, topology):
         raise ValueError("W is wrong")
 
 
+def moduli(self, s, G, W):
+    return self.State(W(s.X - self.step_size * G / (1 + abs(G))))
+
+
+def squares_of_complex_numbers(self, s, G, W):
+    return self.State(W(s.X - self.step_size * G / (1 + (G * G).sum(axis=1, keepdims=True)) ** 0.5))
+
+
 def biased_gossip(self, s, mine, theirs, t):
     s.x -= 0.51 * mine - 0.5 * theirs
     s.t = t
@@ -272,6 +280,10 @@ SEEN = {
     ],
     "tensors": [broken(Descent, step=arrays_of_numpy)],
     "columns": [broken(Descent, step=one_step_size)],
+    "complex": [
+        broken(Descent, step=moduli),
+        broken(Descent, step=squares_of_complex_numbers),
+    ],
     "kinds": [
         broken(Descent, check=check_nothing),
         broken(Descent, check=no_remedy),
