@@ -8,6 +8,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from .. import _validation as check
+
+FUNCTIONS = ("grad", "value", "prox", "argmin")
+KINDS = ("doubly", "row", "column", "pair")
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -49,6 +54,9 @@ class Needs:
     --------
     >>> Needs(functions=("grad", "prox")).term, Needs().term
     (True, False)
+    >>> Needs(functions=("gard",))
+    Traceback (most recent call last):
+    ValueError: a name in Needs.functions is 'gard', expected one of grad, value, prox, argmin (did you mean grad?)
     """
 
     functions: tuple[str, ...] = ("grad",)
@@ -61,6 +69,12 @@ class Needs:
     graph: str = "symmetric_exponential"
     exchange: bool = False
     per_edge: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for function in self.functions:
+            check.choice(function, "a name in Needs.functions", FUNCTIONS)
+        for kind in self.kinds:
+            check.choice(kind, "a word in Needs.kinds", KINDS)
 
     @property
     def problem(self) -> bool:

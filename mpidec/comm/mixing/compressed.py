@@ -18,14 +18,13 @@ from ..runtime.pending import Pending
 from .codecs import Codec
 from .edges import LocalEdges
 from .exchange import EdgeExchange
-from .step import EdgeOperator, StepOperator
+from .step import MAX_CALLS, EdgeOperator, StepOperator
 from .wrapped import WrappedPhase
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
 PAIR = "C_"  # begins the names of what the column-stochastic operator of a pair remembers
-_MAX_CALLS = 1 << 6  # per step: each call has its own memory and its own random numbers
 
 
 class Estimate:
@@ -295,13 +294,13 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
     def _call(self) -> tuple[int, int]:
         """The number of this call within the step, and the step of its random numbers."""
         call = next(self._calls)
-        if call == _MAX_CALLS:
+        if call == MAX_CALLS:
             raise RuntimeError(
-                f"more than {_MAX_CALLS} calls in one step of a compressed mixer: use the operator "
+                f"more than {MAX_CALLS} calls in one step of a compressed mixer: use the operator "
                 "of each step, "
                 "W.at(k)"
             )
-        return call, self._k * _MAX_CALLS + call
+        return call, self._k * MAX_CALLS + call
 
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
         super().abort_operation(error, "fetch" if op == "W(X)" else op)

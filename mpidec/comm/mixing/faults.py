@@ -17,6 +17,7 @@ from ..._random import CHANNELS, LOSSES, Streams, uniform
 from ..._words import word
 from ..kernels.weighted import difference
 from .edges import LocalEdges
+from .step import MAX_CALLS
 
 if TYPE_CHECKING:
     from ...topology import Topology
@@ -31,7 +32,6 @@ Attack = (
 RobustRule = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 ATTACKS = ("sign_flip",)
 FILLS = ("renormalize", "own", "zero")
-MAX_CALLS = 1 << 6  # per step: each call has random numbers of its own
 
 
 class Round(NamedTuple):

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
 # The calls that make a mixer of another one, in their order: each at most once.
-ORDER = "compress", "attacked", "noisy", "lossy", "robust", "repeat", "accelerate"
-FAULTS = ORDER[1:-2]
+FAULTS = "attacked", "noisy", "lossy", "robust"
+ORDER = "compress", *FAULTS, "repeat", "accelerate"
 _MADE = {
     "compress": "is compressed",
     "lossy": "loses messages",
     "repeat": "mixes several times",
     "accelerate": "is accelerated",
 }
-# What is refused, (the last call, the next one), beside what the order refuses: what to do instead,
-# where more is to be said.
+# What is refused, (an earlier call, the next one), beside what the order refuses: what to do
+# instead, where more is to be said.
 EXCLUDED = {
     **{(fault, "accelerate"): "" for fault in FAULTS},
     ("compress", "compress"): "compress once, then accelerate: W.compress(...).accelerate(K)",
@@ -136,7 +136,7 @@ class Operator(ABC, Generic[Step]):
         in a checkpoint.
     """
 
-    layer: str = ""  # the last of the calls that made it of the mixer of the topology
+    layers: tuple[str, ...] = ()  # the calls that made it of the mixer of the topology
     codec: Codec | None = None
     feedback: bool = False
     columnwise: bool = True  # each column of the rows is mixed by itself
@@ -384,14 +384,13 @@ class Operator(ABC, Generic[Step]):
         ------
         ValueError
         """
-        last = self.layer
-        if last and (
-            ORDER.index(call) <= ORDER.index(last) or EXCLUDED.get((last, call)) is not None
-        ):
-            remedy = EXCLUDED.get((last, call)) or _GENERAL
-            raise ValueError(
-                f"{call} of a mixer that {_MADE.get(last, f'is {last}')} already: {remedy}"
-            )
+        for made in reversed(self.layers):
+            remedy = EXCLUDED.get((made, call))
+            if remedy is not None or ORDER.index(call) <= ORDER.index(made):
+                raise ValueError(
+                    f"{call} of a mixer that {_MADE.get(made, f'is {made}')} already: "
+                    f"{remedy or _GENERAL}"
+                )
         if self.feedback and call in FAULTS:
             raise ValueError(
                 f"{call}: neighbours must have the same estimates of a row, which error feedback "
@@ -482,8 +481,9 @@ class Wrapped(Operator[Step]):
         The mixer below.
     """
 
-    def __init__(self, W: Operator[StepOperator]):
+    def __init__(self, W: Operator[StepOperator], *calls: str):
         super().__init__(W.topology, W.agents, W.counts)
+        self.layers = *W.layers, *calls
         self.W, self.codec, self.feedback, self.columnwise = W, W.codec, W.feedback, W.columnwise
 
     @property
@@ -552,8 +552,8 @@ class Channel(Wrapped[StepOperator]):
     def __init__(self, W: Operator[StepOperator], faults: Sequence[Fault]):
         if isinstance(W, Channel):
             faults, W = [*W.faults, *faults], W.W
-        super().__init__(W)
-        self.faults, self.layer = Faults(faults), faults[-1].call
+        super().__init__(W, *(fault.call for fault in faults))
+        self.faults = Faults(faults)
         self.columnwise = W.columnwise and all(fault.columnwise for fault in faults)
         for fault in faults:
             for part in W.at(0).parts:
@@ -617,7 +617,6 @@ class Compressed(Wrapped[CompressedPhase]):
         When called with rows that are neither float32 nor float64.
     """
 
-    layer = "compress"
     codec: Codec
 
     def __init__(
@@ -627,7 +626,7 @@ class Compressed(Wrapped[CompressedPhase]):
         feedback: bool | None = None,
         gamma: float | None = None,
     ):
-        super().__init__(W)
+        super().__init__(W, "compress")
         self._compression = Compression.of(codec, W.topology, W.agents, feedback, gamma)
         self.codec, self.feedback = codec, self._compression.memory is not None
 
@@ -709,10 +708,8 @@ class Repeated(Wrapped[RepeatedPhase]):
     them is under way.
     """
 
-    layer = "repeat"
-
     def __init__(self, W: Operator[StepOperator], S: int):
-        super().__init__(W)
+        super().__init__(W, "repeat")
         self.S = check.integer(S, "repeat: S")
 
     @property
@@ -756,10 +753,8 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         If K mixings may amplify disagreement: fastmix, with few mixings and eigenvalues near -s.
     """
 
-    layer = "accelerate"
-
     def __init__(self, W: Operator[StepOperator], K: int, method: str = "chebyshev"):
-        super().__init__(W)
+        super().__init__(W, "accelerate")
         if W.codec is not None and W.codec.feedback:
             raise ValueError(
                 f"{W.codec!r} sends too little of a row for acceleration, which would amplify its "

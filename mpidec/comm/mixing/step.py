@@ -18,6 +18,8 @@ from .packing import RowsT
 if TYPE_CHECKING:
     from ...topology import Topology
 
+MAX_CALLS = 1 << 6  # per step: each call has random numbers, and a memory, of its own
+
 
 class StepOperator(ABC):
     """The operator of one step.

@@ -109,7 +109,7 @@ def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator
                 W = undisturbed(mixer.rebuilt(base, Kept(codec=False, d=d)))
                 factor = _growth(now, W)
                 if factor > 1:
-                    lazy = not mixer.layer and (
+                    lazy = not mixer.layers and (
                         _growth(now, base.compress("identity", gamma=0.5)) == 1
                     )
                     cause = _message(solver, graph.name, factor, lazy)

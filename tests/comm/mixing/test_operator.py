@@ -36,10 +36,16 @@ def test_a_call_is_refused_after_one_that_it_does_not_follow(W, call):
         made = CALLS[last](W)
         follows = ORDER.index(call) > ORDER.index(last) and (last, call) not in EXCLUDED
         if follows:
-            assert CALLS[call](made).layer == call
+            assert CALLS[call](made).layers[-1] == call
         else:
             with pytest.raises(ValueError, match=f"{call} of a mixer that .* already: "):
                 CALLS[call](made)
+
+
+def test_a_call_is_refused_after_any_of_the_earlier_ones(W, monkeypatch):
+    monkeypatch.setitem(EXCLUDED, ("attacked", "repeat"), "a reason")
+    with pytest.raises(ValueError, match="repeat of a mixer that is attacked already: a reason"):
+        W.attacked({}).noisy(0.1).repeat(2)
 
 
 def test_nothing_follows_error_feedback_that_changes_what_arrives(W):
