@@ -529,7 +529,7 @@ class LinearModel(Described):
             return newton.minimize(value, grad, hess, scale, x0)
         largest = self.bound * float(np.linalg.norm(A, 2)) ** 2 + float(np.max(ridge))
         return composite.minimize(
-            value, grad, hess, scale, x0, largest, self.term, agents / self.weight
+            value, grad, hess, scale, x0, largest, term=self.term, factor=agents / self.weight
         )
 
     # -- several processes -------------------------------------------------------------------------

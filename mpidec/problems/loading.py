@@ -391,7 +391,7 @@ def _without_data(
     for name in params:
         check.known_name(name, spec.parameters, "parameter of the problem")
     whole = spec.of_agents(range(n), n, **params)
-    return Prepared(whole, spec, params, None, *_solution(whole), "", 0)
+    return Prepared(whole, spec, params, None, *_solution(whole), partition="", samples=0)
 
 
 def _parameters(data: object) -> tuple[str, ...]:

@@ -98,7 +98,9 @@ class AdaptiveGradientTracking(Solver):
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         zero = zeros(X, *X.shape)
         column = _norms(zero)
-        return self.State(X, zero, zero, column, column + self.step_size, column + 1, 0)
+        return self.State(
+            X, zero, zero, moved=column, eta=column + self.step_size, ratio=column + 1, k=0
+        )
 
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         Y, eta, ratio = s.Y + G - s.G, s.eta, s.ratio

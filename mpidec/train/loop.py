@@ -228,11 +228,11 @@ class Training:
                     s.seed,
                     library(),
                     self.workers.rows().shape[1],
-                    METRICS,
-                    PER_WORKER,
-                    self._graph if s.algorithm != "hierarchical" else None,
-                    1 + -(-s.epochs // s.every),
-                    self._origin(),
+                    metrics=METRICS,
+                    per_worker=PER_WORKER,
+                    topology=self._graph if s.algorithm != "hierarchical" else None,
+                    records=1 + -(-s.epochs // s.every),
+                    origin=self._origin(),
                 )
 
     def run(self, progress: Progress | None = None) -> Trained:
