@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 
-from . import solvers as _solvers
+from . import solvers as _solvers, topology as _topology
 from ._words import summary
 from .comm.mixing import codecs as _codecs
 from .datasets.built_in import DATA_TABLE as DATA_SETS
@@ -14,7 +14,7 @@ from .plugins import Table
 from .problems.registry import PROBLEM_TABLE as PROBLEMS, problem_names
 from .topology.given import TOPOLOGIES
 
-__all__ = ["CODECS", "DATA_SETS", "PROBLEMS", "SOLVERS", "TOPOLOGIES", "listing"]
+__all__ = ["CODECS", "DATA_SETS", "PROBLEMS", "SOLVERS", "TITLES", "TOPOLOGIES", "listing"]
 
 
 def _solver(thing: object) -> str | None:
@@ -56,6 +56,8 @@ def _what(thing: object) -> str:
 
 SOLVERS = Table("solver", "mpidec.solvers", _solvers.CATALOGUE, _solver, _solvers.PAPERS)
 CODECS = Table("codec", "mpidec.codecs", _codecs.CODECS, _codec)
+TITLES = {"solver.name": _solvers.TITLES, "topology.name": _topology.TITLES}
+"""Names in figures and printed tables, by setting."""
 
 
 def listing() -> str:

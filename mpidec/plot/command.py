@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..cli.program import STYLE, Command, Flag, Status
 from ..comm.runtime.agreement import on_root
 from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError
+from ..record import read
 from .agents import agents
 from .drawing import check_name
+from .labels import given_of, of_seeds
+from .options import FLAGS as LOOKS, look, own_names
 from .quantities import X
 from .runs import figure
 
@@ -20,6 +24,7 @@ examples:
   python -m mpidec.plot extra.h5 dgd.h5 --x bytes --y error             one panel: the error against the data sent
   python -m mpidec.plot a2cid2.h5 --kind agents                         steps per agent, averagings per edge, idle time per rank
   python -m mpidec.plot a.h5 b.h5 --label ring exponential --style paper -o comparison.pdf
+  python -m mpidec.plot study/*.h5 --y error --panels topology --log-x --label dgd=DSGD --style paper -o study.pdf
 """
 
 
@@ -52,10 +57,12 @@ FLAGS = [
         "--label",
         nargs="+",
         metavar="NAME",
-        help="one label per run, which then has a line of its own, or per line (default: the "
-        "settings that differ; "
-        "runs that differ in the seed alone make one line, the median, with a band)",
+        help="one label per run, which then has a line of its own, or per line; or name=TEXT for "
+        "solvers, graphs, other values and labels, such as dgd=DSGD (default: the settings that "
+        "differ, as papers name them; runs that differ in the seed alone make one line, the median, "
+        "with a band)",
     ),
+    *LOOKS,
     STYLE,
     Flag(
         "--kind",
@@ -70,9 +77,24 @@ FLAGS = [
 
 def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
     """Return the arguments, checked."""
-    if args.kind == "agents" and (args.x or args.y):
-        raise ConfigError(f"{'--x' if args.x else '--y'} has no effect with --kind agents: omit it")
+    names = ("x", "y", *look(args))
+    idle = next((name for name in names if getattr(args, name)), None)
+    if args.kind == "agents" and idle:
+        flag = idle.replace("_", "-")
+        raise ConfigError(f"--{flag} has no effect with --kind agents: omit it")
     return args
+
+
+def _labels(args: argparse.Namespace) -> Sequence[str] | Mapping[str, str] | None:
+    """Return own names of values, if all labels are name=TEXT and not one for each run."""
+    given: list[str] | None = args.label
+    every = [read(run) for run in args.runs] if given and all("=" in one for one in given) else []
+    values = [{str(value) for value in one.values()} for one in given_of(every)]
+    if every and given and all(one.partition("=")[0] in set().union(*values) for one in given):
+        return own_names(given)
+    if every and given and len(given) not in (len(every), len(of_seeds(every))):
+        return own_names(given)
+    return given
 
 
 def execute(args: argparse.Namespace, comm: MPI.Intracomm) -> int:
@@ -91,7 +113,7 @@ def _draw(args: argparse.Namespace) -> None:
         made = (
             agents(args.runs, args.label, args.style)
             if args.kind == "agents"
-            else figure(args.runs, args.x, args.y, args.label, args.style)
+            else figure(args.runs, args.x, args.y, _labels(args), args.style, **look(args))
         )
         made.savefig(out, dpi=200)
     except ImportError as error:

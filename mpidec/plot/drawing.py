@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +33,10 @@ DECADES = 2  # positive values that span more are on a logarithmic axis
 SMALLEST = 1e-300  # lower end of a logarithmic axis
 TALL = 2.2  # height of a row of panels, inches
 WRAP = 4  # panels side by side
+NARROW = 4  # panels side by side that have room for few ticks
+THEORY = (0, (3, 1.5))
+TARGET = (0, (1, 1.5))
+Range = tuple[float, float]
 
 
 class Curve(NamedTuple):
@@ -49,7 +54,8 @@ class Panel:
     """One pair of axes: its lines, labels and title; panels of one `y` have a common scale.
 
     A line has one curve, or several that make a band (smallest to largest) around their median.
-    `share`: the values are in [0, 1].
+    `share`: the values are in [0, 1].  `target`: the value that runs aim at.  `theory`: curves that
+    theory expects, by line.
     """
 
     lines: Mapping[str, Sequence[Curve]]
@@ -59,20 +65,51 @@ class Panel:
     unit: str = ""
     whole: bool = False
     share: bool = False
+    target: float | None = None
+    theory: Mapping[str, Curve] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class View:
+    """Limits and scale of the axes, the same in all panels."""
+
+    log_x: bool = False
+    xlim: Range | None = None
+    ylim: Range | None = None
+
+    def __post_init__(self) -> None:
+        for name, limits in (("xlim", self.xlim), ("ylim", self.ylim)):
+            if limits is not None and not (
+                len(limits) == 2 and np.isfinite(limits).all() and limits[0] < limits[1]
+            ):
+                shown = " ".join(f"{limit:g}" for limit in limits)
+                raise ValueError(f"{name} {shown}: expected two numbers, the smaller one first")
+        if self.log_x and self.xlim is not None and self.xlim[0] <= 0:
+            raise ValueError(f"xlim {self.xlim[0]:g} with log_x: expected a positive number")
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a line is drawn: its place among the lines, and the size of the figure."""
+    """How a line is drawn: its place among the lines, the size of the figure, and its places among
+    the colours and the dashes.
+    """
 
     number: int
     count: int
     style: str
+    place: tuple[int, int] | None = None
+    view: View = View()
 
     @property
     def colour(self) -> str:
         """Colour of the line and its band."""
-        return COLOURS[self.number % len(COLOURS)]
+        return COLOURS[(self.place[0] if self.place else self.number) % len(COLOURS)]
+
+    @property
+    def dash(self) -> Any:
+        """Dashes of the line."""
+        dash = self.place[1] if self.place else self.number + self.number // len(COLOURS)
+        return DASHES[dash % len(DASHES)]
 
     @property
     def base(self) -> float:
@@ -85,8 +122,8 @@ class Look:
         look = {
             "color": self.colour,
             "linewidth": self.base * (1 + 0.9 * earlier),
-            "linestyle": DASHES[(self.number + self.number // len(COLOURS)) % len(DASHES)],
-            "marker": MARKERS[self.number % len(MARKERS)],
+            "linestyle": self.dash,
+            "marker": MARKERS[(self.place[0] if self.place else self.number) % len(MARKERS)],
             "markersize": 3.6 if self.style == "screen" else 3,
             "markeredgecolor": "white",
             "markeredgewidth": 0.4,
@@ -98,12 +135,18 @@ class Look:
 class Sheet:
     """A figure before it is drawn: panels row by row, `columns` of them side by side, and a common
     legend above them.
+
+    `places` has the colour and the dashes of each line; with `key`, their names, the legend
+    explains these in place of the lines.
     """
 
     panels: Sequence[Panel]
     columns: int
     style: str
     title: str = ""
+    view: View = View()
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    key: tuple[Sequence[str], Sequence[str]] = ((), ())
 
     def draw(self) -> Figure:
         """Return the figure."""
@@ -111,30 +154,39 @@ class Sheet:
 
         panels, screen = self.panels, self.style == "screen"
         names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
-        looks = {name: Look(i, len(names), self.style) for i, name in enumerate(names)}
+        looks = {
+            name: Look(i, len(names), self.style, self.places.get(name), self.view)
+            for i, name in enumerate(names)
+        }
         rows = math.ceil(len(panels) / self.columns)
         width = _width(self.columns, self.style)
-        across = _across(names, width, self.style)
         title = self.title if screen else ""
         high, tall = (0.2, TALL) if screen else (0.16, 1.8)
-        height = tall * rows + high * (math.ceil(len(names) / across) + bool(title)) + 0.3
         with rc_context(STYLES[self.style]):
-            figure = empty(figsize=(width, height), layout="constrained")
+            figure = empty(layout="constrained")
             grid = figure.subplots(rows, self.columns, squeeze=False)
             handles: dict[str, Any] = {}
             for place, (axes, panel) in enumerate(zip(grid.flat, panels)):
+                self._share(grid, axes, panel)
                 _draw(axes, panel, looks, handles)
                 self._write(axes, place)
             for axes in grid.flat[len(panels) :]:
                 axes.set_visible(False)
+            if any(self.key):
+                handles = self._explained(looks)
             for quantity in dict.fromkeys(panel.y for panel in panels):
                 group = [
                     (axes, each) for axes, each in zip(grid.flat, panels) if each.y == quantity
                 ]
                 _scale(group)
+                self._limit(group)
                 for axes, panel in group:
                     if axes.get_yscale() == "log":
                         _mark_zeros(axes, panel, looks, handles)
+                    _draw_references(axes, panel, looks, handles)
+            across = _across(list(handles), width, self.style)
+            lines = math.ceil(len(handles) / across) + bool(title)
+            figure.set_size_inches(width, tall * rows + high * lines + 0.3)
             figure.legend(
                 handles.values(),
                 handles.keys(),
@@ -145,6 +197,42 @@ class Sheet:
             figure.align_ylabels()
         return figure
 
+    def _share(self, grid: Any, axes: Axes, panel: Panel) -> None:
+        """Give a panel the axes of the first one that shows the same."""
+        first = next(other for other, each in zip(grid.flat, self.panels) if each.y == panel.y)
+        if first is not axes:
+            axes.sharey(first)
+        if len({each.title for each in self.panels}) > 1:
+            first = next(other for other, each in zip(grid.flat, self.panels) if each.x == panel.x)
+            if first is not axes:
+                axes.sharex(first)
+
+    def _limit(self, group: Sequence[tuple[Any, Panel]]) -> None:
+        """Set the limits that were asked for."""
+        for axes, _ in group:
+            if self.view.xlim is not None:
+                axes.set_xlim(*self.view.xlim)
+            if self.view.ylim is not None:
+                if axes.get_yscale() == "log" and self.view.ylim[0] <= 0:
+                    raise ValueError(
+                        f"ylim {self.view.ylim[0]:g}: expected a positive number on a logarithmic "
+                        "axis"
+                    )
+                axes.set_ylim(*self.view.ylim)
+
+    def _explained(self, looks: Mapping[str, Look]) -> dict[str, Any]:
+        """The entries of the legend that explain colours, and then dashes."""
+        from matplotlib.lines import Line2D
+
+        one, handles = next(iter(looks.values())), {}
+        for number, name in enumerate(self.key[0]):
+            look = replace(one, place=(number, 0)).line(linewidth=one.base)
+            handles[name] = Line2D([], [], **look)
+        for number, name in enumerate(self.key[1]):
+            look = {"color": "0.3", "linestyle": DASHES[number % len(DASHES)]}
+            handles[name] = Line2D([], [], **look, linewidth=one.base)
+        return handles
+
     def _write(self, axes: Axes, place: int) -> None:
         """Write the ticks, labels and title of a panel; what its neighbours say is not said
         again.
@@ -153,13 +241,20 @@ class Sheet:
 
         panel, columns = self.panels[place], self.columns
         below = self.panels[place + columns : place + columns + 1]
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=panel.whole, steps=[1, 2, 5, 10]))
+        if self.view.log_x:
+            axes.set_xscale("log", nonpositive="mask")
+        else:
+            ticks = 3 if columns >= NARROW else 4
+            locator = MaxNLocator(ticks, integer=panel.whole, steps=[1, 2, 5, 10])
+            axes.xaxis.set_major_locator(locator)
         if panel.unit:
             axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
         if not below or below[0].x != panel.x:
             axes.set_xlabel(panel.x)
         if place % columns == 0 or panel.y != self.panels[place - 1].y:
             axes.set_ylabel(panel.y)
+        else:
+            axes.tick_params(labelleft=False)
         if place < columns or self.panels[place - columns].title != panel.title:
             axes.set_title(panel.title)
 
@@ -176,10 +271,22 @@ def _across(names: Sequence[str], width: float, style: str) -> int:
         (0.073, 0.62) if style == "screen" else (0.052, 0.55)
     )  # inches; matplotlib fills column by column
     for across in range(len(names), 1, -1):
-        columns = np.array_split([len(name) for name in names], across)
+        columns = np.array_split([_length(name) for name in names], across)
         if sum(letter * column.max() + space for column in columns) <= width:
             return across
     return 1
+
+
+def _length(text: str) -> float:
+    """Return the number of letters of a label; those raised or lowered are small.
+
+    Examples
+    --------
+    >>> _length("ring"), _length("D$^2$")
+    (4, 1.7)
+    """
+    raised = sum(len(part) for part in re.findall(r"[\^_](\w|\{[^}]*\})", text))
+    return len(re.sub(r"\\\w+|[\^_](\w|\{[^}]*\})|[${}]", "", text)) + 0.7 * raised
 
 
 def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str, Any]) -> None:
@@ -190,17 +297,17 @@ def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str
         others = list(curves)
         if len(regular) > 1:
             others = [curve for curve in curves if curve.diverged]
-            x, low, middle, high = band(regular)
+            x, low, middle, high = band(regular, look.view.log_x)
             axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
             shown += axes.plot(x, middle, **look.line(markevery=_marked(x, look)))
             for curve in regular:  # what longer runs do after the end of the band
                 rest = curve.x >= x[-1]
                 if rest.sum() > 1:
-                    x_rest, y_rest = _thinned(Curve(curve.x[rest], curve.y[rest]))
+                    x_rest, y_rest = _thinned(Curve(curve.x[rest], curve.y[rest]), look)
                     width = 0.5 * look.base
                     axes.plot(x_rest, y_rest, color=look.colour, linewidth=width, alpha=0.7)
         for curve in others:
-            x, y = _thinned(curve)
+            x, y = _thinned(curve, look)
             faint = {"alpha": 0.5, "linewidth": 0.8 * look.base}
             thin = faint if regular and len(curves) > 1 else {}
             shown += axes.plot(x, y, **look.line(**thin, markevery=_marked(x, look)))
@@ -208,7 +315,7 @@ def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str
             handles.setdefault(name, shown[0])
 
 
-def band(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], ...]:
+def band(curves: Sequence[Curve], log_x: bool = False) -> tuple[NDArray[np.float64], ...]:
     """Return x and the smallest, the median and the largest value of several curves, until the
     first of them ends.
 
@@ -218,7 +325,7 @@ def band(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], ...]:
     first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     x = np.unique(np.concatenate([[first, last], *(curve.x for curve in curves)]))
     x = x[(x >= first) & (x <= last)]
-    x = x[np.unique(np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int))]
+    x = x[_some(len(x), log_x)]
     positive = all((curve.y[np.isfinite(curve.y)] > 0).all() for curve in curves)
     table = np.full((len(curves), len(x)), np.nan)
     for row, curve in zip(table, curves):
@@ -234,20 +341,34 @@ def band(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], ...]:
     return x, table.min(axis=0), np.median(table, axis=0), table.max(axis=0)
 
 
-def _thinned(curve: Curve) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    chosen = np.unique(np.linspace(0, len(curve.x) - 1, min(len(curve.x), MOST_POINTS)).astype(int))
+def _some(count: int, log_x: bool) -> NDArray[np.int64]:
+    """Return the points of a line that are drawn: with `log_x`, the early ones are closer."""
+    spaced = np.geomspace(1, count, min(count, MOST_POINTS)) - 1 if log_x else []
+    even = np.linspace(0, count - 1, min(count, MOST_POINTS))
+    return np.unique(np.concatenate([spaced, even]).astype(int))
+
+
+def _thinned(curve: Curve, look: Look) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    chosen = _some(len(curve.x), look.view.log_x)
     return curve.x[chosen], curve.y[chosen]
 
 
 def _marked(x: NDArray[np.float64], look: Look) -> list[int]:
-    """Return the points with a marker, evenly spaced in x and shifted from line to line, so that
-    coinciding lines show.
+    """Return the points with a marker, evenly spaced on the axis and shifted from line to line, so
+    that coinciding lines show.
     """
     if len(x) <= MARKED:
         return list(range(len(x)))
     finite = np.nan_to_num(x, posinf=0, neginf=0)
+    low, high = finite[0], finite[-1]
+    if look.view.xlim is not None:
+        low, high = max(low, look.view.xlim[0]), min(high, look.view.xlim[1])
+    if look.view.log_x:
+        low = max(low, finite[finite > 0].min(initial=math.inf))
+        finite = np.log(np.maximum(finite, SMALLEST))
+        low, high = np.log(low), np.log(max(high, SMALLEST))
     shift = (look.number + 0.5) / look.count
-    places = finite[0] + (np.arange(MARKED) + shift) / MARKED * (finite[-1] - finite[0])
+    places = low + (np.arange(MARKED) + shift) / MARKED * (high - low)
     return sorted({int(np.abs(finite - place).argmin()) for place in places})
 
 
@@ -302,6 +423,23 @@ def _mark_zeros(
         look: dict[str, Any] = {"linestyle": "", "marker": "v", "markersize": 4, "clip_on": False}
         axes.plot(x, np.zeros(len(x)), color=looks[name].colour, transform=bottom, zorder=3, **look)
         handles.setdefault("0", axes.plot([], [], color="0.4", **look)[0])
+
+
+def _draw_references(
+    axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str, Any]
+) -> None:
+    """Draw the target, and what theory expects, within the limits of the axes."""
+    from matplotlib.lines import Line2D
+
+    limits = axes.get_ylim()
+    if panel.target is not None and limits[0] <= panel.target <= limits[1]:
+        look: dict[str, Any] = {"color": "0.35", "linestyle": TARGET, "linewidth": 1.0}
+        handles.setdefault("target", axes.axhline(panel.target, zorder=1.5, **look))
+    for name, curve in panel.theory.items():
+        look = {"linestyle": THEORY, "linewidth": 0.8 * looks[name].base}
+        axes.plot(*_thinned(curve, looks[name]), color=looks[name].colour, zorder=2.5, **look)
+        handles.setdefault("theory", Line2D([], [], color="0.35", **look))
+    axes.set_ylim(*limits)
 
 
 def _shares(curves: Sequence[Curve]) -> tuple[float, float]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..plugins import is_plugin, short
+from ..plugins import did_you_mean, is_plugin, short
 from ..record import Run
+from ..registry import TITLES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -96,7 +98,7 @@ def chosen(run: Run) -> set[str]:
     return {*listed, *(["solver.step_size"] if "step_size" in run.attributes else [])}
 
 
-def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def given_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the settings by which runs can be compared: those of their experiments, or of the
     calls of `mpidec.solve`.
     """
@@ -136,44 +138,120 @@ def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
     return sorted(result, key=lambda group: [run is group[0] for run in runs].index(True))
 
 
-def labels(groups: Sequence[Sequence[Run]]) -> list[str]:
+def labels(groups: Sequence[Sequence[Run]], names: Mapping[str, str] | None = None) -> list[str]:
     """Return one label per group of runs: the fewest settings that tell the groups apart, or the
     names of their files.
 
     A setting that follows from others is omitted: runs of two solvers with two step sizes are
     labelled by the solver, but trainings by all of TRAININGS that differ, and runs by their
-    problems, too.  What some run has chosen counts only if nothing else differs.
+    problems, too.  What some run has chosen counts only if nothing else differs.  `names` has own
+    names of values and of labels.
     """
+    own = names or {}
     runs = [group[0] for group in groups]
-    given = _given(runs)
+    given = given_of(runs)
     last = set().union(*map(chosen, runs))
-    names = [
-        ", ".join(worded(key, one.get(key, MISSING)) for key in keys)
+    found = [
+        label({key: one.get(key, MISSING) for key in keys}, own)
         for one, keys in zip(given, distinguishing(given, last))
     ]
-    if not any(names):
-        names = [", ".join(worded(key, one[key]) for key in FIRST if key in one) for one in given]
+    if not any(found):
+        found = [label({key: one[key] for key in FIRST if key in one}, own) for one in given]
     files = [Path(run.path).stem for run in runs]
     if len({*files}) < len(files):
         files = [run.path for run in runs]
     full = [
-        f"{name} ({file})" if name and names.count(name) > 1 else name or file
-        for name, file in zip(names, files)
+        f"{name} ({file})" if name and found.count(name) > 1 else name or file
+        for name, file in zip(found, files)
     ]
-    return [name + _ending(group) for name, group in zip(full, groups)]
+    return [name + ending(group) for name, group in zip(full, groups)]
 
 
-def common(runs: Sequence[Run]) -> str:
+def label(values: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Return settings in words, as papers call them, or as `names` does."""
+    text = ", ".join(displayed(key, value, names) for key, value in values.items())
+    return names.get(text, text)
+
+
+def displayed(key: str, value: object, names: Mapping[str, str] | None = None) -> str:
+    """Return a setting in the words of papers, or in those that `names` has for its value.
+
+    Examples
+    --------
+    >>> displayed("solver.name", "d2"), displayed("topology.name", "ring"), displayed("problem.l2", 0.1)
+    ('D$^2$', 'Ring', 'l2 0.1')
+    >>> displayed("solver.name", "lead{mixing.codec=top_k}"), displayed("solver.name", "dgd", {"dgd": "DSGD"})
+    ('LEAD, top k', 'DSGD')
+    """
+    names, text = names or {}, str(value)
+    base, more = together(text)
+    for known in (text, base, worded(key, value)):
+        if known in names:
+            return names[known]
+    title = TITLES.get(key, {}).get(base)
+    if title is None:
+        return worded(key, value)
+    return ", ".join([title, *(worded(*setting) for setting in more.items())])
+
+
+def together(text: str) -> tuple[str, dict[str, str]]:
+    """Return a value and the settings that come with it.
+
+    Examples
+    --------
+    >>> together("lead{mixing.codec=top_k, mixing.k=2}"), together("dgd")
+    (('lead', {'mixing.codec': 'top_k', 'mixing.k': '2'}), ('dgd', {}))
+    """
+    found = re.fullmatch(r"([^{}]*)\{(.*)\}", text)
+    if found is None:
+        return text, {}
+    parts = [part.partition("=") for part in split(found[2])]
+    return found[1].strip(), {key.strip(): value.strip() for key, _, value in parts}
+
+
+def split(text: str) -> list[str]:
+    """Return the parts between commas; those in brackets, braces and quotes belong to a part.
+
+    Examples
+    --------
+    >>> split("ring,[1, 2],lead{mixing.codec=top_k,mixing.k=2}")
+    ['ring', '[1, 2]', 'lead{mixing.codec=top_k,mixing.k=2}']
+    """
+    inside = r"""\[[^\]]*\]|"[^"]*"|'[^']*'"""
+    braces = rf"""\{{(?:{inside}|[^\[\]"'}}])*\}}"""
+    parts = re.findall(rf"""((?:{inside}|{braces}|[^,\[\]{{}}"'])*)(?:,|$)""", text)
+    parts = [part.strip() for part in parts]
+    return parts[:-1] if parts and not parts[-1] and not text.endswith(",") else parts
+
+
+def check_names(
+    names: Mapping[str, str], given: Sequence[Mapping[str, Any]], labels: Sequence[str]
+) -> None:
+    """Raise ValueError for an own name of what is not in the figure or table."""
+    known = {*labels}
+    for one in given:
+        for key, value in one.items():
+            known |= {str(value), together(str(value))[0], worded(key, value)}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ValueError(
+                f"label {name}={names[name]}: {name} is no value of a setting of these runs"
+                f"{hint and ': '}{hint or ', expected one such as extra'}"
+            )
+
+
+def common(runs: Sequence[Run], names: Mapping[str, str] | None = None) -> str:
     """Return the main settings that all of several runs share, for a title."""
     if len(runs) < 2:
         return ""
-    given = _given(runs)
+    given = given_of(runs)
     keys = [
         key
         for key in FIRST
         if all(key in one for one in given) and len({str(one[key]) for one in given}) == 1
     ]
-    return ", ".join(worded(key, given[0][key]) for key in keys)
+    return label({key: given[0][key] for key in keys}, names or {})
 
 
 def distinguishing(
@@ -224,6 +302,9 @@ def worded(key: str, value: object) -> str:
     """
     table, _, name = key.partition(".")
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    base, more = together(text)
+    if more:
+        return ", ".join([worded(key, base), *(worded(*setting) for setting in more.items())])
     if is_plugin(text):
         return short(text)
     if key in OWN_PACE:
@@ -238,7 +319,7 @@ def worded(key: str, value: object) -> str:
     return f"{name.replace('_', ' ')} {text}"
 
 
-def _ending(group: Sequence[Run]) -> str:
+def ending(group: Sequence[Run]) -> str:
     """Return the number of runs, and what a reader must know of those that have not ended as
     wanted.
     """

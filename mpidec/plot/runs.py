@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .._style import STYLES
 from ..record import Run, read
-from .drawing import WRAP, Curve, Panel, Sheet
-from .labels import common, labels, of_seeds
+from .drawing import WRAP, Curve, Panel, Range, Sheet, View
+from .labels import (
+    MISSING,
+    check_names,
+    chosen,
+    common,
+    displayed,
+    distinguishing,
+    given_of,
+    label as label_of,
+    labels,
+    of_seeds,
+    settings,
+)
 from .quantities import X, axes_by_default, drawn_by_default, x_values, y_values
 
 if TYPE_CHECKING:
@@ -17,16 +34,44 @@ if TYPE_CHECKING:
 
 Path = str | os.PathLike[str]
 Parts = Mapping[str, Mapping[str, Sequence[Run]]]  # the runs of each line of each panel
+Names = str | Sequence[str]
 UNITS = {"bytes": "B"}
 WHOLE = ("steps", "rounds", "gradients")
+AIM, EXPECTED = "error", "error_rms"  # the metrics of stop errors, and of what theory expects
+
+
+@dataclass(frozen=True)
+class Line:
+    """Runs that make one line, their settings, and the names of those that tell it from others."""
+
+    runs: Sequence[Run]
+    settings: Mapping[str, Any]
+    keys: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """The lines of each panel, and the colour and dashes of each line: see `Sheet`."""
+
+    parts: Parts
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    key: tuple[Sequence[str], Sequence[str]] = ((), ())
 
 
 def figure(
     paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Path]]],
-    x: str | Sequence[str] | None = None,
-    y: str | Sequence[str] | None = None,
-    label: Sequence[str] | None = None,
+    x: Names | None = None,
+    y: Names | None = None,
+    label: Sequence[str] | Mapping[str, str] | None = None,
     style: str = "screen",
+    *,
+    panels: Names | None = None,
+    colour: str | None = None,
+    dash: str | None = None,
+    log_x: bool = False,
+    xlim: Range | None = None,
+    ylim: Range | None = None,
+    theory: bool = False,
 ) -> Figure:
     """Plot runs in one figure, with a panel per quantity and x axis.
 
@@ -45,11 +90,26 @@ def figure(
         "objective" (drawn as f - f*), "error", "consensus", "gradient_norm" or any other metric of
         the files.  Default: objective, consensus and error, of trainings accuracies, consensus and
         loss; of a mapping, the last of these.
-    label : sequence of str
-        Names of the runs, each of which then has a line of its own, or of the lines.  Default: the
-        settings in which they differ.
+    label : sequence of str, or mapping
+        Names of the runs, each of which then has a line of its own, or of the lines.  A mapping
+        such as ``{"dgd": "DSGD", "ring": "cycle"}`` names values of settings, or labels.  Default:
+        the settings in which they differ, solvers and graphs as in papers.
     style : str
         "screen", or "paper": widths of a column (one panel) or a page, serif letters, no title.
+    panels : str or sequence of str
+        Settings with a panel for each value: "topology", "solver", "problem.l2" (also "l2"), ...
+    colour, dash : str
+        Settings with a colour, or with dashes, for each value.  Default: solver and topology, if
+        these two tell the lines apart.  Where that has fewer entries, the legend explains colours
+        and dashes, not lines.
+    log_x : bool
+        A logarithmic x axis, without step 0.
+    xlim, ylim : (float, float)
+        Limits of the axes.
+    theory : bool
+        Draw, dashed, what theory expects of the runs that `mpidec run` has written: the first
+        `error_rms` times the rate to the power of the steps, down to the steady state.  By default
+        of `error_rms` against steps.
 
     Returns
     -------
@@ -83,25 +143,67 @@ def figure(
     3
     """
     check_style(style)
+    view = View(log_x, xlim, ylim)
+    names = dict(label) if isinstance(label, Mapping) else {}
+    if isinstance(paths, Mapping):
+        for option, given in (("panels", panels), ("colour", colour), ("dash", dash)):
+            if given is not None:
+                raise ValueError(f"{option} has no effect with a mapping of panels: omit it")
+        arranged = Arranged(_of_mapping(paths, label))
+    else:
+        arranged = _of_files(read_runs(paths), label, _list(panels), colour, dash)
     banded = isinstance(paths, Mapping)
-    parts = _of_mapping(paths, label) if isinstance(paths, Mapping) else _of_files(paths, label)
+    return drawn(arranged, x, y, style, view, theory, names=names, banded=banded)
+
+
+def drawn(
+    arranged: Arranged,
+    x: Names | None,
+    y: Names | None,
+    style: str,
+    view: View,
+    theory: bool,
+    target: tuple[str, float] | None = None,
+    names: Mapping[str, str] | None = None,
+    banded: bool = True,
+) -> Figure:
+    """Return the figure of lines in panels; see `figure`.
+
+    `banded`: by default one quantity is drawn, against steps.  `target`: metric and limit, in place
+    of the stop errors of the runs.
+    """
+    parts = arranged.parts
     every = [run for lines in parts.values() for runs in lines.values() for run in runs]
     if not every:
         raise ValueError("0 runs: expected at least one")
+    if theory:
+        y = y or EXPECTED
+        x = x or "steps"
     columns = _list(x) or (["steps"] if banded else axes_by_default(every))
     rows = _list(y) or (drawn_by_default(every)[-1:] if banded else drawn_by_default(every))
-    panels = _panels(parts, every, columns, rows)
+    for name, limits, shown in (("xlim", view.xlim, columns), ("ylim", view.ylim, rows)):
+        if limits is not None and len(shown) > 1:
+            raise ValueError(
+                f"{name} is one range for {' and '.join(shown)}: choose one with {name[0]}"
+            )
+    if theory and EXPECTED not in rows:
+        raise ValueError(f"theory tells {EXPECTED}, which is not drawn: add y {EXPECTED}")
+    if theory and not any("expected" in run.attributes for run in every):
+        raise ValueError(
+            "theory: no file states what theory expects: mpidec run and mpidec sweep do, for "
+            "linear solvers on small smooth problems, in one process per run"
+        )
+    panels = _panels(parts, every, columns, rows, target, theory)
     across = len(parts) if len(parts) > 1 else len(columns)
     # many of one kind, or rows of one panel each: as many rows as needed
     if across > WRAP or across == 1:
         across = min(len(panels), WRAP if len(panels) > 6 or len(panels) == WRAP else 3)
     several = banded or sum(map(len, parts.values())) > 1
-    return Sheet(panels, across, style, common(every) if several else "").draw()
+    title = common(every, names) if several else ""
+    return Sheet(panels, across, style, title, view, arranged.places, arranged.key).draw()
 
 
-def _of_mapping(
-    paths: Mapping[str, Mapping[str, Sequence[Path]]], label: Sequence[str] | None
-) -> Parts:
+def _of_mapping(paths: Mapping[str, Mapping[str, Sequence[Path]]], label: object) -> Parts:
     """Return the runs of a mapping ``{panel: {label: paths}}``."""
     if label is not None:
         raise ValueError("label has no effect with a mapping, whose keys are the labels: omit it")
@@ -111,37 +213,182 @@ def _of_mapping(
     }
 
 
-def _of_files(paths: Path | Sequence[Path], label: Sequence[str] | None) -> Parts:
-    """Return the runs in files, those that differ in the seed alone in one line, by their
-    labels.
-    """
-    runs = read_runs(paths)
+def _of_files(
+    runs: Sequence[Run],
+    label: Sequence[str] | Mapping[str, str] | None,
+    panels: Sequence[str],
+    colour: str | None,
+    dash: str | None,
+) -> Arranged:
+    """Return the runs in files, those that differ in the seed alone in one line."""
     groups = of_seeds(runs)
-    if label is not None and len(label) == len(runs):
+    names = dict(label) if isinstance(label, Mapping) else {}
+    given = given_of([group[0] for group in groups])
+    last = set().union(*map(chosen, runs))
+    if names:
+        check_names(names, given, labels(groups))
+    keys = distinguishing(given, last)
+    if panels or colour or dash:
+        if label is not None and not names:
+            raise ValueError(
+                "a list of labels has no effect with panels, colour and dash: name values, "
+                "such as dgd=DSGD"
+            )
+        apart = [find(name, given, "panels") for name in panels]
+        within: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+        for one in given:
+            place = tuple(str(one.get(key, MISSING)) for key in apart)
+            rest = {key: value for key, value in one.items() if key not in apart}
+            within.setdefault(place, []).append(rest)
+        told = {
+            key for part in within.values() for some in distinguishing(part, last) for key in some
+        }
+        keys = [[key for key in dict.fromkeys([*one, *told]) if key in told] for one in given]
+        lines = [Line(*each) for each in zip(groups, given, keys)]
+        return arrange(lines, apart, colour, dash, names)
+    if label is not None and not names and len(label) == len(runs):
         groups = [[run] for run in runs]
-    names = labels(groups) if label is None else list(label)
-    if len(names) != len(groups):
-        lines, per = f", {len(groups)} lines", "run or per line"
+    own = labels(groups, names) if label is None or names else list(label)
+    if len(own) != len(groups):
+        lines_, per = f", {len(groups)} lines", "run or per line"
         if len(groups) == len(runs):
-            lines, per = "", "run"
+            lines_, per = "", "run"
         raise ValueError(
-            f"{len(runs)} runs{lines}, {len(names)} labels: expected one label per {per}"
+            f"{len(runs)} runs{lines_}, {len(own)} labels: expected one label per {per}"
         )
-    if len(set(names)) < len(names):
-        raise ValueError(f"labels {', '.join(names)}: expected different ones")
-    return {"": dict(zip(names, groups))}
+    if len(set(own)) < len(own):
+        raise ValueError(f"labels {', '.join(own)}: expected different ones")
+    parts = {"": dict(zip(own, groups))}
+    told = {key for some in keys for key in some}
+    if told == set(LOOKS) and (label is None or names):
+        lines = [Line(*each) for each in zip(groups, given, keys)]
+        arranged = arrange(lines, [], None, None, names)
+        if any(arranged.key):
+            return arranged
+        return Arranged(parts, dict(zip(own, arranged.places.values())))
+    return Arranged(parts)
+
+
+def find(name: str, given: Sequence[Mapping[str, Any]], what: str) -> str:
+    """Return the setting ``table.key`` that a name such as "topology", "l2" or "problem.l2"
+    stands for.
+
+    Examples
+    --------
+    >>> find("solver", [{"solver.name": "dgd", "problem.l2": 0.1}], "colour")
+    'solver.name'
+    """
+    known = list(dict.fromkeys(key for one in given for key in one))
+    found = [key for key in known if key == name] or [
+        key for key in known if key == f"{name}.name" or key.partition(".")[2] == name
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"{what} {name}: it may be {' or '.join(found)}")
+    differ = [
+        key for key in known if len({str(one.get(key, MISSING)) for one in given}) > 1
+    ] or known
+    raise ValueError(
+        f"{what} {name}: no such setting of these runs, expected one of {', '.join(differ)}"
+    )
+
+
+LOOKS = ("solver.name", "topology.name")  # colour and dash, if these tell the lines apart
+
+
+def arrange(
+    lines: Sequence[Line],
+    panels: Sequence[str],
+    colour: str | None,
+    dash: str | None,
+    names: Mapping[str, str],
+) -> Arranged:
+    """Return lines in a panel for each value of the settings `panels`, with a colour and dashes for
+    each value of two others.
+    """
+    given = [line.settings for line in lines]
+    looks = [
+        None if key is None else find(key, given, what)
+        for key, what in ((colour, "colour"), (dash, "dash"))
+    ]
+    for key, what in zip(looks, ("colour", "dash")):
+        if key is not None and key in panels:
+            raise ValueError(f"{what} {key}: it has the panels: choose another one")
+
+    def value(line: Line, key: str) -> str:
+        return displayed(key, line.settings.get(key, MISSING), names)
+
+    varied = [key for key in looks if key and len({value(line, key) for line in lines}) > 1]
+    inside = [
+        [key for key in dict.fromkeys([*line.keys, *varied]) if key not in panels] for line in lines
+    ]
+    told = {key for keys in inside for key in keys}
+    if looks == [None, None] and told == set(LOOKS):
+        looks = list(LOOKS)
+    parts: dict[str, dict[str, list[Run]]] = {}
+    values: dict[str, list[str]] = {}
+    for line, keys in zip(lines, inside):
+        title = ", ".join(value(line, key) for key in panels)
+        text = label_of({key: line.settings.get(key, MISSING) for key in keys}, names)
+        text = text or displayed(LOOKS[0], line.settings.get(LOOKS[0], "all runs"), names)
+        part = parts.setdefault(title, {})
+        if text in part:
+            raise ValueError(
+                f"two lines are {text}{' on ' * bool(title)}{title}: give them other labels, or "
+                "fewer files"
+            )
+        part[text] = list(line.runs)
+        values[text] = ["" if key is None else value(line, key) for key in looks]
+    return Arranged(parts, *_placed(values, looks))
+
+
+def _placed(
+    values: Mapping[str, Sequence[str]], looks: Sequence[str | None]
+) -> tuple[dict[str, tuple[int, int]], tuple[Sequence[str], Sequence[str]]]:
+    """Return colour and dashes of each line, by the values of two settings, and the names of both
+    where these are fewer than the lines.
+    """
+    if looks == [None, None]:
+        return {}, ((), ())
+    colours, dashes = (list(dict.fromkeys(pair)) for pair in zip(*values.values()))
+    places: dict[str, tuple[int, int]] = {}
+    for text, (one, other) in values.items():
+        place = [colours.index(one), dashes.index(other)]
+        for free, key in enumerate(looks):
+            if key is None:  # the lines of one value of the other setting, one after the other
+                place[free] = sum(used[1 - free] == place[1 - free] for used in places.values())
+        places[text] = (place[0], place[1])
+    full = None not in looks and len({*places.values()}) == len(places)
+    if full and len(colours) + len(dashes) < len(places):
+        return places, (colours, dashes)
+    return places, ((), ())
 
 
 def _panels(
-    parts: Parts, every: Sequence[Run], columns: Sequence[str], rows: Sequence[str]
+    parts: Parts,
+    every: Sequence[Run],
+    columns: Sequence[str],
+    rows: Sequence[str],
+    target: tuple[str, float] | None,
+    theory: bool,
 ) -> list[Panel]:
     """Return a panel for each quantity, x axis and part."""
     values = {row: y_values(every, row) for row in rows}
     number = {id(run): place for place, run in enumerate(every)}
+    aims = {float(settings(run).get("run.stop_error", 0)) for run in every}
+    metric, aim = target or (AIM, aims.pop() if len(aims) == 1 else 0.0)
 
     def curve(run: Run, row: str, column: str) -> Curve:
         y = values[row][0][number[id(run)]]
         return Curve(x_values(run, column), y, run.outcome == "diverged")
+
+    def expected(lines: Mapping[str, Sequence[Run]], column: str) -> dict[str, Curve]:
+        return {
+            name: Curve(x_values(runs[0], column), _expected(runs[0]))
+            for name, runs in lines.items()
+            if "expected" in runs[0].attributes and EXPECTED in runs[0].metrics
+        }
 
     return [
         Panel(
@@ -152,11 +399,22 @@ def _panels(
             unit=UNITS.get(column, ""),
             whole=column in WHOLE,
             share=row.startswith("accuracy"),
+            target=aim if row == metric and aim > 0 else None,
+            theory=expected(lines, column) if theory and row == EXPECTED else {},
         )
         for row in rows
         for column in columns
         for title, lines in parts.items()
     ]
+
+
+def _expected(run: Run) -> NDArray[np.float64]:
+    """Return the `error_rms` that theory expects at the records of a run."""
+    stated = json.loads(run.attributes["expected"])
+    start = float(run.metrics[EXPECTED][0])
+    fallen = start * float(stated["rate"]) ** np.asarray(run.metrics["step"], float)
+    rest = float(stated["error_rms"])
+    return np.asarray(np.hypot(fallen, rest))
 
 
 def check_style(style: str) -> None:

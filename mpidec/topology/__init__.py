@@ -83,6 +83,19 @@ for _make in (
     CATALOGUE[_make.__name__] = _of_named_graph(_make, CATALOGUE)
 CATALOGUE = dict(sorted(CATALOGUE.items()))
 
+# Names in figures and printed tables, where they are not those of the catalogue with a capital.
+TITLES: dict[str, str] = {name: name.replace("_", " ").capitalize() for name in CATALOGUE} | {
+    "base_k": "Base-$(k+1)$",
+    "ceca": "CECA",
+    "equitopo": "EquiTopo",
+    "erdos_renyi": "Erdős–Rényi",
+    "inner_outer": "Inner-outer",
+    "matcha": "MATCHA",
+    "one_peer_exponential": "One-peer exponential",
+    "one_peer_hypercube": "One-peer hypercube",
+    "periodic_average": "Gossip-PGA",
+}
+
 
 def __dir__() -> list[str]:
     """The public names: what is defined in the modules of this package and imported here."""

@@ -84,21 +84,21 @@ def test_a_grid_of_quantities_and_axes(tmp_path):
     assert "smallest recorded" in panels[0, 0].get_ylabel()
     assert [panel.get_ylabel().split()[0] for panel in panels[1:, 0]] == ["consensus", "error"]
     assert {panel.get_yscale() for panel in panels.flat} == {"log"}
-    assert legend(shown) == ["exact diffusion", "gradient tracking"]
-    assert shown.legends[0].get_title().get_text() == "exponential, 16 agents"
+    assert legend(shown) == ["Exact Diffusion", "Gradient Tracking"]
+    assert shown.legends[0].get_title().get_text() == "Exponential, 16 agents"
     x, y = panels[2, 1].lines[1].get_data()
     assert np.array_equal(x, 4096 * np.arange(101)) and np.allclose(y, 0.8 ** np.arange(101))
 
 
 def test_zeros_are_marked_below_logarithmic_axes(tmp_path):
     paths = [make(tmp_path / "a.h5"), make(tmp_path / "b.h5", "dgd")]
-    assert legend(figure(paths)) == ["exact diffusion", "dgd"]
+    assert legend(figure(paths)) == ["Exact Diffusion", "DGD"]
     with h5py.File(paths[0], "r+") as file:
         file["metrics/error"][90:] = 0.0
         file["metrics/consensus"][0] = 0.0  # agents begin at one point
     shown = figure(paths, x="steps", y=["error", "consensus"])
     error, consensus = shown.axes[:2]
-    assert legend(shown) == ["exact diffusion", "dgd", "0"] and len(consensus.lines) == 2
+    assert legend(shown) == ["Exact Diffusion", "DGD", "0"] and len(consensus.lines) == 2
     marks = error.lines[2]
     assert marks.get_color() == error.lines[0].get_color() != error.lines[1].get_color()
     assert marks.get_xdata()[[0, -1]].tolist() == [90, 100] and marks.get_marker() == "v"
@@ -174,11 +174,11 @@ def test_labels_say_what_differs(tmp_path):
         make(tmp_path / "c.h5", ed),
     ]
     assert legend(figure(paths)) == [
-        "gradient tracking, step size 0.1",
-        "gradient tracking, step size 0.2",
-        "exact diffusion",
+        "Gradient Tracking, step size 0.1",
+        "Gradient Tracking, step size 0.2",
+        "Exact Diffusion",
     ]
-    assert legend(figure([paths[0], paths[2]])) == ["gradient tracking", "exact diffusion"]
+    assert legend(figure([paths[0], paths[2]])) == ["Gradient Tracking", "Exact Diffusion"]
     assert legend(figure([paths[0], make(tmp_path / "d.h5", gt, agents=4)])) == [
         "16 agents",
         "4 agents",
@@ -214,7 +214,7 @@ def test_what_a_run_has_chosen_is_no_difference_unless_nothing_else_differs(tmp_
         "weights metropolis",
         "weights uniform",
     ]
-    assert legend(figure([first, auto("d.h5", size=0.06, seed=1)])) == ["extra, ring (2 seeds)"]
+    assert legend(figure([first, auto("d.h5", size=0.06, seed=1)])) == ["EXTRA, Ring (2 seeds)"]
     assert legend(figure([first, auto("e.h5", size=0.06)])) == ["step size 0.05", "step size 0.06"]
 
 
@@ -227,7 +227,7 @@ def test_different_problems_are_in_the_legend_beside_the_solvers(tmp_path):
         SimpleNamespace(config=text, attributes={}, path="", outcome="completed", steps=1)
         for text in texts
     ]
-    assert labels([[run] for run in runs]) == ["dgd, logistic", "extra, softmax"]
+    assert labels([[run] for run in runs]) == ["DGD, logistic", "EXTRA, softmax"]
 
 
 def test_runs_from_python_are_labelled_by_solver_and_topology(tmp_path):
@@ -238,13 +238,13 @@ def test_runs_from_python_are_labelled_by_solver_and_topology(tmp_path):
 
     tracking = {"name": "gradient_tracking", "step_size": 0.1, "variant": "atc"}
     first = recorded("python.h5", "ring", **tracking)
-    assert legend(figure(first)) == ["gradient tracking, ring, 4 agents"]
+    assert legend(figure(first)) == ["Gradient Tracking, Ring, 4 agents"]
     other = recorded("b.h5", "star", name="HeavyBall", step_size=0.1)
-    assert legend(figure([first, other])) == ["gradient tracking", "HeavyBall"]
+    assert legend(figure([first, other])) == ["Gradient Tracking", "HeavyBall"]
     other = recorded("c.h5", "star", **tracking | {"step_size": 0.2})
-    assert legend(figure([first, other])) == ["ring", "star"]
+    assert legend(figure([first, other])) == ["Ring", "Star"]
     other = make(tmp_path / "d.h5", "dgd")
-    assert legend(figure([first, other])) == ["gradient tracking", "dgd"]
+    assert legend(figure([first, other])) == ["Gradient Tracking", "DGD"]
     assert legend(figure([first, recorded("e.h5")]))[1] == "e"
 
 
@@ -265,7 +265,7 @@ def test_solvers_of_runs_from_python_have_the_names_of_the_catalogue(tmp_path):
             record=tmp_path / f"{type(solver).__name__}.h5",
         )
     shown = figure([tmp_path / "A2CiD2.h5", tmp_path / "PairwiseGossip.h5"])
-    assert legend(shown) == ["a2cid2", "pairwise gossip"]
+    assert legend(shown) == ["A$^2$CiD$^2$", "Asynchronous Gossip"]
 
 
 def make_python(path: Path, given: dict[str, object]) -> Path:
@@ -279,7 +279,7 @@ def make_python(path: Path, given: dict[str, object]) -> Path:
 def test_runs_of_one_kind_are_told_apart_by_their_files(tmp_path):
     (tmp_path / "sub").mkdir()
     a, b, c = make(tmp_path / "a.h5"), make(tmp_path / "b.h5"), make(tmp_path / "sub" / "a.h5")
-    common = "exact diffusion, exponential, 16 agents"
+    common = "Exact Diffusion, Exponential, 16 agents"
     assert legend(figure([a, b])) == [f"{common} (a)", f"{common} (b)"]
     assert legend(figure([a, c])) == [f"{common} ({a})", f"{common} ({c})"]
     assert legend(figure(make(tmp_path / "none.h5", solver=""))) == ["none"]
@@ -291,8 +291,8 @@ def test_unfinished_and_diverged_runs_say_so(tmp_path):
         make(tmp_path / "b.h5", "dgd", rate=1.5, outcome="diverged"),
     )
     assert legend(figure([killed, diverged])) == [
-        "exact diffusion, unfinished after 100 steps",
-        "dgd, diverged after 100 steps",
+        "Exact Diffusion, unfinished after 100 steps",
+        "DGD, diverged after 100 steps",
     ]
 
 
@@ -370,7 +370,7 @@ def test_runs_that_differ_in_the_seed_alone_make_one_line(tmp_path):
     seeded = {"extra": [0, 1, 2], "dgd": [0, 1], "diffusion": [0]}
     files = [seed_run(tmp_path, solver, seed) for solver, seeds in seeded.items() for seed in seeds]
     shown = figure(files, x="steps", y="error")
-    assert legend(shown) == ["extra (3 seeds)", "dgd (2 seeds, 1 diverged)", "diffusion"]
+    assert legend(shown) == ["EXTRA (3 seeds)", "DGD (2 seeds, 1 diverged)", "Diffusion"]
     axes = shown.axes[0]
     assert (
         np.allclose(axes.lines[0].get_ydata(), 0.6 ** np.arange(11)) and len(axes.collections) == 1
@@ -530,7 +530,7 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
             "a.h5: 'errors' is not recorded, expected one of consensus, error, gradient_norm, objective",
         ),
         ([run, "--label", "a", "b"], "1 runs, 2 labels"),
-        ([run, "--colour"], "unknown flag '--colour'"),
+        ([run, "--hue"], "unknown flag '--hue'"),
     ]:
         status = main(arguments)
         out, error = capsys.readouterr()
@@ -617,9 +617,9 @@ def test_labels_of_trainings_name_all_that_differs(tmp_path):
         training(tmp_path / "c.h5", lr=0.02),
     ]
     assert legend(figure(paths)) == [
-        "atc, ring, alpha 0.1, lr 0.1",
-        "relay, binary tree, alpha 0.5, lr 0.1",
-        "atc, ring, alpha 0.1, lr 0.02",
+        "atc, Ring, alpha 0.1, lr 0.1",
+        "relay, Binary tree, alpha 0.5, lr 0.1",
+        "atc, Ring, alpha 0.1, lr 0.02",
     ]
     assert figure(paths).legends[0].get_title().get_text() == "mlp, digits, 8 workers"
     assert legend(figure([paths[0], paths[2]])) == ["lr 0.1", "lr 0.02"]
