@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-_LATEX = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
+_LATEX = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "^": r"\^{}"})
+Places = Collection[tuple[int, int]]  # (line, column) of cells
 
 
 def plural(count: float, noun: str) -> str:
@@ -43,9 +45,9 @@ def facts(rows: Mapping[str, str]) -> str:
     return "\n".join([rule, *lines, rule])
 
 
-def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
+def aligned(lines: Sequence[Sequence[str]], sides: str, bold: Places = ()) -> list[str]:
     """Return the lines of a table whose columns are aligned to the left or right (`sides`: "<" or
-    ">" each).
+    ">" each), with some cells in bold letters of a terminal.
 
     Examples
     --------
@@ -55,9 +57,12 @@ def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*lines)]
     return [
         "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths)
+            f"{cell:{side}{width}}".replace(
+                cell, f"\033[1m{cell}\033[0m" if (i, j) in bold else cell
+            )
+            for j, (cell, side, width) in enumerate(zip(line, sides, widths))
         ).rstrip()
-        for line in lines
+        for i, line in enumerate(lines)
     ]
 
 
@@ -82,26 +87,36 @@ def csv_text(lines: Iterable[Sequence[object]]) -> str:
     return out.getvalue()
 
 
-def latex(lines: Sequence[Sequence[str]], sides: str, comment: str) -> str:
-    r"""Return a table, whose first line is its head, as a LaTeX tabular; it needs
+def latex(
+    lines: Sequence[Sequence[str]],
+    sides: str,
+    comment: str,
+    bold: Places = (),
+    heads: int = 1,
+) -> str:
+    r"""Return a table, whose first lines are its heads, as a LaTeX tabular; it needs
     ``\usepackage{booktabs}``.
 
-    Cells in ``$...$`` are formulas, in others special characters are escaped.
+    Cells that begin with ``$``, and parts in ``$...$``, are formulas; special characters of others
+    are escaped.  Some cells are in bold letters.  A title in all heads but the last one spans the
+    empty cells after it.
     """
-    head, *body = [
-        " & ".join(
-            cell if cell.startswith("$") or cell == "--" else cell.translate(_LATEX)
-            for cell in line
-        )
-        + r" \\"
-        for line in lines
+    cells = [
+        [
+            rf"\textbf{{\boldmath {_escaped(cell)}}}" if (i, j) in bold else _escaped(cell)
+            for j, cell in enumerate(line)
+        ]
+        for i, line in enumerate(lines)
     ]
+    above = [text for line in cells[: heads - 1] for text in _spanning(line)]
+    head, *body = [" & ".join(line) + r" \\" for line in cells[heads - 1 :]]
     columns = sides.replace("<", "l").replace(">", "r")
     return "\n".join(
         [
             f"% {comment}; needs \\usepackage{{booktabs}}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
+            *above,
             head,
             r"\midrule",
             *body,
@@ -110,3 +125,22 @@ def latex(lines: Sequence[Sequence[str]], sides: str, comment: str) -> str:
             "",
         ]
     )
+
+
+def _escaped(cell: str) -> str:
+    """Return a cell with its special characters escaped, formulas as they are."""
+    if cell.startswith("$") or cell == "--":
+        return cell
+    parts = re.split(r"(\$[^$]+\$)", cell)
+    return "".join(part if i % 2 else part.translate(_LATEX) for i, part in enumerate(parts))
+
+
+def _spanning(line: Sequence[str]) -> list[str]:
+    """Return a head whose titles span the empty cells after them, with a rule below each."""
+    starts = [j for j, cell in enumerate(line) if cell]
+    ends = [*starts[1:], len(line)]
+    titles = [
+        rf"\multicolumn{{{end - start}}}{{c}}{{{line[start]}}}" for start, end in zip(starts, ends)
+    ]
+    rules = [rf"\cmidrule(lr){{{start + 1}-{end}}}" for start, end in zip(starts, ends)]
+    return [" & ".join([*[""] * starts[0], *titles]) + r" \\", " ".join(rules)]

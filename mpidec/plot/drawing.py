@@ -244,7 +244,7 @@ class Sheet:
         if self.view.log_x:
             axes.set_xscale("log", nonpositive="mask")
         else:
-            ticks = 3 if columns >= NARROW else 4
+            ticks = 3 if panel.unit and columns >= NARROW else 4
             locator = MaxNLocator(ticks, integer=panel.whole, steps=[1, 2, 5, 10])
             axes.xaxis.set_major_locator(locator)
         if panel.unit:

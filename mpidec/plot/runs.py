@@ -331,7 +331,9 @@ def arrange(
     for line, keys in zip(lines, inside):
         title = ", ".join(value(line, key) for key in panels)
         text = label_of({key: line.settings.get(key, MISSING) for key in keys}, names)
-        text = text or displayed(LOOKS[0], line.settings.get(LOOKS[0], "all runs"), names)
+        text = text or displayed(
+            LOOKS[0], line.settings.get(LOOKS[0], f"{len(line.runs)} seeds"), names
+        )
         part = parts.setdefault(title, {})
         if text in part:
             raise ValueError(

@@ -22,7 +22,7 @@ from ..experiment import settings as config
 from ..experiment.build import accepted, seeded
 from ..experiment.schema import abbreviate, check_name
 from ..experiment.settings import ConfigError, Experiment, Setting
-from ..plot.labels import CHOSEN, MISSING, flat, worded
+from ..plot.labels import CHOSEN, MISSING, flat, split, together, worded
 from ..plugins import short
 from ..record import last_checkpoint, read
 from ..record.origin import changed_file, file_hashes
@@ -52,12 +52,25 @@ class Status(enum.Enum):
 
 
 class Variation(NamedTuple):
-    """Setting and the values it takes, as text of a command line or as Python values."""
+    """Setting and the values it takes, as text of a command line or as Python values.
+
+    A value may have settings of its own in braces: ``lead{mixing.codec=top_k}``.
+    """
 
     key: str
     values: tuple[Any, ...]
     origin: str
     text: bool = True
+
+    def settings(self, value: object) -> list[Setting]:
+        """Return the setting of a value, and those that come with it."""
+        base, more = together(value) if isinstance(value, str) else (value, {})
+        own = [Setting(key, text, f"{self.origin} {value}", level=2) for key, text in more.items()]
+        for each in own:
+            check_table(each.key, each.origin)
+            if each.key in OWN or each.key in ("run.seed", self.key):
+                raise ConfigError(f"{each.origin}: {each.key} cannot come with a value")
+        return [Setting(self.key, base, self.origin, text=self.text), *own]
 
 
 @dataclass(frozen=True)
@@ -84,26 +97,33 @@ class Case:
 def parse_vary(argument: str) -> Variation:
     """Return the variation of an option ``--vary table.key=value,value,...``.
 
-    Commas within brackets and quotes belong to the value.
+    Commas within brackets and quotes belong to the value, and so do settings in braces after it.
 
     Examples
     --------
     >>> parse_vary("topology.name=ring,grid").values
     ('ring', 'grid')
+    >>> parse_vary("solver.name=dgd,lead{mixing.codec=top_k,mixing.fraction=0.1}").values
+    ('dgd', 'lead{mixing.codec=top_k,mixing.fraction=0.1}')
     """
     key, equals, text = (part.strip() for part in argument.partition("="))
-    parts = [
-        part.strip()
-        for part in re.findall(r"""((?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\[\]"'])*)(?:,|$)""", text)
-    ]
-    parts = parts[:-1] if parts and not parts[-1] and not text.endswith(",") else parts
+    parts = split(text)
     if not (equals and key and parts and all(parts)):
         raise ConfigError(
             f"--vary {abbreviate(argument)}: expected table.key=value,value, such as "
             "solver.name=extra,dgd"
         )
     check_table(key, f"--vary {key}")
-    return Variation(key, tuple(parts), f"--vary {key}")
+    made = Variation(key, tuple(parts), f"--vary {key}")
+    for part in parts:
+        braces = re.search(r"[{}]", re.sub(r"""\[[^\]]*\]|"[^"]*"|'[^']*'""", "", part))
+        own = together(part)[1]
+        if braces and not (own and all(map(all, own.items()))):
+            raise ConfigError(
+                f"--vary {key}: {abbreviate(part)}: expected settings in braces after the value, "
+                "such as lead{mixing.codec=top_k}"
+            )
+    return made
 
 
 def check_table(key: str, origin: str) -> None:
@@ -132,9 +152,11 @@ def cases(
     found = []
     for combination in itertools.product(*(variation.values for variation in variations)):
         chosen = [
-            Setting(variation.key, value, variation.origin, text=variation.text)
+            setting
             for variation, value in zip(variations, combination)
+            for setting in variation.settings(value)
         ]
+        _check_once(chosen)
         first = config.load([*settings, *chosen])
         drawn = [
             config.load(
@@ -150,7 +172,10 @@ def cases(
             del drawn[1:]
         for experiment in drawn:
             seed = experiment.run.seed
-            varied = {variation.key: _value(experiment, variation.key) for variation in variations}
+            varied = {
+                variation.key: _with(_value(experiment, variation.key), value)
+                for variation, value in zip(variations, combination)
+            }
             name = _file_name({**varied, **({} if seeds is None else {"run.seed": seed})})
             found.append(
                 Case(
@@ -174,6 +199,24 @@ def cases(
     return found
 
 
+def _check_once(chosen: Sequence[Setting]) -> None:
+    """Refuse a setting that two varied ones state."""
+    known: dict[str, Setting] = {}
+    for setting in chosen:
+        other = known.setdefault(setting.key, setting)
+        if other is not setting:
+            raise ConfigError(
+                f"{max(setting.origin, other.origin, key=len)}: {setting.key} is varied by "
+                f"{min(setting.origin, other.origin, key=len)}: omit one of the two"
+            )
+
+
+def _with(value: object, given: object) -> object:
+    """Return a value with the settings that were given with it."""
+    more = together(given)[1] if isinstance(given, str) else {}
+    return f"{value}{{{','.join(map('='.join, more.items()))}}}" if more else value
+
+
 def common_graph(settings: Sequence[Setting], variations: Sequence[Variation]) -> Sequence[Setting]:
     """The graph of a sweep over solvers that names none: one that all of them can use, so that the
     table compares solvers.
@@ -185,14 +228,16 @@ def common_graph(settings: Sequence[Setting], variations: Sequence[Variation]) -
     stated |= {variation.key.partition(".")[0] for variation in variations}
     if not solvers or "topology" in stated:
         return ()
-    _, values, origin, text = solvers[0]
-    options = [Setting("solver.name", value, origin, text=text) for value in values]
+    options = [solvers[0].settings(value) for value in solvers[0].values]
+    stated |= {each.key.partition(".")[0] for option in options for each in option}
+    if "topology" in stated:
+        return ()
     kept = [each for each in settings if not each.key.startswith(("solver.", "mixing."))]
-    usual = dict.fromkeys(config.load([*kept, option]).topology.name for option in options)
+    usual = dict.fromkeys(config.load([*kept, *option]).topology.name for option in options)
     for name in usual if len(usual) < 2 else dict.fromkeys([*usual, *GRAPHS]):
         graph = Setting("topology.name", name, "graph of all solvers", text=False, level=-1)
         if len(usual) > 1 and all(
-            accepted(config.load([*kept, option, graph])) for option in options
+            accepted(config.load([*kept, *option, graph])) for option in options
         ):
             return (graph,)
     return ()
@@ -252,7 +297,7 @@ def _file_name(varied: Mapping[str, Any]) -> str:
         else f"{key.partition('.')[2]}={short(str(value))}"
         for key, value in varied.items()
     ]
-    name = re.sub(r"[^\w.=+-]+", "_", "-".join(parts)).lstrip(".-_") or "run"
+    name = re.sub(r"[^\w.=+-]+", "_", "-".join(parts).replace("}", "")).lstrip(".-_") or "run"
     return name[:LONGEST] + ".h5"
 
 

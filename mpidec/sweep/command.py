@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import math
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from ..exceptions import ConfigError
 from ..experiment import settings as config
 from ..experiment.schema import flag_settings, flags
 from ..plot.drawing import check_name
+from ..plot.options import FLAGS as LOOKS, look, own_names
 from ..plot.quantities import X
 from .cases import RUNS, check_results, parse_vary
 from .study import Plan, plan, run_plan
-from .tables import Table, runs_csv
+from .tables import COLUMNS, Table, runs_csv
 
 TABLES = ("table.csv", "table.tex", RUNS)
 EPILOG = """\
@@ -54,7 +56,8 @@ FLAGS = [
         metavar="table.key=value,value",
         action="append",
         default=[],
-        help="take each of these values, such as solver.name=extra,dgd; may be repeated: all "
+        help="take each of these values, such as solver.name=extra,dgd; settings of one value alone "
+        "are in braces after it: solver.name='dgd,lead{mixing.codec=top_k}'; may be repeated: all "
         "combinations are run, "
         "the first one gives the lines of the figure, the others its panels",
     ),
@@ -96,6 +99,31 @@ FLAGS = [
         metavar="NAME",
         default="figure.png",
         help="file of the figure in the folder, .png, .pdf, .svg, ... (default: figure.png)",
+    ),
+    *LOOKS,
+    Flag(
+        "--columns",
+        nargs="+",
+        choices=list(COLUMNS),
+        metavar="COLUMN",
+        help=f"columns of the table: {', '.join(COLUMNS)} (default: all; with --across, steps)",
+    ),
+    Flag(
+        "--rows",
+        metavar="SETTING",
+        help="varied setting whose values the rows compare, such as solver (default: the first one)",
+    ),
+    Flag(
+        "--across",
+        metavar="SETTING",
+        help="varied setting whose values stand side by side in the table, such as topology",
+    ),
+    Flag(
+        "--label",
+        nargs="+",
+        metavar="VALUE=TEXT",
+        help="names of solvers, graphs and other values in the figure and in table.tex, such as "
+        "dgd=DSGD (default: those of papers)",
     ),
     STYLE,
     *flags(SCHEMA, HELP),
@@ -154,13 +182,15 @@ def execute(request: tuple[Plan, argparse.Namespace], comm: MPI.Intracomm) -> in
 
 
 def _write(wanted: Plan, args: argparse.Namespace, table: Table, failures: dict[str, str]) -> None:
-    print(table, flush=True)
-    texts = (table.csv(), table.latex(), runs_csv(wanted.cases, failures))
+    names, layout = own_names(args.label), (args.columns, args.rows, args.across)
+    print(table.text(*layout, bold=sys.stdout.isatty()), flush=True)
+    texts = (table.csv(), table.latex(*layout, names), runs_csv(wanted.cases, failures))
     for name, text in zip(TABLES, texts):
         Path(args.out, name).write_text(text, encoding="utf-8")
     written = [*TABLES]
     try:
-        table.figure(args.x, args.y, args.style).savefig(Path(args.out, args.figure), dpi=200)
+        made = table.figure(args.x, args.y, args.style, label=names, **look(args))
+        made.savefig(Path(args.out, args.figure), dpi=200)
         written.append(args.figure)
     except ImportError as error:
         say("sweep", f"no figure: {error}: pip install 'mpidec[plot]'")

@@ -4,6 +4,7 @@ seeds.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..cli.tables import aligned, csv_text, latex
-from ..plot.labels import flat
+from ..plot.labels import MISSING, check_names, displayed, flat, together, worded
+from ..plot.runs import Line, arrange, drawn, find
 from ..plugins import is_plugin, short
 from ..record import Run, read
 from .cases import Case, shown
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COSTS = {"steps": "step", "bytes": "bytes", "seconds": "time"}
+COLUMNS = ("reached", *COSTS, "final", "outcome")
 PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
@@ -45,7 +48,9 @@ class Row:
     runs, reached : int
         Number of runs, and how many of them reached the target.
     steps, bytes, seconds : Spread or None
-        Cost of those that did, at the first record that meets the target; None if none did.
+        Cost of those that did; None if none did.  The step is the first one at which the metric
+        meets the target, on a logarithmic scale between two records; bytes and seconds are those
+        of that step.
     last : float
         Largest final value of the target's metric (NaN if some run has none).
     outcomes : mapping
@@ -113,13 +118,53 @@ class Table:
     def _until(self) -> str:
         """The target, and at which steps it is looked for."""
         often = " or ".join(map(str, self.every))
-        records = "" if self.every in ((), (1,)) else f" at a record (every {often} steps)"
+        records = (
+            "" if self.every in ((), (1,)) else f" (interpolated: records every {often} steps)"
+        )
         return f"until {self.metric} <= {self.limit:g}{records}"
 
+    def _what(self, columns: Sequence[str], sent: str) -> str:
+        """The costs among the columns, until the target."""
+        words = {"steps": "steps", "bytes": sent, "seconds": self.clock}
+        *first, last = [words[column] for column in columns if column in words] or ["values"]
+        return f"{', '.join(first)}{' and ' * bool(first)}{last} {self._until}"
+
     def __str__(self) -> str:
-        what = f"steps, data sent (by all agents) and {self.clock} {self._until}"
-        lines = aligned(self._cells(plain), self._sides())
+        return self.text()
+
+    def text(
+        self,
+        columns: Sequence[str] | None = None,
+        rows: str | None = None,
+        across: str | None = None,
+        bold: bool = False,
+    ) -> str:
+        """Return the table as text.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Some of "reached", "steps", "bytes", "seconds", "final", "outcome".  Default: all;
+            with `across`, the steps.
+        rows : str
+            Varied setting whose values are compared, and which is the first column: "solver".
+            Default: the first one.
+        across : str
+            Varied setting whose values stand side by side: "topology".
+        bold : bool
+            Print the best values in bold letters of a terminal: of each cost among the rows whose
+            runs have all reached the target, and of the final value, where all that meet the target
+            are equal; among rows that differ in the setting `rows` alone.
+
+        Raises
+        ------
+        ValueError
+            If a column or a setting is unknown.
+        """
+        grid = self._grid(columns, rows, across, plain, _cell)
+        lines = aligned(grid.lines, grid.sides, grid.best if bold else ())
         notes = [f"note: {note}" for note in self.notes]
+        what = self._what(grid.columns, "data sent (by all agents)")
         return "\n".join([f"{what}: mean ± standard deviation", *lines, *notes])
 
     def csv(self) -> str:
@@ -149,69 +194,185 @@ class Table:
             lines.append([*settings, row.runs, row.reached, *values, outcome(row)])
         return csv_text(lines)
 
-    def latex(self) -> str:
-        r"""Return the table as a LaTeX tabular; it needs ``\usepackage{booktabs}``."""
-        what = f"steps, data sent and {self.clock} {self._until}"
-        comment = f"{what}: mean and standard deviation over the seeds"
-        return latex(self._cells(mathematical), self._sides(), comment)
+    def latex(
+        self,
+        columns: Sequence[str] | None = None,
+        rows: str | None = None,
+        across: str | None = None,
+        label: Mapping[str, str] | None = None,
+    ) -> str:
+        r"""Return the table as a LaTeX tabular with the best values in bold letters; it needs
+        ``\usepackage{booktabs}``.
+
+        Parameters are those of `text`; `label` has own names of values, as in `figure`.
+        """
+        names = dict(label or {})
+        check_names(names, [_named(row.varied) for row in self.rows], [])
+
+        def cell(key: str, value: Any) -> str:
+            return (
+                displayed(key, value, names)
+                if key.endswith(".name") or names
+                else _cell(key, value)
+            )
+
+        grid = self._grid(columns, rows, across, mathematical, cell)
+        what = self._what(grid.columns, "data sent")
+        comment = f"{what}: mean and standard deviation over the seeds; bold: the best"
+        return latex(grid.lines, grid.sides, comment, grid.best, grid.heads)
 
     def figure(
         self,
         x: str | Sequence[str] | None = None,
         y: str | Sequence[str] | None = None,
         style: str = "screen",
+        *,
+        label: Mapping[str, str] | None = None,
+        panels: str | Sequence[str] | None = None,
+        colour: str | None = None,
+        dash: str | None = None,
+        log_x: bool = False,
+        xlim: tuple[float, float] | None = None,
+        ylim: tuple[float, float] | None = None,
+        theory: bool = False,
     ) -> Figure:
         """Return the figure: a line per value of the first varied setting, a panel per combination
-        of the others.
+        of the others, and the target as a dotted line.
 
-        Lines are medians over the seeds, with bands from the smallest to the largest value; see
-        `mpidec.plot.figure`.
+        Lines are medians over the seeds, with bands from the smallest to the largest value; thin
+        lines continue runs after the end of the first of them.  The parameters are those of
+        `mpidec.plot.figure`; `panels`, `colour` and `dash` name varied settings.
         """
-        from ..plot import figure
+        from ..plot.drawing import View
 
-        panels: dict[str, dict[str, Sequence[str]]] = {}
-        for row in self.rows:
-            first, *others = [shown(key, value) for key, value in row.varied.items()] or [
-                f"{row.runs} seeds"
-            ]
-            if row.files:
-                panels.setdefault(", ".join(others), {})[first] = row.files
-        if not panels:
+        lines = [
+            Line([read(file) for file in row.files], _named(row.varied), list(row.varied))
+            for row in self.rows
+            if row.files
+        ]
+        if not lines:
             raise ValueError("no run of the sweep has recorded anything: nothing to plot")
-        return figure(panels, x, y or self.metric, style=style)
+        names, given = dict(label or {}), [line.settings for line in lines]
+        check_names(names, given, [])
+        apart = [panels] if isinstance(panels, str) else panels
+        if apart is None:
+            looks = [find(key, given, "colour, dash") for key in (colour, dash) if key]
+            apart = [key for key in self._keys()[1 - bool(looks) :] if key not in looks]
+        keys = [find(key, given, "panels") for key in apart]
+        arranged = arrange(lines, keys, colour, dash, names)
+        target = (self.metric, self.limit)
+        view = View(log_x, xlim, ylim)
+        return drawn(
+            arranged, x, y or (None if theory else self.metric), style, view, theory, target, names
+        )
 
     def _keys(self) -> list[str]:
         return list(self.rows[0].varied) if self.rows else []
 
-    def _sides(self) -> str:
-        """Return the alignment of the columns: text to the left, numbers to the right."""
-        return "<" * len(self._keys()) + ">" * 5 + "<"
-
-    def _cells(self, spread: Callable[[Spread | None, str], str]) -> list[list[str]]:
-        """Return the head and the rows of the table as text."""
-        titles = [_title(key, self._keys()) for key in self._keys()]
-        rows = [
-            [
-                *titles,
-                "reached",
-                "steps",
-                "data sent",
-                self.clock,
-                f"largest final {self.metric.replace('_', ' ')}",
-                "outcome",
-            ]
-        ]
+    def _grid(
+        self,
+        columns: Sequence[str] | None,
+        rows: str | None,
+        across: str | None,
+        spread: Callable[[Spread | None, str], str],
+        cell: Callable[[str, Any], str],
+    ) -> Grid:
+        """Return the cells of the table, and which of them are the best."""
+        given = [row.varied for row in self.rows]
+        first = find(rows, given, "rows") if rows else next(iter(self._keys()), "")
+        side = find(across, given, "across") if across else ""
+        if side and side == first:
+            if rows or len(self._keys()) < 2:
+                raise ValueError(f"across {across}: it has the rows: choose another setting")
+            first = next(key for key in self._keys() if key != side)
+        shown = list(columns or (("steps",) if across else COLUMNS))
+        for column in shown:
+            if column not in COLUMNS:
+                raise ValueError(f"column {column}: expected some of {', '.join(COLUMNS)}")
+        best = self._best(first)
+        left = [key for key in dict.fromkeys([first, *self._keys()]) if key and key != side]
+        sides = {str(row.varied.get(side)): row.varied.get(side) for row in self.rows}
+        places: dict[tuple[str, ...], dict[str, Row]] = {}
         for row in self.rows:
-            rows.append(
-                [
-                    *(_cell(key, value) for key, value in row.varied.items()),
-                    f"{row.reached}/{row.runs}",
-                    *(spread(cost, "B" * (name == "bytes")) for name, cost in row.costs.items()),
-                    spread(None if math.isnan(row.last) else Spread(row.last, math.nan), "last"),
-                    outcome(row),
+            at = tuple(str(row.varied[key]) for key in left)
+            places.setdefault(at, {})[str(row.varied.get(side))] = row
+        titles = [_title(key, self._keys()) for key in left]
+        heads = [[*titles, *[self._heading(column) for column in shown] * len(sides)]]
+        if side:
+            names = [cell(side, value) for value in sides.values()]
+            if len(shown) == 1:
+                heads = [[*titles, *names]]
+            else:
+                spans = [text for name in names for text in (name, *[""] * (len(shown) - 1))]
+                heads.insert(0, [*[""] * len(left), *spans])
+        lines, marked = list(heads), set()
+        for found in places.values():
+            one = next(iter(found.values()))
+            line = [cell(key, one.varied[key]) for key in left]
+            for value, column in itertools.product(sides, shown):
+                if value in found and (id(found[value]), column) in best:
+                    marked.add((len(lines), len(line)))
+                line.append(
+                    _shown(found[value], column, spread) if value in found else spread(None, "")
+                )
+            lines.append(line)
+        kinds = "".join("<" if column == "outcome" else ">" for column in shown)
+        return Grid(lines, "<" * len(left) + kinds * len(sides), marked, len(heads), shown)
+
+    def _heading(self, column: str) -> str:
+        metric = self.metric.replace("_", " ")
+        other = {"bytes": "data sent", "seconds": self.clock, "final": f"largest final {metric}"}
+        return other.get(column, column)
+
+    def _best(self, first: str) -> set[tuple[int, str]]:
+        """Return the best rows, and in which column, among those that differ in one setting."""
+        groups: dict[tuple[str, ...], list[Row]] = {}
+        for row in self.rows:
+            rest = tuple(str(value) for key, value in row.varied.items() if key != first)
+            groups.setdefault(rest, []).append(row)
+        found = set()
+        for rows in groups.values():
+            for column in (*COSTS, "final") if len(rows) > 1 else ():
+                values = [
+                    (math.inf if math.isnan(row.last) else max(row.last, self.limit))
+                    if column == "final"
+                    else cost.mean
+                    if (cost := row.costs[column]) and row.reached == row.runs
+                    else math.inf
+                    for row in rows
                 ]
-            )
-        return rows
+                least = min(values)
+                best = [row for row, value in zip(rows, values) if value <= least < math.inf]
+                found |= {(id(row), column) for row in best if len(best) < len(rows)}
+        return found
+
+
+class Grid(NamedTuple):
+    """Cells of a table: lines, of which the first are heads, alignment, places of the best, and the
+    columns shown.
+    """
+
+    lines: Sequence[Sequence[str]]
+    sides: str
+    best: set[tuple[int, int]]
+    heads: int
+    columns: Sequence[str]
+
+
+def _shown(row: Row, column: str, spread: Callable[[Spread | None, str], str]) -> str:
+    """Return a cell of a row."""
+    if column == "reached":
+        return f"{row.reached}/{row.runs}"
+    if column == "outcome":
+        return outcome(row)
+    if column == "final":
+        return spread(None if math.isnan(row.last) else Spread(row.last, math.nan), "last")
+    return spread(row.costs[column], "B" * (column == "bytes"))
+
+
+def _named(varied: Mapping[str, Any]) -> dict[str, Any]:
+    """Return varied settings with a word for defaults."""
+    return {key: MISSING if value is None else value for key, value in varied.items()}
 
 
 def table(
@@ -352,9 +513,8 @@ def _row(
     costs = []
     for run in runs:
         if run is not None and metric in run.metrics and run.outcome != "diverged":
-            met = np.flatnonzero(run.metrics[metric] <= limit)
-            if met.size:
-                costs.append([float(run.metrics[name][met[0]]) for name in COSTS.values()])
+            cost = _cost(run, metric, limit)
+            costs += [cost] if cost else []
     steps, sent, seconds = map(_spread, zip(*costs)) if costs else (None, None, None)
     last = [
         run.metrics[metric][-1]
@@ -378,6 +538,24 @@ def _row(
             if run is not None and len(run.metrics["step"])
         ],
     )
+
+
+def _cost(run: Run, metric: str, limit: float) -> list[float]:
+    """Return the first step at which a run meets a target, and bytes and seconds at that step;
+    empty if it does not.
+    """
+    y = run.metrics[metric]
+    met = np.flatnonzero(y <= limit)
+    if not met.size:
+        return []
+    at, (step, *others) = int(met[0]), [run.metrics[name] for name in COSTS.values()]
+    if at == 0 or not np.isfinite(y[at - 1]):
+        return [float(values[at]) for values in (step, *others)]
+    before, after = (math.log(v) if y[at] > 0 and limit > 0 else v for v in y[at - 1 : at + 1])
+    aim = math.log(limit) if y[at] > 0 and limit > 0 else limit
+    part = (before - aim) / (before - after)
+    found = math.ceil(round(step[at - 1] + part * (step[at] - step[at - 1]), 6))
+    return [float(found), *(float(np.interp(found, step, values)) for values in others)]
 
 
 def _spread(values: Sequence[float]) -> Spread:
@@ -440,6 +618,8 @@ def _cell(key: str, value: Any) -> str:
     if value is None:
         return "default"
     text = f"{value:g}" if isinstance(value, float) else str(value)
+    if together(text)[1]:
+        return worded(key, text)
     if is_plugin(text):
         return short(text)
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from mpidec.sweep import sweep
 from mpidec.sweep.cases import Case, Variation, cases, common_graph, parse_vary
 from mpidec.sweep.command import main
 from mpidec.sweep.sharing import WorkQueue
-from mpidec.sweep.tables import table
+from mpidec.sweep.tables import Row, Spread, Table, table
 
 WORLD = MPI.COMM_WORLD
 SMALL = {
@@ -279,10 +280,56 @@ def test_cases_and_their_files():
         ("solver.step_size=0.1,0.2", ("0.1", "0.2")),
         ("mixing.sizes=[1, 2],[3]", ("[1, 2]", "[3]")),
         ("problem.data='a,b.csv'", ("'a,b.csv'",)),
+        (
+            "solver.name=dgd,lead{mixing.codec=top_k, mixing.k=2}",
+            ("dgd", "lead{mixing.codec=top_k, mixing.k=2}"),
+        ),
     ],
 )
 def test_values_of_vary(argument, values):
     assert parse_vary(argument).values == values
+
+
+@pytest.mark.serial
+def test_settings_of_one_solver_alone(tmp_path):
+    vary = parse_vary(
+        "solver.name=extra,lead{mixing.codec=top_k,mixing.fraction=0.3},lead{solver.step_size=0.02}"
+    )
+    found = cases(load(**{"solver.step_size": 0.01, "topology.name": "ring"}), [vary], 1, "out")
+    made = [case.experiment for case in found]
+    assert [one.mixing.codec for one in made] == [None, "top_k", None]
+    assert [one.solver.options["step_size"] for one in made] == [0.01, 0.01, 0.02]
+    assert made[1].mixing.options == {
+        "fraction": 0.3,
+        **{k: v for k, v in made[1].mixing.options.items() if k != "fraction"},
+    }
+    assert [Path(case.file).name for case in found] == [
+        "extra-seed=0.h5",
+        "lead_mixing.codec=top_k_mixing.fraction=0.3-seed=0.h5",
+        "lead_solver.step_size=0.02-seed=0.h5",
+    ]
+    assert str(found[1]) == "lead, top k, fraction 0.3, seed 0"
+    vary = {"solver.name": ["extra", "lead{mixing.codec=top_k,mixing.fraction=0.3}"]}
+    result = sweep(
+        SMALL | {"topology.name": "ring"}, vary=vary, out=str(tmp_path / "a"), comm=MPI.COMM_SELF
+    )
+    extra, lead = (record.read(row.files[0]) for row in result.rows)
+    assert lead.metrics["bytes"][-1] < extra.metrics["bytes"][-1]
+    assert "LEAD, top k, fraction 0.3 & " in result.latex() and "LEAD & " in result.latex(
+        label={"lead": "LEAD"}
+    )
+    for argument, text in [
+        ("solver.name=lead{mixing.codec", "expected table.key=value"),
+        ("solver.name=lead{}", "expected settings in braces after the value"),
+        ("solver.name=lead{codec=top_k}", "solver.name lead{codec=top_k}: "),
+        ("solver.name=lead{run.seed=1}", "run.seed cannot come with a value"),
+        (
+            "solver.name=lead{topology.name=ring}",
+            "topology.name is varied by --vary topology.name: omit one",
+        ),
+    ]:
+        with pytest.raises(config.ConfigError, match=re.escape(text)):
+            cases(load(), [parse_vary(argument), parse_vary("topology.name=grid")], 1, "out")
 
 
 @pytest.mark.serial
@@ -463,12 +510,12 @@ def test_figures_have_a_panel_per_graph(tmp_path):
     shown = sweep(SMALL, vary=vary, seeds=2, out=str(tmp_path / "found")).figure(
         x=["steps", "bytes"]
     )
-    assert [axes.get_title() for axes in shown.axes] == ["ring", "star", "", ""]
+    assert [axes.get_title() for axes in shown.axes] == ["Ring", "Star", "", ""]
     assert [len(axes.lines) for axes in shown.axes] == [
         2
     ] * 4  # all runs have the same steps and bytes
     assert [len(axes.collections) for axes in shown.axes] == [2] * 4
-    assert [text.get_text() for text in shown.legends[0].get_texts()] == ["extra", "dgd"]
+    assert [text.get_text() for text in shown.legends[0].get_texts()] == ["EXTRA", "DGD"]
 
 
 def written(path: Path, errors: list[float], outcome: str) -> None:
@@ -499,12 +546,13 @@ def test_a_table_by_hand(tmp_path):
         written(case.file, errors, "diverged" if errors[-1] == math.inf else "completed")
     result = table(found, ("error", 0.1), {found[6].file: "out of order"})
     extra, tracking, dgd = result.rows
-    # extra: steps 10, 40, 20: mean 70/3, standard deviation sqrt(((40/3)^2 + (50/3)^2 + (10/3)^2) / 2) = sqrt(700/3)
+    # extra: steps 10, 40, and 10 + 10 log 5 / log 10 = 16.99, so 17: mean 67/3, sum of squares 1989
+    deviation = math.sqrt((1989 - 67**2 / 3) / 2)
     assert (extra.runs, extra.reached) == (3, 3)
-    assert np.allclose(extra.steps, [70 / 3, math.sqrt(700 / 3)]) and np.allclose(
-        extra.bytes, [7000 / 3, 100 * math.sqrt(700 / 3)]
+    assert np.allclose(extra.steps, [67 / 3, deviation]) and np.allclose(
+        extra.bytes, [6700 / 3, 100 * deviation]
     )
-    assert np.allclose(extra.seconds, [3.5 / 3, math.sqrt(700 / 3) / 20]) and extra.last == 0.1
+    assert np.allclose(extra.seconds, [3.35 / 3, deviation / 20]) and extra.last == 0.1
     assert (tracking.reached, tracking.steps.mean, tracking.last) == (
         1,
         10,
@@ -515,15 +563,17 @@ def test_a_table_by_hand(tmp_path):
         "missing": 2,
     }
     assert str(result).splitlines() == [
-        "steps, data sent (by all agents) and seconds until error <= 0.1 at a record (every 10 steps): mean ± standard deviation",
+        "steps, data sent (by all agents) and seconds until error <= 0.1 "
+        "(interpolated: records every 10 steps): mean ± standard deviation",
         "solver             reached    steps     data sent      seconds  largest final error  outcome",
-        "extra                  3/3  23 ± 15  2.3 ± 1.5 kB  1.17 ± 0.76                  0.1  3 completed",
+        "extra                  3/3  22 ± 16  2.2 ± 1.6 kB  1.12 ± 0.78                  0.1  3 completed",
         "gradient tracking      1/3       10          1 kB          0.5                  inf  2 completed, 1 diverged",
         "dgd                    0/3        -             -            -                    -  1 failed, 2 missing",
         "note: out of order (dgd, seed 0)",
     ]
     assert (
-        r"extra & 3/3 & $23 \pm 15$ & $2.3 \pm 1.5$\,kB & $1.17 \pm 0.76$ & $0.1$ & 3 completed \\"
+        r"EXTRA & 3/3 & \textbf{\boldmath $22 \pm 16$} & \textbf{\boldmath $2.2 \pm 1.6$\,kB} & "
+        r"\textbf{\boldmath $1.12 \pm 0.78$} & \textbf{\boldmath $0.1$} & 3 completed \\"
         in result.latex()
     )
     assert (
@@ -533,6 +583,59 @@ def test_a_table_by_hand(tmp_path):
     assert result.csv().splitlines()[0].endswith(",largest_final_error,outcome")
     line = result.csv().splitlines()[2].split(",")
     assert line[:5] == ["gradient_tracking", "3", "1", "10.0", ""] and line[-1] == ' 1 diverged"'
+
+
+def ended(solver, graph, steps, reached=2, last=1e-9):
+    spread = [Spread(steps * unit, math.nan) for unit in (1, 1000, 0.1)] if reached else [None] * 3
+    varied = {"solver.name": solver, "topology.name": graph}
+    return Row(varied, 2, reached, *spread, last, {"completed": 2}, ())
+
+
+@pytest.mark.serial
+def test_a_table_of_solvers_across_graphs():
+    """The best of each graph is bold, also if other graphs are faster, and only where all seeds reached the target."""
+    result = Table(
+        [
+            ended("d2", "ring", 50),
+            ended("d2", "erdos_renyi", 40, last=1e-12),
+            ended("dgd", "ring", 20, reached=1, last=0.1),
+            ended("dgd", "erdos_renyi", 30),
+        ],
+        "error",
+        1e-6,
+    )
+    across = result.latex(across="topology", columns=["steps", "final"])
+    assert across.splitlines()[1:9] == [
+        r"\begin{tabular}{lrrrr}",
+        r"\toprule",
+        r" & \multicolumn{2}{c}{Ring} & \multicolumn{2}{c}{Erdős–Rényi} \\",
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}",
+        r"solver & steps & largest final error & steps & largest final error \\",
+        r"\midrule",
+        r"D$^2$ & \textbf{\boldmath $50$} & \textbf{\boldmath $1 \cdot 10^{-9}$} & $40$ & $1 \cdot 10^{-12}$ \\",
+        r"DGD & $20$ & $0.1$ & \textbf{\boldmath $30$} & $1 \cdot 10^{-9}$ \\",
+    ]
+    assert result.text(across="topology", bold=True).splitlines() == [
+        "steps until error <= 1e-06: mean ± standard deviation",
+        "solver  ring  erdos renyi",
+        "d2        \033[1m50\033[0m           40",
+        "dgd       20           \033[1m30\033[0m",
+    ]
+    turned = result.text(["bytes"], rows="topology", across="solver").splitlines()
+    assert turned[1:] == [
+        "topology        d2    dgd",
+        "ring         50 kB  20 kB",
+        "erdos renyi  40 kB  30 kB",
+    ]
+    assert "DSGD & " in result.latex(label={"dgd": "DSGD"})
+    for call, text in [
+        (lambda: result.text(["step"]), "column step: expected some of reached, steps, bytes"),
+        (lambda: result.text(across="graph"), "across graph: no such setting of these runs"),
+        (lambda: result.text(rows="solver", across="solver"), "across solver: it has the rows"),
+        (lambda: result.latex(label={"dg": "x"}), "label dg=x: .* did you mean dgd?"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            call()
 
 
 @pytest.mark.serial
