@@ -80,7 +80,10 @@ ROOMS = {
     "theory": ((*MATHEMATICS, *COMM, "registry", "driver", "cli"), ("matplotlib",)),
     "testing": ((*MATHEMATICS, *COMM, "driver", "theory"), ("torch",)),
     "experiment": (
-        (*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "diagnostics"),
+        (
+            *(*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "diagnostics"),
+            "theory",
+        ),
         (),
     ),
     "train": (

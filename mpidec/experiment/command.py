@@ -33,6 +33,7 @@ from ..driver.tune import tune
 from ..exceptions import ConfigError
 from ..record import read as read_run
 from . import build, settings as config
+from .expected import expected, state, worded
 from .pace import pace
 from .schema import flag_settings, flags
 from .settings import Experiment, Setting
@@ -273,12 +274,15 @@ def _run(job: build.Job, args: argparse.Namespace, net: Network) -> int:
         shown.close()
     waited = traced(net, args.trace)
     slow = pace(job, result, net)
+    told = expected(job, result, net)
+    if net.rank == 0:
+        state(wanted.out, told)
     job = job.with_step_size(result.step_size)
     if net.rank == 0:
         if line := ending(job, result, ranks):
             say("run", line)
         if not args.quiet:
-            print(f"{summary(job, result, ranks, slow)}\n", end="", flush=True)
+            print(f"{summary(job, result, ranks, slow, worded(told))}\n", end="", flush=True)
             if waited:
                 print(f"{stragglers(waited, args.trace)}\n", end="", flush=True)
     return Status.of(result.outcome)

@@ -56,8 +56,12 @@ def _remedy(job: Job, result: Result | AsyncResult) -> str:
     )
 
 
-def summary(job: Job, result: Result | AsyncResult, ranks: int, slow: str = "") -> str:
-    """The table printed at the end of a run; `slow` says what makes it slow."""
+def summary(
+    job: Job, result: Result | AsyncResult, ranks: int, slow: str = "", theory: str = ""
+) -> str:
+    """The table printed at the end of a run; `slow` says what makes it slow, and `theory` what is
+    expected of it.
+    """
     problem, wanted, n = job.experiment.problem, job.experiment.run, job.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     topology, solver = job.experiment.topology, job.experiment.solver
@@ -80,6 +84,7 @@ def summary(job: Job, result: Result | AsyncResult, ranks: int, slow: str = "") 
         **(async_rows(result) if isinstance(result, AsyncResult) else {}),
         "outcome": _outcome(result, wanted),
         **{name: f"{metrics[name]:.6g}" for name in (*COLUMNS, "error_max") if name in metrics},
+        "theory": theory,
         "time": _time(result, wanted),
         "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,

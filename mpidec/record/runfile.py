@@ -472,6 +472,28 @@ class RunFile:
         return OSError(error.errno, text) if error.errno else OSError(text)
 
 
+def annotate(path: str | os.PathLike[str], **attributes: str) -> None:
+    """Set root attributes of the file of a run that has ended.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written, or another process is writing it.
+
+    Examples
+    --------
+    >>> import os, tempfile, mpidec.record as record
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
+    >>> with record.RunFile(path, n=1, row_shape=(1,), metrics=["error"], meta={}) as file:
+    ...     file.append(0, {"error": 1.0})
+    >>> annotate(path, comment="first")
+    >>> record.read(path).attributes["comment"]
+    'first'
+    """
+    with AtomicFile(path, existing=True) as made, made.update(sync=True) as file:
+        file.attrs.update(attributes)
+
+
 def _place(name: str) -> str:
     return name if name.startswith(AGENTS) else f"metrics/{name}"
 

@@ -108,7 +108,7 @@ def parse_vary(argument: str) -> Variation:
     """
     key, equals, text = (part.strip() for part in argument.partition("="))
     parts = split(text)
-    if not (equals and key and parts and all(parts)):
+    if not (equals and key and parts and all(parts)) or text.count("{") != text.count("}"):
         raise ConfigError(
             f"--vary {abbreviate(argument)}: expected table.key=value,value, such as "
             "solver.name=extra,dgd"

@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Plan, argparse.Namesp
     )
     if not args.force:
         check_results(args.out, (*TABLES, args.figure), wanted.cases)
-    return wanted, args
+    return replace(wanted, theory=args.theory), args
 
 
 def execute(request: tuple[Plan, argparse.Namespace], comm: MPI.Intracomm) -> int:

@@ -24,6 +24,7 @@ from ..driver.asynchronous import AsyncResult
 from ..driver.solve import Outcome, Result
 from ..exceptions import ConfigError, InputError
 from ..experiment import build, settings as config
+from ..experiment.expected import expected, state
 from ..experiment.schema import abbreviate
 from ..experiment.settings import Experiment, Setting
 from ..plot.labels import flat
@@ -49,6 +50,7 @@ class Plan:
     target: tuple[str, float | None]
     ranks_per_run: int
     notes: tuple[str, ...] = ()
+    theory: bool = False
 
     def open(self) -> list[int]:
         """Return the numbers of the cases that have to run."""
@@ -76,6 +78,7 @@ def sweep(
     ranks_per_run: int = 1,
     comm: MPI.Intracomm | None = None,
     on_line: Callable[[str], None] | None = None,
+    theory: bool = False,
 ) -> Table:
     """Run an experiment with every combination of varied settings and seeds, and return the table
     of results.
@@ -87,7 +90,8 @@ def sweep(
         default the default experiment.
     vary : mapping
         The values of each varied setting: ``{"solver.name": ["extra", "dgd"], "topology.name":
-        ["ring", "grid"]}``.
+        ["ring", "grid"]}``.  Settings of one value alone are in braces after it:
+        ``"lead{mixing.codec=top_k}"``.
     seeds : int, optional
         Number of seeds for each combination, counted from the seed of the experiment.
     out : str
@@ -100,6 +104,9 @@ def sweep(
         By default `MPI.COMM_WORLD`.
     on_line : callable, optional
         Called on rank 0 with a line for each run that ends.
+    theory : bool
+        Write into the files of the runs made what theory expects of them, for the figure; it can
+        take longer than a run.
 
     Returns
     -------
@@ -147,7 +154,7 @@ def sweep(
             ranks=comm.size,
         )
 
-    return run_plan(on_root(comm, planned), comm, on_line)[0]
+    return run_plan(replace(on_root(comm, planned), theory=theory), comm, on_line)[0]
 
 
 def _variation(key: str, chosen: object) -> Variation:
@@ -275,7 +282,7 @@ def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], 
     try:
         with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
             let_warnings_pass()
-            result = _solved(case, wanted.states[number], comm, poll)
+            result = _solved(case, wanted.states[number], comm, poll, wanted.theory)
     except Exception as error:  # on all ranks of the run
         message = " ".join(
             f"{'' if isinstance(error, INPUT) else type(error).__name__ + ': '}{error}".split()
@@ -297,9 +304,13 @@ def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], 
 
 
 def _solved(
-    case: Case, state: Status, comm: MPI.Intracomm, poll: Callable[[], object]
+    case: Case,
+    status: Status,
+    comm: MPI.Intracomm,
+    poll: Callable[[], object],
+    theory: bool,
 ) -> Result | AsyncResult:
-    experiment, resume = case.experiment, state is Status.UNFINISHED
+    experiment, resume = case.experiment, status is Status.UNFINISHED
     if resume:  # with the settings that the run has chosen
         experiment = on_root(comm, _resumed, case)
 
@@ -317,6 +328,8 @@ def _solved(
                 case.experiment, job.with_step_size(getattr(solver, "step_size", None)).experiment
             ),
         )
+        if theory and comm.size == 1:
+            state(case.file, expected(job, result, net))
     return replace(result, outcome=Outcome(str(result.outcome)))
 
 

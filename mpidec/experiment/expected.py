@@ -1,0 +1,105 @@
+"""What theory expects of a run, where it applies: the rate, and where the run rests."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+
+from .. import theory
+from ..comm.mixing.network import Network
+from ..driver.asynchronous import AsyncResult
+from ..driver.solve import Result
+from ..problems.base import Problem
+from ..record.runfile import annotate
+from ..solvers.base import Bias, with_step_size
+from .build import Job
+from .settings import Mixing
+
+# Numbers of all agents that depend on each other, at most: beyond, theory takes longer than runs.
+LARGE, DEPENDENT = 300, 100
+# A factor per step from which on, or down to which, the rate tells nothing.
+STILL, AT_ONCE = 1 - 1e-9, 1e-6
+# The relative error of a linearization that is rounding; an error that is.
+QUADRATIC, ROUNDING = 1e-6, 1e-12
+
+
+def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, float]:
+    """The `rate`, the factor per step by which the error falls in the end, the mean-square
+    deviation `msd` at which it rests, and the `error_rms` of that; empty where the theory does not
+    apply.
+
+    It applies to linear solvers with a constant step size, all agents in one process, on smooth
+    problems with few unknowns and a known minimizer; where the run rests elsewhere, to quadratic
+    ones.
+    """
+    wanted, step = job.experiment, result.step_size
+    n, d = job.topology.n, job.d
+    if (
+        net.size > 1
+        or not isinstance(result, Result)
+        or result.outcome in ("diverged", "interrupted")
+        or job.x_star is None
+        or not (job.solver.needs.problem and n * d <= LARGE and job.topology.period)
+        or wanted.mixing != Mixing()
+        or wanted.problem.variance_reduction is not None
+        or not isinstance(step, (int, float, type(None)))
+    ):
+        return {}
+    graph = job.topology
+    if len(graph.choices) > 1:
+        if result.choice is None:
+            return {}
+        graph = graph.chosen(result.choice.weights)
+    solver = job.solver if step is None else with_step_size(job.solver, float(step))
+    try:
+        model = theory.Quadratic.of(job.oracle.problem)
+        if n * max(len(part.x_star) for _, part in model.parts()) > DEPENDENT:
+            return {}
+        factor = theory.rate(model, solver, graph)
+        msd = 0.0
+        if job.oracle.random or solver.bias_on(graph) is not Bias.NONE:
+            if not _quadratic(job.oracle.problem, model):
+                return {}
+            msd = float(theory.steady_state(job.oracle, solver, graph).msd.mean())
+    except ValueError:
+        return {}
+    error = math.sqrt(msd) / (float(np.linalg.norm(model.x_star)) or 1.0)
+    if not (AT_ONCE < factor < STILL and math.isfinite(msd)):
+        return {}
+    return {"rate": factor, "msd": msd, "error_rms": error if error > ROUNDING else 0.0}
+
+
+def _quadratic(problem: Problem, model: theory.Quadratic) -> bool:
+    """Whether the gradients are those of the model away from the minimizer, too."""
+    e = np.random.default_rng(0).standard_normal(model.g.shape)
+    e *= max(float(np.abs(model.x_star).max(initial=0.0)), 1.0)
+    there = problem.grad(model.x_star + e)
+    off = there - np.einsum("nij,nj->ni", model.H, e) - model.g
+    return bool(np.abs(off).max() <= QUADRATIC * np.abs(there).max())
+
+
+def state(path: str, found: dict[str, float]) -> None:
+    """Write what theory expects into the file of a run."""
+    if found:
+        annotate(path, expected=json.dumps(found))
+
+
+def worded(found: dict[str, float]) -> str:
+    """What theory expects in words.
+
+    Examples
+    --------
+    >>> worded({"rate": 0.981, "msd": 0.0, "error_rms": 0.0})
+    'error falls by a factor of 0.981 per step in the end'
+    >>> worded({"rate": 0.9, "msd": 1.0, "error_rms": 0.0135})
+    'rests at error_rms 1.35e-02 (-37.4 dB)'
+    """
+    if not found:
+        return ""
+    error, factor = found["error_rms"], found["rate"]
+    if error:
+        return f"rests at error_rms {error:.2e} ({20 * math.log10(error):.1f} dB)"
+    digits = max(3, 2 - math.floor(math.log10(1 - factor)))
+    return f"error falls by a factor of {factor:.{digits}f} per step in the end"

@@ -1,0 +1,85 @@
+"""What a run says that theory expects of it, against what the run does."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from mpidec.experiment.command import main
+from mpidec.record import read
+
+pytestmark = pytest.mark.serial
+SMALL = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.d=2"]
+SMALL += [
+    "--set=problem.p=6",
+    "--agents=5",
+    "--topology=ring",
+    "--quiet",
+    "--force",
+    "--out=run.h5",
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*flags: str):
+    assert main([*SMALL, *flags]) == 0
+    found = read("run.h5")
+    return found.metrics, json.loads(found.attributes.get("expected", "{}"))
+
+
+def test_the_rate_of_a_run():
+    metrics, told = run("--solver=extra", "--step-size=0.05", "--steps=300", "--set=run.every=50")
+    error = metrics["error_rms"]
+    assert (error[-1] / error[-2]) ** (1 / 50) == pytest.approx(told["rate"], rel=1e-3)
+    assert told["msd"] == told["error_rms"] == 0 and error[-1] > 1e-13
+
+
+def test_where_a_biased_run_rests(capsys):
+    flags = ["--solver=dgd", "--step-size=0.05", "--steps=800", "--set=run.every=400"]
+    metrics, told = run(*flags)
+    assert metrics["error_rms"][-1] == pytest.approx(told["error_rms"], rel=1e-5)
+    wide = [flag for flag in SMALL if flag != "--quiet"]
+    assert main([*wide, *flags]) == 0
+    rms = told["error_rms"]
+    assert (
+        f"rests at error_rms {rms:.2e} ({20 * np.log10(rms):.1f} dB)\n" in capsys.readouterr().out
+    )
+
+
+def test_where_a_run_with_noise_rests():
+    metrics, told = run(
+        "--solver=exact_diffusion", "--step-size=0.02", "--steps=3000", "--set=problem.noise=1.0"
+    )
+    rest = np.sqrt((metrics["error_rms"][100:] ** 2).mean())
+    assert rest == pytest.approx(told["error_rms"], rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--solver=extra", "--set=mixing.codec=float16"],
+        ["--solver=extra", "--set=mixing.loss=0.1"],
+        ["--solver=dgd", "--step-size=inverse(0.1)"],
+        ["--solver=adaptive_gradient_tracking"],
+        ["--solver=nids", "--set=problem.l1=0.01"],
+        ["--solver=a2cid2", "--simulate"],
+        ["--solver=extra", "--set=problem.d=70"],
+        ["--solver=prox_skip"],
+        ["--solver=diffusion", "--topology=random_matchings", "--set=topology.graph=ring"],
+        [
+            "--solver=dgd",
+            "--problem=huber",
+            "--data=synthetic_least_squares",
+            "--set=problem.delta=0.1",
+        ],
+    ],
+)
+def test_where_theory_does_not_apply_nothing_is_told(flags):
+    step = [] if any("step-size" in flag for flag in flags) else ["--step-size=0.01"]
+    assert run(*flags, *step * ("adaptive" not in flags[0]), "--steps=20")[1] == {}
