@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -235,7 +235,7 @@ def against_step(
     model: Quadratic,
     solver: Solver,
     topology: Topology | Schedule,
-    sizes: Sequence[float],
+    sizes: ArrayLike,
     noise: ArrayLike,
 ) -> Array:
     """Mean-square deviation and bias, in the mean over the agents, and rate with each step size,
@@ -245,7 +245,7 @@ def against_step(
     ----------
     model, solver, topology, noise : see `steady_state`
         The rates of schedules that never repeat are not numbers.
-    sizes : sequence of float
+    sizes : array (S,)
 
     Examples
     --------
@@ -255,10 +255,11 @@ def against_step(
     array([[0.0141, 0.    , 0.9   ],
            [   inf,    inf, 2.    ]])
     """
-    found = np.zeros((len(sizes), 3))
+    steps_tried = np.asarray(sizes, float)
+    found = np.zeros((len(steps_tried), 3))
     noises = Noise.given(noise, *model.g.shape)
     with _mixer(topology) as W:
-        for row, size in zip(found, sizes):
+        for row, size in zip(found, steps_tried):
             for Q, part in model.parts():
                 steps = Steps(with_step_size(solver, size), W, part.H)
                 X = 0 * part.g
