@@ -18,6 +18,7 @@ from ..comm.runtime.mpi import MPI
 from ..driver import arguments as resolve
 from ..exceptions import RankMismatchError, mark
 from ..topology import CATALOGUE, Schedule, Striped, Topology
+from ..topology.schedule import refuse_filter
 from .algorithms import Graph, algorithm as algorithm_of, names
 from .copies import Copies
 from .methods import Method, Mixer, mean
@@ -171,6 +172,7 @@ class Averager:
                 raise ValueError(
                     f"the {graph.name} topology has {graph.n} agents, the network {net.n}"
                 )
+            refuse_filter(f"algorithm {algorithm.name!r}", graph)
             if algorithm.check is not None:
                 algorithm.check(graph)
             mixers.append(net.mixer(graph))

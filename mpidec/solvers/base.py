@@ -212,7 +212,9 @@ def _check_kind(solver: Solver, topology: Graph) -> None:
         return
     single = " or ".join(kind for kind in needs.kinds if kind != "pair") + " stochastic W"
     pair = ", or a row and a column stochastic one" if "pair" in needs.kinds else ""
-    given = "a pair" if topology.kind == "pair" else f"{topology.kind} stochastic"
+    given = {"pair": "a pair", "any": "a graph filter, which averages nothing"}.get(
+        topology.kind, f"{topology.kind} stochastic"
+    )
     raise ValueError(
         f"{name_of(solver)} needs a {single}{pair}, the {topology.name} topology is {given}; "
         f"{REMEDIES[needs.kinds[-1]]}"

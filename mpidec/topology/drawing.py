@@ -68,9 +68,10 @@ def draw(
         (_spectrum if len(phases) == 1 else _contraction)(grid[len(shown)], phases)
         for axes in grid[len(shown) + 1 :]:
             axes.set_visible(False)
+        kind_in_words = "graph filter" if kind == "any" else f"{kind} stochastic"
         known = "" if gap is None else f", spectral gap {gap:.4g}"
         result.suptitle(
-            f"{name.replace('_', ' ')}, {n} agent{'s' * (n > 1)}, {kind} stochastic{known}{more}"
+            f"{name.replace('_', ' ')}, {n} agent{'s' * (n > 1)}, {kind_in_words}{known}{more}"
         )
     return result
 

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 @with_known_options
 def from_weights(
-    W: ArrayLike | csr_array, *, signed: bool = False, connected: bool = True
+    W: ArrayLike | csr_array, *, signed: bool = False, connected: bool = True, kind: str = ""
 ) -> Topology:
     """Topology with a given mixing matrix: W[i, j] multiplies what agent i receives from agent j.
+
+    With ``kind="any"`` it may be any matrix: a graph filter, such as a Laplacian.
 
     Parameters
     ----------
@@ -36,11 +38,15 @@ def from_weights(
         Whether negative weights are accepted.
     connected : bool
         Whether a graph that is not connected (strongly, if it is directed) is refused.
+    kind : {"", "any"}
+        "any": no sums need be 1, and entries may be negative.  The mixer of such a matrix computes
+        W X on any number of ranks, and only that: what averages (solvers, training, codecs, faults,
+        spectral gaps) refuses it.
 
     Returns
     -------
     Topology
-        `kind` and `directed` are determined from W.
+        `kind` (unless it is given) and `directed` are determined from W.
 
     Raises
     ------
@@ -53,8 +59,37 @@ def from_weights(
     --------
     >>> from_weights([[0.5, 0.5], [0.25, 0.75]])
     Topology('from_weights', n=2, kind='row', directed=False)
+
+    Denoising of a signal on a graph: the low-pass filter :math:`h(L) = e^{-2 L}`, by which a signal
+    diffuses, as a polynomial of degree 8 in the Laplacian L, by the recursion of Chebyshev:
+
+    >>> import mpidec, numpy as np
+    >>> from mpi4py import MPI
+    >>> graph = mpidec.topology.ring(12, weights=0.5)                # W = I - L / 2
+    >>> L = 2 * (np.eye(12) - graph.W.toarray())
+    >>> c = np.polynomial.chebyshev.chebinterpolate(lambda t: np.exp(-4 * (t + 1)), 8)
+    >>> with mpidec.Network(12, comm=MPI.COMM_SELF) as net:
+    ...     M = net.mixer(from_weights(L / 2 - np.eye(12), kind="any"))    # spectrum in [-1, 1]
+    ...     X = np.random.default_rng(0).standard_normal((12, 1))
+    ...     before, T = X, M(X)
+    ...     Y = c[0] * before + c[1] * T
+    ...     for weight in c[2:]:
+    ...         before, T = T, 2 * M(T) - before
+    ...         Y += weight * T
+    >>> from scipy.linalg import expm
+    >>> float(abs(Y - expm(-2 * L) @ X).max()) < 1e-3
+    True
+
+    References
+    ----------
+    D. I. Shuman, P. Vandergheynst, D. Kressner, P. Frossard, "Distributed signal processing via
+    Chebyshev polynomial approximation", IEEE Transactions on Signal and Information Processing over
+    Networks 4 (2018).
     """
     matrix = matrix_of(W)
+    if check.choice(kind, "from_weights: kind", ("", "any")):
+        check_entries(matrix, signed=True)
+        return _topology("from_weights", Stored(matrix, "any"), connected)
     check_entries(matrix, signed)
     check_sums(matrix)
     topology = _topology("from_weights", Stored(matrix), connected)
@@ -194,7 +229,8 @@ def check_sums(matrix: csr_array, where: str = "from_weights", kind: str = "") -
         remedy = (
             f'kind="{"column" if word == "row" else "row"}" needs the other sums only'
             if kind
-            else "metropolis weights of the same graph: topology.from_networkx(G)"
+            else 'kind="any" makes a graph filter; metropolis weights of the same graph: '
+            "topology.from_networkx(G)"
         )
         raise ValueError(
             f"{where}: agent {i}: {word} of W sums to {total:.12g}, expected 1 ({remedy})"

@@ -13,7 +13,7 @@ from .._random import uniform
 from .._words import with_known_options
 from .changing import Changing
 from .pair import push_pull
-from .schedule import Schedule, refuse_striped
+from .schedule import Schedule, refuse_filter, refuse_striped
 from .source import Block, Source
 from .spectra import gap_of_draws
 from .topology import Topology, fingerprint
@@ -127,6 +127,7 @@ class Failing(Schedule):
                 f"({type(topology).__name__})"
             )
         refuse_striped(name, topology)
+        refuse_filter(name, topology)
         if isinstance(topology, Changing):
             raise ValueError(
                 f"{name}: expected a graph or a schedule of the package, not a from_function, of "

@@ -9,7 +9,7 @@ import math
 from .. import _validation as check
 from .._words import with_known_options
 from .circulant import complete
-from .schedule import Periodic, Schedule, refuse_striped
+from .schedule import Periodic, Schedule, refuse_filter, refuse_striped
 from .topology import Topology
 
 
@@ -59,6 +59,7 @@ def periodic_average(topology: Topology | Schedule, H: int = 8) -> Schedule:
             f"({type(topology).__name__})"
         )
     refuse_striped(name, topology)
+    refuse_filter(name, topology)
     H = check.integer(H, f"{name}: H")
     if topology.period is None:
         raise ValueError(

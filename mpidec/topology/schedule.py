@@ -11,7 +11,7 @@ from .. import _validation as check
 from .._words import with_known_options
 from .drawing import MOST_PHASES, draw
 from .spectra import gap
-from .topology import Topology, fingerprint
+from .topology import Topology, fingerprint, sums_in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ class Schedule(ABC):
             self.name,
             [self.at(k) for k in range(steps)],
             self.kind,
-            self.spectral_gap() if self.period else None,
+            self.spectral_gap() if self.period and self.kind != "any" else None,
             more,
             style,
         )
@@ -154,13 +154,12 @@ class Periodic(Schedule):
                     f"({first.name}) {first.n}, expected the same number in all"
                 )
         kinds = [phase.kind for phase in self.phases]
-        found = [kind for kind in ("row", "column", "pair") if kind in kinds]
+        found = [kind for kind in ("row", "column", "pair", "any") if kind in kinds]
         if len(found) > 1:
             k, j = kinds.index(found[0]), kinds.index(found[1])
-            other = "a pair" if found[1] == "pair" else f"{found[1]} stochastic"
+            one, other = (sums_in_words(kind) for kind in found[:2])
             raise ValueError(
-                f"{self.name}: topology {k} ({self.phases[k].name}) is {found[0]} stochastic and "
-                f"topology {j} "
+                f"{self.name}: topology {k} ({self.phases[k].name}) is {one} and topology {j} "
                 f"({self.phases[j].name}) {other}, expected one kind (doubly stochastic ones "
                 "combine with any)"
             )
@@ -212,6 +211,20 @@ class Periodic(Schedule):
         process.
         """
         return fingerprint(self.name, self.n, [phase.fingerprint() for phase in self.phases])
+
+
+def refuse_filter(where: str, topology: Topology | Schedule) -> None:
+    """Refuse graph filters, which do not average.
+
+    Raises
+    ------
+    ValueError
+    """
+    if topology.kind == "any":
+        raise ValueError(
+            f"{where}: {topology.name} is a graph filter (kind 'any'), expected rows or columns that "
+            'sum to 1: topology.from_networkx(G) gives its graph weights="metropolis"'
+        )
 
 
 def refuse_striped(where: str, topology: Topology | Schedule) -> None:

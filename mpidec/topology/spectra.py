@@ -27,6 +27,11 @@ def gap(factors: Sequence[Source], kind: str) -> float:
     rho is the second largest singular value if `kind` is "doubly", else the second largest modulus
     of an eigenvalue, and for pairs the larger one of R and C.
     """
+    if kind == "any":
+        raise ValueError(
+            "spectral_gap: a graph filter (kind 'any') averages nothing, expected rows or columns "
+            "that sum to 1: np.linalg.eigvals(topology.W.toarray()) is its spectrum"
+        )
     if kind == "pair":
         parts = [(W.R, W.C) if isinstance(W, Pair) else (W, W) for W in factors]
         return min(gap(R_or_C, "row") for R_or_C in zip(*parts))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .._words import with_known_options
-from .schedule import Periodic
+from .schedule import Periodic, refuse_filter
 from .topology import Topology
 
 
@@ -38,6 +38,7 @@ class Striped(Periodic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        refuse_filter(self.name, self)
         if self.kind in (
             "column",
             "pair",

@@ -60,7 +60,7 @@ class Topology:
     @property
     def kind(self) -> str:
         """Stochasticity of W, by the sums that are 1: "doubly" (rows and columns), "row" or
-        "column"; "pair" of R and C.
+        "column"; "pair" of R and C; "any" of a graph filter, which averages nothing.
         """
         return self.source.kind
 
@@ -218,7 +218,8 @@ class Topology:
         >>> len(exponential(8).plot().axes)
         2
         """
-        return draw(self.name, [self], self.kind, self.spectral_gap(), "", style)
+        known = None if self.kind == "any" else self.spectral_gap()
+        return draw(self.name, [self], self.kind, known, "", style)
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of name, n and W, the same on every rank and in every process."""
@@ -249,6 +250,17 @@ class Topology:
             f"{type(self).__name__}({self.name!r}, n={self.n}, kind={self.kind!r}, "
             f"directed={self.directed})"
         )
+
+
+def sums_in_words(kind: str) -> str:
+    """What a W of this kind is.
+
+    Examples
+    --------
+    >>> sums_in_words("row"), sums_in_words("pair"), sums_in_words("any")
+    ('row stochastic', 'a pair', 'a graph filter')
+    """
+    return {"pair": "a pair", "any": "a graph filter"}.get(kind, f"{kind} stochastic")
 
 
 def fingerprint(*parts: Any) -> int:

@@ -8,7 +8,7 @@ from .schedule import Schedule
 from .source import Block, Source
 from .topology import Topology, fingerprint
 
-KINDS = {"doubly": "doubly", "row": "column", "column": "row"}
+KINDS = {"doubly": "doubly", "row": "column", "column": "row", "any": "any"}
 
 
 class Transposed(Source):

@@ -3,7 +3,8 @@ r"""Weighted sums of rows: the arithmetic of every mixer.
 .. math:: Y_i = X_i + \sum_{j \ne i} (W_{ij} X_j - V_{ij} X_i)
 
 This is `W X`, with :math:`V_{ij} = W_{ij}` if the rows of W sum to one, and :math:`V_{ij} = W_{ji}`
-(the weight of what i sends to j) if only its columns do.  In this form equal rows stay unchanged to
+(the weight of what i sends to j) if only its columns do; without such sums j = i is a term with
+:math:`V_{ii} = 1`, and the other :math:`V_{ij}` are 0.  In this form equal rows stay unchanged to
 the last bit, and what one agent loses another one gains: averages and sums survive thousands of
 mixings up to the last digits, unlike with plain sums of products.
 
@@ -70,7 +71,9 @@ class Weights:
     v: np.ndarray
 
     @classmethod
-    def of(cls, lo: int, rows: Block, places: np.ndarray, columns: Block | None) -> Weights:
+    def of(
+        cls, lo: int, rows: Block, places: np.ndarray, columns: Block | None, filter: bool = False
+    ) -> Weights:
         """Weights of the agents from `lo` on.
 
         Parameters
@@ -82,9 +85,11 @@ class Weights:
             The index of the row that belongs to each entry of `rows`.
         columns : Block or None
             Their columns of `W`, as rows; given if only the columns of `W` sum to one.
+        filter : bool
+            Whether no sums of `W` are one: the diagonal is a term, with V_ii = 1.
         """
         m, n = rows.shape
-        if columns is None and m * n < 2**31:  # without the numbers of pairs
+        if columns is None and not filter and m * n < 2**31:  # without the numbers of pairs
             agent = np.repeat(np.arange(lo, lo + m), np.diff(rows.indptr))
             other = rows.indices != agent
             before = np.concatenate([_FIRST, np.cumsum(other)])
@@ -97,12 +102,17 @@ class Weights:
             pairs = np.union1d(into, out)
             w, v = _values(pairs, into, rows.data), _values(pairs, out, columns.data)
             places = np.where(np.isin(pairs, into), _values(pairs, into, places), pairs // n)
+        if filter:
+            into, own = pairs, np.arange(m) * np.int64(n + 1) + lo
+            pairs = np.union1d(into, own)
+            w, v = _values(pairs, into, w), _values(pairs, own, np.ones(m))
+            places = np.where(v != 0, np.cumsum(v != 0) - 1, _values(pairs, into, places))
         if len(places) and places.max() >= 2**31:
             raise ValueError(
                 f"the rows that one rank reads are {places.max() + 1}, expected at most 2**31: use "
                 "more ranks"
             )
-        agent, other = pairs // n, pairs % n != pairs // n + lo
+        agent, other = pairs // n, (pairs % n != pairs // n + lo) | filter
         indptr = np.searchsorted(agent[other], np.arange(m + 1))
         return cls(indptr.astype(np.int64), places[other].astype(np.int32), w[other], v[other])
 

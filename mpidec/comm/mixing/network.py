@@ -9,6 +9,7 @@ import numpy as np
 
 from ... import _validation as check
 from ...topology.given import TopologyLike, as_graph
+from ...topology.schedule import refuse_filter
 from ..rma.carriers.carrier import CARRIERS
 from ..rma.messenger import WindowMessenger
 from ..rma.row_layout import RowLayout
@@ -320,6 +321,7 @@ class Network(NetworkOperators):
                     "net.set_topology(topology) before"
                 )
             graph = as_graph(topology, self.n)
+            refuse_filter("net.window", graph)
             if graph.n != self.n or graph.period != 1:
                 raise ValueError(
                     f"net.window: the {graph.name} topology has {graph.n} agents and period "

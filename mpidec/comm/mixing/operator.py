@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 
 from ... import _validation as check
+from ...topology.schedule import refuse_filter
 from ..runtime.pending import Pending
 from ..transport.base import Counters
 from . import codecs
@@ -384,6 +385,8 @@ class Operator(ABC, Generic[Step]):
         ------
         ValueError
         """
+        if call != "repeat":
+            refuse_filter(f"W.{call}", self.topology)
         for made in reversed(self.layers):
             remedy = EXCLUDED.get((made, call))
             if remedy is not None or ORDER.index(call) <= ORDER.index(made):

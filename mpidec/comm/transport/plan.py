@@ -126,7 +126,7 @@ class Plan:
         if partition.size > 1:
             places = self._places(places.astype(np.int64))
         columns = topology.source.columns(self.lo, self.hi) if topology.kind == "column" else None
-        self.weights = Weights.of(self.lo, self._rows, places, columns)
+        self.weights = Weights.of(self.lo, self._rows, places, columns, topology.kind == "any")
 
     def _places(self, agents: np.ndarray) -> np.ndarray:
         """The numbers of these agents' rows; sets `ins` and `halo`."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....topology import Schedule, Topology
+from ....topology.schedule import refuse_filter
 from ...arrays.devices import Array
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.matching import Matching
@@ -125,6 +126,7 @@ class LocalView:
         graph = None if kept is None else self._graphs.get(kept)
         if graph is None:
             made = self._mixers.agreed("net.set_topology", topology, self.n)
+            refuse_filter("net.set_topology", made)
             graph = Graph(made, self.rank, self._mixers.make(made, "neighbor_allreduce"))
             if len(self._graphs) >= _GRAPHS:  # in the order in which all ranks have set them
                 self._graphs.pop(next(iter(self._graphs))).close()
