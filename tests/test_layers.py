@@ -74,7 +74,10 @@ ROOMS = {
         ("ipyparallel", "mpi4py", "networkx", "torch", "traitlets"),
     ),
     "cli": ((*GROUND, "comm.runtime"), ("rich",)),
-    "plot": ((*GROUND, "registry", "record", "comm.runtime", "cli"), ("h5py", "matplotlib")),
+    "plot": (
+        (*GROUND, "topology", "registry", "record", "comm.runtime", "cli"),
+        ("h5py", "matplotlib"),
+    ),
     "trace": ((*GROUND, "comm.runtime", "comm.timeline", "cli"), ()),
     "diagnostics": ((*GROUND, "topology", *COMM, "cli"), ("h5py", "mpi4py", "threadpoolctl")),
     "theory": ((*MATHEMATICS, *COMM, "registry", "driver", "cli"), ("matplotlib",)),

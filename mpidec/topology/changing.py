@@ -151,7 +151,8 @@ class Changing(Schedule):
                 f"{where}: {given.name} is {given.kind} stochastic, expected {self.kind} "
                 f'stochastic: from_function(..., kind="{given.kind}")'
             )
-        return given
+        topology: Topology = given
+        return topology
 
     def _fits(self, A: NDArray[np.float64]) -> bool:
         """Whether entries and sums are as expected; what is wrong is found out elsewhere."""

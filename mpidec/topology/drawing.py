@@ -81,7 +81,9 @@ def positions(topology: Any) -> NDArray[np.float64]:
     of graph.
     """
     n = topology.n
-    if n > 2 and topology.name in LATTICES:
+    if n > 1 and topology.source.places is not None:
+        at = topology.source.places
+    elif n > 2 and topology.name in LATTICES:
         at = _lattice(topology)
     elif n > 2 and topology.is_tree and topology.name != "chain":
         at = _tree(topology)

@@ -303,7 +303,7 @@ def generator(seed: int, k: int) -> np.random.Generator:
 @lru_cache(maxsize=64)
 def _key(seed: int) -> NDArray[np.uint64]:
     """The key of Philox that belongs to a seed."""
-    return np.random.SeedSequence(seed).generate_state(2, np.uint64)
+    return np.asarray(np.random.SeedSequence(seed).generate_state(2, np.uint64), np.uint64)
 
 
 def undirected_edges(where: str, topology: Topology) -> tuple[Ints, Ints]:

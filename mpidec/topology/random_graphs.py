@@ -136,10 +136,12 @@ def geometric(
     def draw(rng: np.random.Generator) -> Edges:
         from scipy.spatial import cKDTree
 
-        pairs = cKDTree(rng.random((n, 2))).query_pairs(reach, output_type="ndarray")
+        points[:] = rng.random((n, 2))
+        pairs = cKDTree(points).query_pairs(reach, output_type="ndarray")
         return pairs[:, 0], pairs[:, 1]
 
-    return _draw(
+    points = np.empty((n, 2))
+    made = _draw(
         where,
         n,
         seed,
@@ -148,6 +150,8 @@ def geometric(
         what=f"radius = {reach:.4g}",
         remedy=f"raise radius; the default is {math.sqrt(_default_p(n)):.4g}",
     )
+    made.source.places = points
+    return made
 
 
 @with_known_options

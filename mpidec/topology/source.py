@@ -61,6 +61,7 @@ class Source(ABC):
     connected: bool
     group: tuple[int, ...] | None = None
     dense: NDArray[np.float64] | None = None  # all of W, rows of sum 1, where it is there
+    places: NDArray[np.float64] | None = None  # of the agents in the plane, where the graph has any
     explicit = False  # whether it was given entry by entry, or as a graph
 
     @property

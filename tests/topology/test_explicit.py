@@ -81,8 +81,8 @@ WRONG = [
     (
         lambda: T.from_weights(ROW),
         ValueError,
-        "agent 0: row of W sums to 1.25, expected 1 (metropolis weights of the "
-        "same graph: topology.from_networkx(G))",
+        'agent 0: row of W sums to 1.25, expected 1 (kind="any" makes a graph filter; '
+        "metropolis weights of the same graph: topology.from_networkx(G))",
     ),
     (
         lambda: T.from_weights([[0.5, 0.2, 0], [0.5, 0.6, 0.3], [0, 0.3, 0.7]]),
