@@ -63,7 +63,7 @@ ROOMS = {
     "comm.rma": ((*GROUND, "topology", *COMM[:6]), ()),
     "comm.mixing": ((*GROUND, "topology", *COMM[:7]), ("scipy", "torch")),
     "registry": ((*MATHEMATICS, "comm.mixing"), ()),
-    "record": (GROUND, ("scipy", "h5py")),
+    "record": (GROUND, ("scipy", "h5py", "pandas")),
     "driver": (
         (*MATHEMATICS, *COMM, "registry", "record"),
         ("scipy", "matplotlib", "threadpoolctl"),
@@ -108,7 +108,7 @@ ROOMS = {
 }
 ROOMS["__main__"] = (tuple(ROOMS), ())
 ROOMS["__init__"] = (tuple(ROOMS), ())
-LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
+LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich", "pandas"}
 TORCH = {"bluefog", "nn", "optim", "train"}  # packages that nothing else imports at its top
 HANDED_OUT = {
     "Trained",

@@ -429,6 +429,7 @@ def _draw_references(
     axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str, Any]
 ) -> None:
     """Draw the target, and what theory expects, within the limits of the axes."""
+    from matplotlib.colors import to_rgb
     from matplotlib.lines import Line2D
 
     limits = axes.get_ylim()
@@ -437,7 +438,8 @@ def _draw_references(
         handles.setdefault("target", axes.axhline(panel.target, zorder=1.5, **look))
     for name, curve in panel.theory.items():
         look = {"linestyle": THEORY, "linewidth": 0.8 * looks[name].base}
-        axes.plot(*_thinned(curve, looks[name]), color=looks[name].colour, zorder=2.5, **look)
+        dark = tuple(0.5 * part for part in to_rgb(looks[name].colour))  # seen on its line
+        axes.plot(*_thinned(curve, looks[name]), color=dark, zorder=2.5, **look)
         handles.setdefault("theory", Line2D([], [], color="0.35", **look))
     axes.set_ylim(*limits)
 

@@ -15,6 +15,7 @@ from .._words import ByName
 
 if TYPE_CHECKING:
     import h5py
+    from pandas import DataFrame
     from scipy.sparse import csr_array
 
 SCHEMA = 1
@@ -67,6 +68,22 @@ class Run:
             f"steps{last_values(self.metrics)}; {agents} agents, {rows}, "
             f"records: {len(self.metrics.get('step', ()))}; metrics: {' '.join(self.metrics)})"
         )
+
+    def to_frame(self) -> DataFrame:
+        """The metrics as a pandas table: a column for each metric, and the steps as index.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(f"to_frame: {error}: pip install pandas") from None
+        columns = {name: values for name, values in self.metrics.items() if name != "step"}
+        index = pandas.Index(self.metrics["step"], name="step")
+        return pandas.DataFrame(columns, index=index)
 
     def trajectory(
         self, records: slice | Sequence[int] | np.ndarray = slice(None)

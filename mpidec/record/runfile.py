@@ -484,7 +484,7 @@ def annotate(path: str | os.PathLike[str], **attributes: str) -> None:
     --------
     >>> import os, tempfile, mpidec.record as record
     >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
-    >>> with record.RunFile(path, n=1, row_shape=(1,), metrics=["error"], meta={}) as file:
+    >>> with record.RunFile(path, n=1, row_shape=(1,), metrics=["error"], meta={}, trajectory=False) as file:
     ...     file.append(0, {"error": 1.0})
     >>> annotate(path, comment="first")
     >>> record.read(path).attributes["comment"]

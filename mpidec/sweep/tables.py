@@ -570,8 +570,14 @@ def _differing(cases: Sequence[Case]) -> list[str]:
     """
     given = [flat(case.experiment.to_toml()) for case in cases]
     notes = []
+    own = {key for case in cases for text in case.varied.values() for key in together(str(text))[1]}
     for key in dict.fromkeys(key for one in given for key in one):
-        if key in cases[0].varied or key.startswith(("run.", "solver.")) or key.endswith(".seed"):
+        if (
+            key in own
+            or key in cases[0].varied
+            or key.startswith(("run.", "solver."))
+            or key.endswith(".seed")
+        ):
             continue
         found: dict[str, str] = {}
         for case, one in zip(cases, given):

@@ -561,6 +561,130 @@ def test_malformed_calls(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Figures of papers
+
+
+def study(
+    folder: Path, solvers=("dgd", "extra", "d2"), graphs=("ring", "grid", "star"), **more
+) -> list[Path]:
+    """Write a run for each solver and graph; the first ones are the slowest."""
+    files = []
+    for i, solver in enumerate(solvers):
+        for j, graph in enumerate(graphs):
+            files.append(
+                make(
+                    folder / f"{solver}-{graph}.h5", solver, rate=0.9 - 0.1 * i - 0.02 * j, steps=50
+                )
+            )
+            with h5py.File(files[-1], "a") as file:
+                text = file.attrs["config"].replace("exponential", graph)
+                file.attrs["config"] = text + "".join(
+                    f"{key} = {value}\n" for key, value in more.items()
+                )
+    return files
+
+
+def test_colours_are_solvers_and_dashes_graphs(tmp_path):
+    files = study(tmp_path)
+    shown = figure(files, "steps", "error")
+    assert legend(shown) == [
+        "DGD",
+        "EXTRA",
+        "D$^2$",
+        "Ring",
+        "Grid",
+        "Star",
+    ]  # 6 entries for 9 lines
+    colours = np.array([line.get_color() for line in shown.axes[0].lines]).reshape(3, 3)
+    dashes = np.array([line._unscaled_dash_pattern[1] is None for line in shown.axes[0].lines])
+    assert (colours == colours[:, :1]).all() and len(set(colours[:, 0])) == 3
+    assert dashes.reshape(3, 3).all(axis=0).tolist() == [True, False, False]
+    few = figure(files[:2] + files[3:5], "steps", "error")
+    assert legend(few) == ["DGD, Ring", "DGD, Grid", "EXTRA, Ring", "EXTRA, Grid"]
+    turned = figure(files, "steps", "error", colour="topology", dash="solver.name").axes[0].lines
+    assert len({line.get_color() for line in turned[::3]}) == 1
+
+
+def test_panels_by_a_setting(tmp_path):
+    files = study(tmp_path)
+    names = {"dgd": "DSGD", "star": "hub", "ring": "Cycle"}
+    shown = figure(files, "steps", "error", panels="topology", label=names)
+    assert [axes.get_title() for axes in shown.axes] == ["Cycle", "Grid", "hub"]
+    assert legend(shown) == ["DSGD", "EXTRA", "D$^2$"]
+    assert np.allclose(shown.axes[1].lines[0].get_ydata(), 0.88 ** np.arange(51))
+    assert len({axes.get_xlim() + axes.get_ylim() for axes in shown.axes}) == 1
+    assert [axes.get_ylabel() == "" for axes in shown.axes] == [False, True, True]
+    both = figure(files[:2], "steps", "error", panels=["solver", "topology"])
+    assert len(both.axes) == 2 and both.axes[0].get_title() == "DGD, Ring"
+
+
+def test_limits_logarithmic_steps_and_the_target(tmp_path):
+    files = study(tmp_path, graphs=("ring",), stop_error=1e-3)
+    axes = figure(files, "steps", "error", log_x=True, xlim=(2, 40), ylim=(1e-4, 2)).axes[0]
+    assert (
+        axes.get_xscale() == "log" and axes.get_xlim() == (2, 40) and axes.get_ylim() == (1e-4, 2)
+    )
+    marks = [axes.lines[0].get_xdata()[k] for k in axes.lines[0].get_markevery()]
+    assert marks[0] < 4 and 25 < marks[-1] <= 40 and np.median(marks) < 12
+    assert axes.lines[-1].get_ydata()[0] == 1e-3
+    assert (
+        len(figure(files, "steps", "consensus").axes[0].lines) == 3
+    )  # the error alone has a target
+    assert len(figure(files, "steps", "error", ylim=(1e-2, 1)).axes[0].lines) == 3
+
+
+def test_what_theory_expects(tmp_path):
+    (path,) = study(tmp_path, solvers=("dgd",), graphs=("ring",))
+    with h5py.File(path, "a") as file:
+        file["metrics"].move("error", "error_rms")
+        file.attrs["expected"] = json.dumps({"rate": 0.5, "msd": 0.04, "error_rms": 0.1})
+    shown = figure(path, theory=True)
+    line = shown.axes[0].lines[-1]
+    assert np.allclose(line.get_ydata(), np.sqrt(0.25 ** np.arange(51) + 0.01))
+    assert legend(shown) == ["DGD, Ring, 16 agents", "theory"]
+    with pytest.raises(ValueError, match="theory tells error_rms, which is not drawn"):
+        figure(path, y="consensus", theory=True)
+    with pytest.raises(ValueError, match="theory: no file states what theory expects"):
+        figure(make(tmp_path / "b.h5", names=[*NAMES, "error_rms"][:6]), theory=True)
+
+
+def test_own_names_on_the_command_line(tmp_path, capsys):
+    files = list(map(str, study(tmp_path, graphs=("ring",))))
+    out = ["-o", str(tmp_path / "a.svg"), "--x", "steps", "--y", "error"]
+    for given, status, text in [
+        (["dgd=DSGD"], 0, ""),
+        (["a=1", "b=2", "c=3"], 0, ""),  # a label for each run
+        (
+            ["dg=DSGD"],
+            2,
+            "label dg=DSGD: dg is no value of a setting of these runs: did you mean dgd?",
+        ),
+        (["dgd=A", "dgd=B"], 2, "--label dgd=B: dgd is named twice"),
+        (["dgd=A", "ring"], 2, "3 runs, 2 labels"),
+    ]:
+        assert main([*files, *out, "--label", *given]) == status
+        assert text in capsys.readouterr().err
+
+
+def test_malformed_figures_of_papers(tmp_path):
+    files = study(tmp_path)
+    for options, text in [
+        (
+            {"panels": "graph"},
+            "panels graph: no such setting of these runs, expected one of solver.name, topology.name",
+        ),
+        ({"panels": "topology", "dash": "topology"}, "dash topology.name: it has the panels"),
+        ({"panels": "topology", "label": ["a", "b", "c"]}, "a list of labels has no effect"),
+        ({"xlim": (2, 1)}, "xlim 2 1: expected two numbers, the smaller one first"),
+        ({"xlim": (0, 1), "log_x": True}, "xlim 0 with log_x: expected a positive number"),
+        ({"x": ["steps", "bytes"], "xlim": (0, 1)}, "xlim is one range for steps and bytes"),
+        ({"ylim": (0, 1)}, "ylim 0: expected a positive number on a logarithmic axis"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            figure(files, **{"x": "steps", "y": "error", **options})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Trainings
 
 CURVES = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from pathlib import Path
 
@@ -222,3 +223,20 @@ def test_an_object_with_many_names_is_opened_once(tmp_path, monkeypatch):
         h5py.h5o, "open", lambda *place, **how: opened.append(place) or plain(*place, **how)
     )
     assert read(path).metrics["error"].tolist() == [1.0] and len(opened) < 50
+
+
+def test_metrics_as_a_table_of_pandas(tmp_path, monkeypatch):
+    with RunFile(
+        tmp_path / "a.h5", n=1, row_shape=(1,), metrics=["error"], meta={}, trajectory=False
+    ) as file:
+        file.append(0, {"error": 1.0})
+        file.append(5, {"error": 0.5})
+    run = read(tmp_path / "a.h5")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pandas", None)
+        with pytest.raises(ImportError, match=r"to_frame: .*: pip install pandas"):
+            run.to_frame()
+    pytest.importorskip("pandas")
+    frame = run.to_frame()
+    assert frame.index.tolist() == [0, 5] and frame["error"].tolist() == [1.0, 0.5]
+    assert "step" not in frame and frame.index.name == "step"

@@ -315,6 +315,7 @@ def test_settings_of_one_solver_alone(tmp_path):
     )
     extra, lead = (record.read(row.files[0]) for row in result.rows)
     assert lead.metrics["bytes"][-1] < extra.metrics["bytes"][-1]
+    assert not [note for note in result.notes if "not varied" in note]
     assert "LEAD, top k, fraction 0.3 & " in result.latex() and "LEAD & " in result.latex(
         label={"lead": "LEAD"}
     )
