@@ -92,7 +92,7 @@ def worded(found: dict[str, float]) -> str:
     Examples
     --------
     >>> worded({"rate": 0.981, "msd": 0.0, "error_rms": 0.0})
-    'error falls by a factor of 0.981 per step in the end'
+    'error falls by a factor of 0.9810 per step in the end'
     >>> worded({"rate": 0.9, "msd": 1.0, "error_rms": 0.0135})
     'rests at error_rms 1.35e-02 (-37.4 dB)'
     """

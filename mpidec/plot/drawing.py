@@ -283,7 +283,7 @@ def _length(text: str) -> float:
     Examples
     --------
     >>> _length("ring"), _length("D$^2$")
-    (4, 1.7)
+    (4.0, 1.7)
     """
     raised = sum(len(part) for part in re.findall(r"[\^_](\w|\{[^}]*\})", text))
     return len(re.sub(r"\\\w+|[\^_](\w|\{[^}]*\})|[${}]", "", text)) + 0.7 * raised
