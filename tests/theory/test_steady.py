@@ -229,3 +229,51 @@ def test_noise_of_a_batch_grows_with_the_distance_from_the_minimizer():
     found = (run.metrics["error_rms"][200:] ** 2).mean() * (P.x_star**2).sum()
     assert abs(10 * np.log10(found / expected)) < 0.3
     assert expected > 1.1 * constant  # in which the test would fail
+
+
+@pytest.mark.parametrize("order", ["atc", "cta", "awc"])
+def test_diffusion_of_complex_streams_rests_where_theory_says(order):
+    """LMS with samples u and noise of another power at each agent, orders of diffusion and consensus."""
+    n, d, mu, S = 6, 2, 0.04, 400
+    rng, graph = np.random.default_rng(3), topology.ring(n)
+    power, sigma = rng.uniform(0.5, 1.5, n), rng.uniform(0.1, 0.3, n)
+    R = np.array([[1, 0.4j], [-0.4j, 1]]) * power[:, None, None]  # E u^* u of rows u
+    root = np.linalg.cholesky(R)
+    x_star = np.array([1 + 1j, -2j])
+    grad = lambda X: np.einsum("nij,nj->ni", R, X - x_star)
+    value = lambda X: ((X - x_star).conj() * grad(X)).sum(axis=1).real / 2
+    P = problems.Custom(value, grad, m=n, d=d, x_star=x_star)
+    solver = solvers.DGD(mu, order="awc") if order == "awc" else solvers.Diffusion(mu, order=order)
+    s = theory.steady_state(P, solver, graph, noise=sigma[:, None, None] ** 2 * R)
+    view = theory.steady_state(
+        problems.RealView(P),
+        solver,
+        graph,
+        noise=np.einsum("n,nijkl->nikjl", sigma**2 / 2, _blocks(R)).reshape(n, 2 * d, 2 * d),
+    )
+    np.testing.assert_allclose(s.msd, view.msd, rtol=1e-6)
+    draw = lambda *shape: rng.standard_normal((*shape, 2)) @ [1, 1j] / np.sqrt(2)
+    found = np.zeros(n)
+    with mpidec.Network(n, comm=mpidec.comm.runtime.mpi.MPI.COMM_SELF) as net:
+        W = net.mixer(graph)
+        state = solver.init(np.tile(x_star, (n, S)), W.at(0))
+        for k in range(500):
+            E = solver.point(state).reshape(n, S, d) - x_star
+            v = sigma[:, None, None] * np.einsum("nij,nsj->nsi", root, draw(n, S, d))
+            G = np.einsum("nij,nsj->nsi", R, E) + v
+            state = solver.step(state, G.reshape(n, S * d), W.at(k))
+            E = state.X.reshape(n, S, d) - x_star
+            found += (abs(E) ** 2).sum(axis=2).mean(axis=1) * (k >= 200) / 300
+    assert abs(10 * np.log10(found.mean() / s.msd.mean())) < 0.1
+
+
+def _blocks(R):
+    """Each complex number a + i b as [[a, -b], [b, a]], (n, d, d, 2, 2)."""
+    return np.moveaxis(np.array([[R.real, -R.imag], [R.imag, R.real]]), (0, 1), (-2, -1))
+
+
+def test_gradients_that_depend_on_the_conjugate_are_refused():
+    grad = lambda X: X + X.conj() / 2
+    P = problems.Custom(lambda X: abs(X[:, 0]) ** 2, grad, 3, 1, x_star=[0j])
+    with pytest.raises(ValueError, match=r"on its conjugate, .*RealView"):
+        theory.rate(P, solvers.Diffusion(0.1), topology.ring(3))

@@ -458,6 +458,8 @@ class _Neighbourhood:
         distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
         if face is not None and term is not None and of.on_face:
             H = H + term.l2 * np.eye(self.r)
+            if self.V is not None and np.ndim(bend := term.face(x).bend):
+                H = H + self.V.T @ bend @ self.V
         Hs, gs = (H[None], g[None]) if of.batches is None else self._drawn(of.batches, H, g)
         far, slope = self._slopes(H) if of.bounded else (None, None)
         rows = (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), self._in(away))
