@@ -343,7 +343,8 @@ def band(curves: Sequence[Curve], log_x: bool = False) -> tuple[NDArray[np.float
 
 def _some(count: int, log_x: bool) -> NDArray[np.int64]:
     """Return the points of a line that are drawn: with `log_x`, the early ones are closer."""
-    spaced = np.geomspace(1, count, min(count, MOST_POINTS)) - 1 if log_x else []
+    most = min(count, MOST_POINTS) if log_x else 0
+    spaced = np.geomspace(1, count, most) - 1
     even = np.linspace(0, count - 1, min(count, MOST_POINTS))
     return np.unique(np.concatenate([spaced, even]).astype(int))
 
