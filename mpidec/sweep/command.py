@@ -31,7 +31,7 @@ examples:
   python -m mpidec.sweep --vary solver.name=extra,gradient_tracking,dgd --vary topology.name=ring,grid --steps 1000
   mpirun -n 4 python -m mpidec.sweep experiment.toml --vary solver.step_size=0.01,0.02,0.05 --seeds 5
   python -m mpidec.sweep --vary problem.partition=iid,sorted --vary problem.batch_size=8,32 --seeds 3 --steps 500 --x steps bytes
-  python -m mpidec.sweep --vary 'solver.name=dgd,lead{mixing.codec=top_k}' --vary topology.name=ring,grid --rows solver --across topology --style paper
+  python -m mpidec.sweep --vary 'solver.name=dgd,lead{mixing.codec=top_k}' --vary topology.name=ring,grid --across topology
 
 The folder then contains one run file per run, table.csv, table.tex (needs booktabs), runs.csv (one line per run) and
 figure.png (--figure names another format).
