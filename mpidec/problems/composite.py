@@ -121,11 +121,12 @@ def _on_face(
     factor: float,
 ) -> Array | None:
     """Return the minimizer on the face that contains `x`, or None if there is none."""
-    Z, slope, ridge, bend = face.basis, *(factor * a for a in face[1:])
+    Z, slope, ridge = face.basis, factor * face.slope, factor * face.ridge
     if not Z.shape[1]:
         return x
 
-    bent = Z.T @ bend @ Z if np.ndim(bend) else np.zeros(())
+    bend = factor * np.asarray(face.bend)
+    bent = Z.T @ bend @ Z if bend.ndim else bend
 
     def at(u: Array) -> Array:
         return x + Z @ u

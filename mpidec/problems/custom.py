@@ -81,7 +81,7 @@ class Custom(Described):
         smoothness: ArrayLike | None = None,
         x_star: ArrayLike | None = None,
         check: bool = True,
-        dtype: DTypeLike = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         for name, function in (("value", value), ("grad", grad)):
             if not callable(function):

@@ -60,8 +60,8 @@ class LeastSquares(LinearModel):
     array([ -6., -15.])
     >>> problem.solution()
     array([3.5])
-    >>> LeastSquares([[[1j]]], [[2.0]]).solution()
-    array([0.-2.j])
+    >>> LeastSquares([[[1 + 1j]]], [[4.0]]).solution().round(9)
+    array([2.-2.j])
     """
 
     bound = 1.0

@@ -161,11 +161,12 @@ class FedOpt(_LocalSteps):
 
     def _second(self, V: np.ndarray, D: np.ndarray) -> np.ndarray:
         b2, square = self.decay, D * D
+        following: np.ndarray = b2 * V + (1 - b2) * square
         if self.method == "adagrad":
-            return V + square
-        if self.method == "yogi":
-            return V + (1 - b2) * (square * (square > V) - square * (square < V))
-        return b2 * V + (1 - b2) * square
+            following = V + square
+        elif self.method == "yogi":
+            following = V + (1 - b2) * (square * (square > V) - square * (square < V))
+        return following
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,10 @@ def _check_linear(problem: Problem, x: Array, H: Array) -> None:
     ValueError
     """
     h, at = _distance(x), np.tile(x, (problem.m, 1))
-    e = np.ones_like(x) * 1j
-    found = (problem.grad(at + h * e) - problem.grad(at - h * e)) / (2 * h)
+    e: Array = np.ones_like(x) * 1j
+    ahead: Array = at + h * e
+    behind: Array = at - h * e
+    found = (problem.grad(ahead) - problem.grad(behind)) / (2 * h)
     if not np.abs(found - H @ e).max() <= 1e-5 * np.abs(H).sum(axis=2).max():
         raise ValueError(
             f"theory: the gradients of {type(problem).__name__} depend on x and on its conjugate, "

@@ -83,8 +83,7 @@ CODECS = {
     "feedback": lambda W: W.compress("top_k", fraction=0.5),
     "none": lambda W: W.compress("blockwise8"),
     "unbiased": lambda W: W.compress("qsgd", feedback=False),
-    "accelerated": lambda W: W.compress("float16").accelerate(2),
-    "trimmed": lambda W: W.robust("trimmed_mean", trim=0),
+    "accelerated": lambda W: W.compress("qsgd", feedback=True).accelerate(2),
 }
 
 

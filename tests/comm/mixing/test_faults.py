@@ -132,3 +132,17 @@ def test_refusals():
             W.attacked({1: None})
         with pytest.raises(TypeError, match=r"attacks is \[1\], expected a dict"):
             W.attacked([1])
+
+
+@pytest.mark.serial
+def test_complex_rows_have_circular_noise_and_trimmed_means_of_their_parts():
+    n, d = 6, 4000
+    with mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
+        W, X = alone.mixer(T.complete(n)), np.ones((n, d)) * (1 + 2j)
+        noise = W.noisy(1.5)(X) - X
+        expected = 1.5**2 * (n - 1) / n**2
+        assert abs((abs(noise) ** 2).mean() / expected - 1) < 0.05
+        assert abs((noise**2).mean()) < 0.05 * expected
+        X = np.random.default_rng(0).standard_normal((n, 5, 2)) @ [1, 1j]
+        robust = W.robust("trimmed_mean", trim=1)
+        np.testing.assert_allclose(robust(X), robust(X.real) + 1j * robust(X.imag), rtol=1e-14)
