@@ -93,7 +93,7 @@ class Custom(Described):
         self.d = valid.integer(d, "d")
         self._some = by_agents(grad, self.m)
         self.x_star = valid.minimizer(x_star, self.d, complex_too=True)
-        if dtype is None and np.iscomplexobj(self.x_star):
+        if dtype is None and is_complex(self.x_star):
             dtype = np.complex128
         if dtype is not None:
             self.dtype = np.dtype(dtype)
