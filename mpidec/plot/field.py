@@ -29,7 +29,14 @@ MARGIN = 0.06  # of the larger side
 
 
 class Frame(NamedTuple):
-    """One picture of an animation: a network, values and places of its agents; see `field`."""
+    """One picture of an animation: a network, values and places of its agents; see `field`.
+
+    Examples
+    --------
+    >>> from mpidec.topology import ring
+    >>> Frame(ring(3), [1.0, 2.0, 3.0]).values
+    [1.0, 2.0, 3.0]
+    """
 
     topology: Topology | None
     values: ArrayLike | None = None
@@ -155,7 +162,14 @@ def animate(
 
 
 class Animation:
-    """Pictures of a network one after the other; made by `animate`."""
+    """Pictures of a network one after the other; made by `animate`.
+
+    Examples
+    --------
+    >>> from mpidec.topology import ring
+    >>> animate([Frame(ring(3), [k, 0, 0]) for k in range(4)], interval=0.5)
+    Animation(4 frames, 2 s)
+    """
 
     def __init__(
         self,
@@ -187,7 +201,7 @@ class Animation:
         if path.suffix.lower() != ".gif":
             raise ValueError(f"{path}: expected a name that ends with .gif")
         from matplotlib import rc_context
-        from matplotlib.animation import FuncAnimation, PillowWriter
+        from matplotlib.animation import FuncAnimation
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         with rc_context(STYLES["screen"]):
@@ -206,8 +220,9 @@ class Animation:
                 axes.set_title(titles[k])
                 return []
 
-            moving = FuncAnimation(picture, show, len(self), init_func=lambda: [])
-            moving.save(str(path), PillowWriter(fps=1 / self._interval), dpi=dpi)
+            wait = 1000 * self._interval
+            moving = FuncAnimation(picture, show, len(self), lambda: [], interval=round(wait))
+            moving.save(str(path), "pillow", dpi=dpi)
         return path
 
     def _repr_html_(self) -> str:
