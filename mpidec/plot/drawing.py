@@ -343,10 +343,11 @@ def band(curves: Sequence[Curve], log_x: bool = False) -> tuple[NDArray[np.float
 
 def _some(count: int, log_x: bool) -> NDArray[np.int64]:
     """Return the points of a line that are drawn: with `log_x`, the early ones are closer."""
-    most = min(count, MOST_POINTS) if log_x else 0
-    spaced = np.geomspace(1, count, most) - 1
-    even = np.linspace(0, count - 1, min(count, MOST_POINTS))
-    return np.unique(np.concatenate([spaced, even]).astype(int))
+    size = min(count, MOST_POINTS)
+    points = np.linspace(0, count - 1, size)
+    if log_x:
+        points = np.concatenate([np.geomspace(1, count, size) - 1, points])
+    return np.unique(points.astype(int))
 
 
 def _thinned(curve: Curve, look: Look) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -18,12 +18,14 @@ from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError
 from ..experiment import settings as config
 from ..experiment.schema import flag_settings, flags
-from ..plot.drawing import check_name
+from ..plot.drawing import View, check_name
+from ..plot.labels import check_names
 from ..plot.options import FLAGS as LOOKS, look, own_names
 from ..plot.quantities import X
+from ..plot.runs import find
 from .cases import RUNS, check_results, parse_vary
 from .study import Plan, plan, run_plan
-from .tables import COLUMNS, Table, runs_csv
+from .tables import COLUMNS, Table, named, runs_csv
 
 TABLES = ("table.csv", "table.tex", RUNS)
 EPILOG = """\
@@ -161,6 +163,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Plan, argparse.Namesp
         ranks_per_run=args.ranks_per_run,
         ranks=ranks,
     )
+    _check_layout(args, wanted)
     if not args.force:
         check_results(args.out, (*TABLES, args.figure), wanted.cases)
     return replace(wanted, theory=args.theory), args
@@ -199,6 +202,21 @@ def _write(wanted: Plan, args: argparse.Namespace, table: Table, failures: dict[
     except ValueError as error:
         say("sweep", f"no figure: {error}")
     print(f"{args.out}: {', '.join(written)}", flush=True)
+
+
+def _check_layout(args: argparse.Namespace, wanted: Plan) -> None:
+    """Refuse, before the runs, settings and names that the figure and the table do not have."""
+    given = [named(case.varied) for case in wanted.cases]
+    chosen = {"panels": args.panels or (), "colour": [args.colour], "dash": [args.dash]}
+    chosen |= {"rows": [args.rows], "across": [args.across]}
+    try:
+        check_names(own_names(args.label), given, [])
+        View(args.log_x, args.xlim, args.ylim)
+        for flag, keys in chosen.items():
+            for key in filter(None, keys):
+                find(key, given, f"--{flag}")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_figure(name: str) -> None:

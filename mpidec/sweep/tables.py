@@ -207,7 +207,7 @@ class Table:
         Parameters are those of `text`; `label` has own names of values, as in `figure`.
         """
         names = dict(label or {})
-        check_names(names, [_named(row.varied) for row in self.rows], [])
+        check_names(names, [named(row.varied) for row in self.rows], [])
 
         def cell(key: str, value: Any) -> str:
             return (
@@ -246,7 +246,7 @@ class Table:
         from ..plot.drawing import View
 
         lines = [
-            Line([read(file) for file in row.files], _named(row.varied), list(row.varied))
+            Line([read(file) for file in row.files], named(row.varied), list(row.varied))
             for row in self.rows
             if row.files
         ]
@@ -370,7 +370,7 @@ def _shown(row: Row, column: str, spread: Callable[[Spread | None, str], str]) -
     return spread(row.costs[column], "B" * (column == "bytes"))
 
 
-def _named(varied: Mapping[str, Any]) -> dict[str, Any]:
+def named(varied: Mapping[str, Any]) -> dict[str, Any]:
     """Return varied settings with a word for defaults."""
     return {key: MISSING if value is None else value for key, value in varied.items()}
 

@@ -432,6 +432,14 @@ def test_the_command_writes_tables_and_a_figure(tmp_path, capsys, monkeypatch):
     ):
         assert main([*FLAGS, *VARY, "--figure", figure, "--out", "other"]) == 2
         assert text in capsys.readouterr().err and not Path("other").exists()
+    for flags, text in (
+        (["--label", "dg=DGD"], "label dg=DGD: dg is no value"),
+        (["--panels", "graph"], "--panels graph: no such setting"),
+        (["--across", "l2"], "--across l2: no such setting of these runs"),
+        (["--xlim", "2", "1"], "xlim 2 1: expected two numbers"),
+    ):  # before the runs
+        assert main([*FLAGS, *VARY, *flags, "--out", "other"]) == 2
+        assert text in capsys.readouterr().err and not list(Path("other").glob("*.h5"))
 
 
 @pytest.mark.serial
