@@ -613,6 +613,7 @@ def test_panels_by_a_setting(tmp_path):
     assert legend(shown) == ["DSGD", "EXTRA", "D$^2$"]
     assert np.allclose(shown.axes[1].lines[0].get_ydata(), 0.88 ** np.arange(51))
     assert len({axes.get_xlim() + axes.get_ylim() for axes in shown.axes}) == 1
+    assert shown.axes[0].get_shared_y_axes().joined(*shown.axes[:2])
     assert [axes.get_ylabel() == "" for axes in shown.axes] == [False, True, True]
     both = figure(files[:2], "steps", "error", panels=["solver", "topology"])
     assert len(both.axes) == 2 and both.axes[0].get_title() == "DGD, Ring"
