@@ -8,7 +8,7 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache, partial, wraps
 from typing import ParamSpec, TypeVar
 
@@ -90,6 +90,19 @@ def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
         if parameter.default is parameter.empty or text != word(parameter.default):
             parts[name] = text
     return f"{type(thing).__name__}({', '.join(f'{name}={text}' for name, text in parts.items())})"
+
+
+def settings(thing: object) -> dict[str, object]:
+    """The fields of a dataclass with their values, by name; empty for any other object.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> settings(mpidec.solvers.Diffusion(0.1)), settings(0.1)
+    ({'step_size': 0.1, 'order': 'atc'}, {})
+    """
+    known = fields(thing) if is_dataclass(thing) else ()
+    return {field.name: getattr(thing, field.name) for field in known}
 
 
 def warn(text: str) -> None:

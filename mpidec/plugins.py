@@ -12,6 +12,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -185,12 +186,8 @@ def source(thing: object) -> str | None:
     >>> source(nearest), source(None)
     (None, None)
     """
-    module = (
-        getattr(thing if hasattr(thing, "__qualname__") else type(thing), "__module__", None) or ""
-    )
-    return (
-        getattr(sys.modules.get(module), "__file__", None) if module.startswith(MODULES) else None
-    )
+    module = inspect.getmodule(thing)
+    return module.__file__ if module is not None and module.__name__.startswith(MODULES) else None
 
 
 class Table(Mapping[str, T]):
@@ -338,12 +335,8 @@ def _load(name: str, kind: str, check: Callable[[object], str | None]) -> Any:
     if wanted and hasattr(module, wanted):
         return getattr(module, wanted)
     public = {key: thing for key, thing in vars(module).items() if not key.startswith("_")}
-    own = {
-        key: thing
-        for key, thing in public.items()
-        if getattr(thing, "__module__", None) == module.__name__
-    }
-    fitting = [key for key, thing in own.items() if check(thing) is None]
+    own = [key for key, thing in public.items() if inspect.getmodule(thing) is module]
+    fitting = [key for key in own if check(public[key]) is None]
     where = os.path.basename(place)
     if not wanted:
         names = " or ".join(f"{where}:{key}" for key in fitting or ["NAME"])

@@ -21,11 +21,8 @@ def _solver(thing: object) -> str | None:
     """Return what is wrong with `thing` as a solver, or None."""
     if not inspect.isclass(thing):
         return f"{_what(thing)}, expected a class derived from mpidec.solvers.Solver"
-    missing = [
-        name
-        for name in ("init", "step")
-        if getattr(thing, name, None) in (None, getattr(_solvers.Solver, name))
-    ]
+    own = {name for kind in thing.__mro__ if kind is not _solvers.Solver for name in vars(kind)}
+    missing = [name for name in ("init", "step") if name not in own]
     if missing:
         return (
             f"a class without {' and '.join(missing)}, expected init(X, W) and step(s, G, W) as in "

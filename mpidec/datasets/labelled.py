@@ -4,8 +4,8 @@ function FILE.py:NAME returns.
 
 from __future__ import annotations
 
+import inspect
 import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -143,11 +143,11 @@ def raised(error: BaseException, thing: object) -> str:
     >>> raised(KeyError("x"), dict)
     "KeyError: 'x'"
     """
-    file = getattr(sys.modules.get(getattr(thing, "__module__", "")), "__file__", None)
+    module = inspect.getmodule(thing)
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == file
+        if module is not None and frame.filename == module.__file__
     ]
     place = f"line {lines[-1]}: " if lines else ""
     return f"{place}{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

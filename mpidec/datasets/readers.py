@@ -7,7 +7,7 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -197,21 +197,34 @@ def _csv(path: Path, label: str | int | None) -> Table:
         raise ValueError(f"{top}: one column, expected features and a label, separated by commas")
     header = [word.strip() for word in first] if _is_header(first) else []
     column, chosen = _label_column(header, len(first), label, top)
+    lines = rows if header else chain([(top, first)], rows)
+    table, classes = _csv_samples(lines, len(first), top.removeprefix(f"{path}, "), column, chosen)
+    if not len(table):
+        raise ValueError(f"{top}: a header but no samples, expected lines of numbers below it")
+    y = np.array(classes) if classes else table[:, column].copy()
+    hint = "" if chosen or classes else _other_label(table, header)
+    name = header[column] if header else f"column {column}"
+    return np.delete(table, column, axis=1), y, name, hint
+
+
+def _csv_samples(
+    lines: Iterable[tuple[str, list[str]]], width: int, top: str, column: int, chosen: bool
+) -> tuple[Array, list[str]]:
+    """Return the numbers of all lines, and the names of classes in the column of the label, or
+    none.
+    """
     samples: list[list[float]] = []
     classes: list[tuple[str, str]] = []
-    places = [f"column {c + 1}" for c in range(len(first))]
+    places = [f"column {c + 1}" for c in range(width)]
     hints = [
         ""
         if chosen
         else f"; if it is the label, choose it with label={c} (--set problem.label={c})"
-        for c in range(len(first))
+        for c in range(width)
     ]
-    for line, words in rows if header else chain([(top, first)], rows):
-        if len(words) != len(first):
-            raise ValueError(
-                f"{line}: {len(words)} values, expected {len(first)} as in "
-                f"{top.removeprefix(f'{path}, ')}"
-            )
+    for line, words in lines:
+        if len(words) != width:
+            raise ValueError(f"{line}: {len(words)} values, expected {width} as in {top}")
         word = words[column].strip()
         if word and _float(word) is None:
             classes.append((line, word))
@@ -219,20 +232,14 @@ def _csv(path: Path, label: str | int | None) -> Table:
         samples.append(
             [_number(word, line, place, hint) for word, place, hint in zip(words, places, hints)]
         )
-        hints = [""] * len(first)
-    if not samples:
-        raise ValueError(f"{top}: a header but no samples, expected lines of numbers below it")
+        hints = [""] * width
     if 0 < len(classes) < len(samples):  # one wrong word among numbers is an error, not a class
         line, word = classes[0]
         raise ValueError(
             f"{line}, {places[column]}: {word[:40]!r} is not a number, expected a finite number, "
             "or class names in all lines"
         )
-    table = np.array(samples)
-    y = np.array([word for _, word in classes]) if classes else table[:, column].copy()
-    hint = "" if chosen or classes else _other_label(table, header)
-    name = header[column] if header else f"column {column}"
-    return np.delete(table, column, axis=1), y, name, hint
+    return np.array(samples), [word for _, word in classes]
 
 
 def _other_label(table: Array, names: list[str]) -> str:

@@ -226,26 +226,31 @@ def compiled(comm: MPI.Intracomm) -> Finding:
     return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; {advice}")
 
 
+def _ways(comm: MPI.Intracomm) -> tuple[str, dict[tuple[int, int], str]]:
+    """The transport of a network, and how the rows of j reach i on an exponential graph."""
+    with Network(comm.size, comm) as net:
+        chosen = net.transport
+        near = comm.allgather(selftest.node_of(net) - {comm.rank})
+    sent = "neighbor" if chosen == "neighbor" else "p2p"
+    graph = topology.exponential(comm.size)
+    return chosen, {
+        (i, j): "shared" if j in near[i] else sent
+        for i in range(comm.size)
+        for j in graph.in_neighbors(i).tolist()
+    }
+
+
 def transports(comm: MPI.Intracomm) -> Finding:
     """Transport between each pair of neighbours on an exponential graph."""
     if comm.size == 1:
         return Finding(OK, "one process: all rows are local")
-    with Network(comm.size, comm) as net:
-        chosen = net.transport
-        near = comm.allgather(selftest.node_of(net) - {comm.rank})
-        graph = topology.exponential(comm.size)
-    sent = "neighbor" if chosen == "neighbor" else "p2p"
-    way = {
-        (i, j): "shared" if int(j) in near[i] else sent
-        for i in range(comm.size)
-        for j in graph.in_neighbors(i).tolist()
-    }
+    chosen, way = _ways(comm)
     count = ", ".join(f"{ways} {name}" for name, ways in Counter(way.values()).items())
     text = f"{chosen}: on an exponential graph {count} (pairs of ranks)"
     if comm.size <= MOST_SHOWN:
         text += "; each rank reads from" + "".join(
             f"\n{'':<23}{i:>3}: "
-            + ", ".join(f"{j} {way[i, j]}" for j in graph.in_neighbors(i).tolist())
+            + ", ".join(f"{j} {name}" for (to, j), name in way.items() if to == i)
             for i in range(comm.size)
         )
     names = comm.allgather(MPI.Get_processor_name())

@@ -9,13 +9,13 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from .._complex import as_reals
-from .._words import ADDRESS, number, word
+from .._words import ADDRESS, number, settings, word
 from ..comm.mixing import Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import on_all_ranks
@@ -69,7 +69,7 @@ def _parts(solver: Solver, prefix: str) -> Words:
     """The fields of a solver; a step size that is a function by its first values, too."""
     if not is_dataclass(solver):
         return {f"{prefix}parameters": word(solver)}
-    found: Words = {prefix + each.name: word(getattr(solver, each.name)) for each in fields(solver)}
+    found: Words = {prefix + name: word(value) for name, value in settings(solver).items()}
     size = step_size_of(solver)
     if callable(size) and not is_dataclass(size):
         first: list[float] = []

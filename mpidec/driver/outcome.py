@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..problems import Problem
 
 OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30  # factors of an explosion
+ERRORS = {"error", "error_rms", "error_max"}
 
 StopFunction = Callable[[Mapping[str, float]], bool]
 Stop = Mapping[str, float] | StopFunction
@@ -92,15 +93,14 @@ def target_of(
         raise TypeError(
             f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable'
         )
-    errors = {"error", "error_rms", "error_max"}
     known = {"consensus", *counters} - {"step"}
     known |= {"gradient_norm", "objective"} if problem is not None else set()
-    known |= errors if x_star_of(problem) is not None else set()
+    known |= ERRORS if x_star_of(problem) is not None else set()
     for name, limit in stop.items():
         if name not in known:
             reason = (
                 " (the problem has no x_star)"
-                if name in errors
+                if name in ERRORS
                 else " (steps=... limits the steps)"
                 if name in ("step", "steps")
                 else ""
@@ -108,18 +108,23 @@ def target_of(
             raise ValueError(
                 f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}"
             )
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
-            raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
-        if limit < 0 and name != "objective":
-            raise ValueError(
-                f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative"
-            )
-        if limit == 0 and name in errors:
-            raise ValueError(
-                f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} "
-                "above 0"
-            )
+        _check_limit(name, limit)
     return Target(dict(stop))
+
+
+def _check_limit(name: str, limit: object) -> None:
+    """Refuse a limit that is no number, or that the metric cannot reach."""
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
+        raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
+    if limit < 0 and name != "objective":
+        raise ValueError(
+            f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative"
+        )
+    if limit == 0 and name in ERRORS:
+        raise ValueError(
+            f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} "
+            "above 0"
+        )
 
 
 def not_finite(metrics: Mapping[str, float], last: bool) -> str:

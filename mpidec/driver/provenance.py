@@ -9,7 +9,6 @@ import platform
 import shlex
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from .. import registry as catalogue
 from .._version import __version__
+from .._words import settings as fields_of
 from ..comm.runtime.launch import library
 from ..plugins import source
 from ..protocols import Reductions
@@ -94,12 +94,9 @@ def settings(solver: Solver, topology: Topology | Schedule) -> dict[str, Any]:
     name = next(
         (name for name, known in catalogue.SOLVERS.own.items() if known is kind), kind.__name__
     )
-    names: list[str] = []
-    if is_dataclass(solver):
-        names = [field.name for field in fields(solver)]
     return {
         "solver.name": name,
-        **{f"solver.{key}": _plain(getattr(solver, key)) for key in names},
+        **{f"solver.{key}": _plain(value) for key, value in fields_of(solver).items()},
         "topology.name": topology.name,
         "run.agents": topology.n,
     }

@@ -47,7 +47,7 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
     >>> verdict({"step": steps, "error_rms": np.ones(101)})
     'no progress: error_rms is 1, as at the start'
     """
-    name = next((name for name in MEASURES if name in metrics), None)
+    name = next(filter(metrics.__contains__, MEASURES), None)
     if name is None or len(metrics[name]) < LEAST or not np.isfinite(metrics[name]).all():
         return ""
     values, steps = np.asarray(metrics[name], float), np.asarray(metrics["step"])
@@ -55,23 +55,28 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
     if name == "gradient_norm" and (fallen := unbounded(metrics)):
         return fallen
     if not last:
-        zero = steps[np.flatnonzero(np.append(1.0, values))[-1]] if values.any() else steps[0]
+        zero = steps[np.flatnonzero(np.append(1.0, values))[-1]]
         apart = metrics["consensus"][-1] if name == "gradient_norm" else 0.0
         return f"{name} is 0 since step {zero}" + (f", and consensus {apart:.2g}" if apart else "")
     if np.ptp(values) <= UNMOVED * first:
         return f"no progress: {name} is {last:.3g}, as at the start"
     since = resting_since(values, steps)
     if since is not None:
-        rest = values[since:]
-        level = float(np.median(rest))
-        at = f"rests at {level:.2g}"
-        if rest.max() > WIDE * rest.min() and level > ROUNDED * values.max():
-            at = f"stays between {rest.min():.2g} and {rest.max():.2g}"
-        farther = f", farther than at the start ({first:.2g})" if level > 2 * first else ""
-        return f"{name} {at} since step {steps[since]}{farther}" + (f": {limit}" if limit else "")
+        return f"{name} {_rest(values, since, steps[since])}{limit and f': {limit}'}"
     if last > 2 * first and last > TINY * values.max():
         return f"{name} has grown from {first:.2g} to {last:.2g}"
     return f"{name} still falls" if falling(values) else ""
+
+
+def _rest(values: np.ndarray, since: int, step: int) -> str:
+    """Where the values rest from record `since` on, which is that of a step."""
+    rest, first = values[since:], values[0]
+    level = float(np.median(rest))
+    at = f"rests at {level:.2g}"
+    if rest.max() > WIDE * rest.min() and level > ROUNDED * values.max():
+        at = f"stays between {rest.min():.2g} and {rest.max():.2g}"
+    farther = f", farther than at the start ({first:.2g})" if level > 2 * first else ""
+    return f"{at} since step {step}{farther}"
 
 
 def falling(values: np.ndarray, least: float = STILL) -> bool:

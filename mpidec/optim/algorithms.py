@@ -342,7 +342,7 @@ def names() -> dict[str, str]:
     return {name: make(name).text for name, make in _MADE.items()}
 
 
-def algorithm(of: Any, **options: Any) -> Algorithm:
+def algorithm(of: object, **options: Any) -> Algorithm:
     """An algorithm by its name, or with the equations of a solver.
 
     Raises

@@ -7,12 +7,12 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from .._words import settings
 from ..comm.mixing import Network
 from ..comm.rma.window import Window
 from ..solvers.asynchronous import PairwiseSolver
@@ -364,8 +364,7 @@ class PairState:
 
     def saved(self) -> dict[str, Any]:
         """All that a restart needs."""
-        state = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
-        held = {"arrived": self._arrived, **state}
+        held = {"arrived": self._arrived, **settings(self.state)}
         tensors = {
             name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
             for name, value in held.items()
@@ -375,12 +374,10 @@ class PairState:
     def load(self, saved: Mapping[str, Any]) -> None:
         """Continue with what `saved` has returned."""
         self.collect()
-        for each in fields(self.state):
-            value = saved[each.name]
+        for name in settings(self.state):
+            value = saved[name]
             setattr(
-                self.state,
-                each.name,
-                value.numpy().copy() if isinstance(value, torch.Tensor) else value,
+                self.state, name, value.numpy().copy() if isinstance(value, torch.Tensor) else value
             )
         self.received, self._arrived = saved["received"], saved["arrived"].numpy().copy()
         self.rows.value = self.state.x

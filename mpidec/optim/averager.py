@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .._validation import choice
 from ..comm.checks.mismatch import is_told
 from ..comm.mixing import Network
 from ..comm.runtime.finite import COMPILED, watch
 from ..comm.runtime.mpi import MPI
 from ..driver import arguments as resolve
 from ..exceptions import RankMismatchError, mark
+from ..solvers.base import Solver
 from ..topology import CATALOGUE, Schedule, Striped, Topology
 from ..topology.schedule import refuse_filter
 from .algorithms import Graph, algorithm as algorithm_of, names
@@ -73,7 +75,7 @@ class Averager:
         self,
         model: Models | Model,
         topology: TopologyLike | Sequence[TopologyLike] | None = None,
-        algorithm: Any = "atc",
+        algorithm: str | Solver = "atc",
         net: Network | None = None,
         *,
         every: int | None = None,
@@ -93,15 +95,10 @@ class Averager:
                 f"algorithm {self.algorithm.name!r} needs the gradients or the learning rate, "
                 "which an averager does not see: use Decentralized(optimizer, model, ...)"
             )
-        if buffers not in ("local", "average"):
-            raise ValueError(f'buffers is {buffers!r}, expected "local" or "average"')
-        self.every, self.steps, self._buffers = self._period(every), 0, buffers
+        self._buffers = choice(buffers, "buffers", ("local", "average"))
+        self.every, self.steps = self._period(every), 0
         self._closing = ExitStack()
-        if net is None:
-            m = self._model.agents
-            net = Network(m * MPI.COMM_WORLD.size if m else None)
-            self._closing.callback(net.close)
-        self.net = net
+        self.net = net = self._joined(net)
         net.agree(self._model.refusal(net) or _refused(trace))
         check_settings(
             net,
@@ -118,7 +115,7 @@ class Averager:
             },
         )
         self._model.check(net, equal)
-        near = net.size == 1 or (net.node is not None and net.node.single_node)
+        near = net.single_node
         self.buckets = buckets(
             self._model.groups,
             self._model.names,
@@ -139,6 +136,14 @@ class Averager:
         self._guard = Guard(net, self._method, self._mixers, self.buckets)
         traced = trace is not None or net.context.timeline is not None
         self._timeline = TrainingEvents(net, self._model.parts[0], trace, self) if traced else None
+
+    def _joined(self, net: Network | None) -> Network:
+        """The network of the workers; one that is made here is closed with this averager."""
+        if net is None:
+            m = self._model.agents
+            net = Network(m * MPI.COMM_WORLD.size if m else None)
+            self._closing.callback(net.close)
+        return net
 
     def _period(self, every: int | None) -> int:
         period = self.algorithm.every if every is None else every
@@ -350,7 +355,7 @@ class Averager:
         with torch.no_grad():
             self._method.average(self.steps)
 
-    def observe(self, loss: Any) -> None:
+    def observe(self, loss: float | torch.Tensor) -> None:
         """Tell the loss of the workers of this rank on their last batch, to which some methods
         adapt; before each step.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 
@@ -14,7 +13,9 @@ from .decentralized import Decentralized
 from .model import refusal
 
 
-def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) -> None:
+def broadcast_parameters(
+    model: torch.nn.Module | Iterable[object], net: Network | None = None, root: int = 0
+) -> None:
     """Copy the parameters and buffers of rank `root` to all ranks, in place.
 
     Parameters
@@ -33,16 +34,7 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
     >>> import torch
     >>> broadcast_parameters(torch.nn.Linear(3, 1))
     """
-    if isinstance(model, torch.nn.Module):
-        values: list[Any] = [*model.parameters(), *model.buffers()]
-    elif isinstance(model, Iterable):
-        listed = model.values() if isinstance(model, Mapping) else model
-        values = [value[1] if isinstance(value, (tuple, list)) else value for value in listed]
-    else:
-        raise TypeError(
-            f"model is a {type(model).__name__}, expected a torch.nn.Module, a state dict or "
-            "tensors"
-        )
+    values = _values(model)
     if why := refusal([model] if isinstance(model, torch.nn.Module) else [], values):
         raise TypeError(why)
     tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]
@@ -62,6 +54,19 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
         )
     for tensor, array in zip(tensors, arrays):
         tensor.copy_(array)
+
+
+def _values(model: object) -> list[object]:
+    """The parameters and buffers of a module; of a state dict, or an iterable, what it holds."""
+    if isinstance(model, torch.nn.Module):
+        return [*model.parameters(), *model.buffers()]
+    if not isinstance(model, Iterable):
+        raise TypeError(
+            f"model is a {type(model).__name__}, expected a torch.nn.Module, a state dict or "
+            "tensors"
+        )
+    listed = model.values() if isinstance(model, Mapping) else model
+    return [value[1] if isinstance(value, (tuple, list)) else value for value in listed]
 
 
 def _root(root: int, net: Network) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..comm.mixing import Network
+from ..solvers.base import Solver
 from .algorithms import algorithm as algorithm_of
 from .averager import Averager
 from .methods import Mixer
@@ -113,7 +114,7 @@ class Decentralized(torch.optim.Optimizer):
         optimizer: torch.optim.Optimizer,
         model: Models,
         topology: TopologyLike | Sequence[TopologyLike] | None = None,
-        algorithm: Any = "atc",
+        algorithm: str | Solver = "atc",
         net: Network | None = None,
         *,
         every: int | None = None,
@@ -219,7 +220,7 @@ class Decentralized(torch.optim.Optimizer):
         averager.after()
         return loss
 
-    def observe(self, loss: Any) -> None:
+    def observe(self, loss: float | torch.Tensor) -> None:
         """Tell the loss of the last batch, to which "pga" with `adaptive=True` adapts its
         period; see `Averager.observe`.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from .terms import Term
 
 def term_of(problem: object) -> Term | None:
     """The nonsmooth part of every function, whose gradient `grad` leaves out."""
-    term: Term | None = getattr(problem, "term", None)
-    return term
+    return cast("Term | None", getattr(problem, "term", None))
 
 
 def x_star_of(problem: object) -> Array | None:
@@ -33,20 +32,17 @@ def smoothness_of(problem: object) -> Array | None:
     ValueError
         If the problem has none for its parameters.
     """
-    constants: Array | None = getattr(problem, "smoothness", None)
-    return constants
+    return cast("Array | None", getattr(problem, "smoothness", None))
 
 
 def prox_of(problem: object) -> Callable[..., Array] | None:
     """The proximal points of the functions: ``prox(V, t)``, perhaps with the argument `start`."""
-    prox: Callable[..., Array] | None = getattr(problem, "prox", None)
-    return prox
+    return cast("Callable[..., Array] | None", getattr(problem, "prox", None))
 
 
 def solution_of(problem: object) -> Callable[[], Array] | None:
     """The method that computes the minimizer of the local functions."""
-    solution: Callable[[], Array] | None = getattr(problem, "solution", None)
-    return solution
+    return cast("Callable[[], Array] | None", getattr(problem, "solution", None))
 
 
 def agents_of(problem: object) -> int | None:

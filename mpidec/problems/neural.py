@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,9 +120,8 @@ class Neural(Described):
         self.dtype = next(iter(trainable.values())).dtype
         self.device = next(iter(trainable.values())).device
         self._shapes = {name: p.shape for name, p in trainable.items()}
-        self._sizes = [p.numel() for p in trainable.values()]
         self._x, self._y, self.counts, self.mask = _stacked(*data, self.dtype, self.device)
-        self.m, self.d = len(self.counts), sum(self._sizes)
+        self.m, self.d = len(self.counts), sum(map(torch.Size.numel, self._shapes.values()))
         self.x_star: Array | None = None
 
     def _extent(self) -> dict[str, object]:
@@ -205,7 +204,9 @@ class Neural(Described):
         factor = self._tensor(weight / self.counts[some]).to(self.dtype)[:, None]
         return self._gradient(X, [(self._x[at], self._y[at], factor)])
 
-    def _gradient(self, X: Array, passes: Any) -> Array:
+    def _gradient(
+        self, X: Array, passes: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    ) -> Array:
         """Return the sum of the gradients of passes (x, y, weights of the samples), and of the
         ridge.
         """
@@ -267,7 +268,8 @@ class Neural(Described):
 
     def _rows(self, X: Array) -> dict[str, torch.Tensor]:
         """Return the parameters in rows X (m, d), by name, each with a leading dimension m."""
-        parts = self._tensor(X).to(self.dtype).split(self._sizes, dim=1)
+        sizes = [shape.numel() for shape in self._shapes.values()]
+        parts = self._tensor(X).to(self.dtype).split(sizes, dim=1)
         return {
             name: part.view(len(X), *shape)
             for (name, shape), part in zip(self._shapes.items(), parts)
@@ -356,7 +358,19 @@ class Neural(Described):
         )
 
 
-def _stacked(x: Sequence[Any], y: Sequence[Any], dtype: Any, device: Any) -> Any:
+def _check_samples(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
+    if not len(x) or len(x) != len(y):
+        raise ValueError(
+            f"local agent {i} has {len(x)} samples and {len(y)} targets, expected the same number "
+            "of each, at least one"
+        )
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        raise ValueError(f"the samples of local agent {i} hold NaN or inf, expected finite numbers")
+
+
+def _stacked(
+    x: Sequence[Any], y: Sequence[Any], dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, NDArray[np.intp], NDArray[np.bool_] | None]:
     """Return samples and targets as tensors (m, p, ...), padded to p = max p_i with samples of
     the same agent; the p_i; a mask.
     """
@@ -368,17 +382,8 @@ def _stacked(x: Sequence[Any], y: Sequence[Any], dtype: Any, device: Any) -> Any
             "number of each"
         )
     xs, ys = [torch.as_tensor(part) for part in x], [torch.as_tensor(part) for part in y]
-    for i, (a, b) in enumerate(zip(xs, ys)):
-        if not len(a) or len(a) != len(b):
-            raise ValueError(
-                f"local agent {i} has {len(a)} samples and {len(b)} targets, expected the same "
-                "number of each, at "
-                "least one"
-            )
-        if a.is_floating_point() and not bool(torch.isfinite(a).all()):
-            raise ValueError(
-                f"the samples of local agent {i} hold NaN or inf, expected finite numbers"
-            )
+    for i, pair in enumerate(zip(xs, ys)):
+        _check_samples(i, *pair)
     counts = np.array([len(a) for a in xs], dtype=np.intp)
     if not xs:
         empty = torch.zeros((0, 0), dtype=dtype, device=device)

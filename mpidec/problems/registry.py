@@ -66,9 +66,11 @@ def _problem(thing: object) -> str | None:
             "or of (agents, ...) that "
             "makes a problem"
         )
-    if inspect.isclass(thing) and not all(hasattr(thing, name) for name in ("value", "grad")):
-        missing = " and ".join(name for name in ("value", "grad") if not hasattr(thing, name))
-        return f"a class without {missing}, expected a problem with value(X) and grad(X)"
+    missing = [name for name in ("value", "grad") if not hasattr(thing, name)]
+    if inspect.isclass(thing) and missing:
+        return (
+            f"a class without {' and '.join(missing)}, expected a problem with value(X) and grad(X)"
+        )
     first = _positional(thing)
     if (first[:1] != ["agents"] and len(first) < 2) or first[:1] == ["n"]:
         return (
@@ -334,22 +336,9 @@ def recipe(
             )
         if param not in RESERVED and not spec.takes_any:
             check.known_name(param, spec.parameters, f"parameter of problem {spec.name}")
-    y: NDArray[Any] = dataset.y
     options: dict[str, Any] = dict(params)
     try:
-        if spec.labels == "signs":
-            y = signs(y)
-            if len(y) and (y == y[0]).all():
-                raise ValueError(
-                    f"all {len(y)} labels are equal ({dataset.y[0]:g}), expected two classes"
-                )
-        elif spec.labels == "classes":
-            y = _classes(y, options)
-        elif dataset.classes:
-            raise ValueError(
-                "the targets are class names, expected numbers: use the problem logistic (two "
-                "classes) or softmax"
-            )
+        y = _targets(spec, dataset, options)
     except ValueError as error:
         names = (
             f" (classes {', '.join(dataset.classes[:5])}{', ...' * (len(dataset.classes) > 5)})"
@@ -368,6 +357,25 @@ def recipe(
     ):
         options["x_star"] = dataset.x_star
     return options, stack(dataset.A, y, parts, lo, hi)
+
+
+def _targets(spec: ProblemSpec, dataset: Dataset, options: dict[str, Any]) -> NDArray[Any]:
+    """The targets as the problem takes them; of classes, their number joins the options."""
+    y: NDArray[Any] = dataset.y
+    if spec.labels == "classes":
+        return _classes(y, options)
+    if spec.labels == "signs":
+        y = signs(y)
+        if len(y) and (y == y[0]).all():
+            raise ValueError(
+                f"all {len(y)} labels are equal ({dataset.y[0]:g}), expected two classes"
+            )
+    elif dataset.classes:
+        raise ValueError(
+            "the targets are class names, expected numbers: use the problem logistic (two "
+            "classes) or softmax"
+        )
+    return y
 
 
 def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -29,6 +29,79 @@ LONGEST_REASON = 2000  # characters
 FEWEST_ROWS = 64  # of a chunk of metrics: 512 bytes
 AGENTS = "agents/"  # where metrics are that have a number for each agent
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
+
+
+class _Layout(NamedTuple):
+    """What a run file consists of: the arguments of `RunFile`; of an existing one, only its
+    records.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    names: list[str]
+    trajectory: bool
+    attributes: Mapping[str, str | int] = {}
+    topology: tuple[csr_array, ...] = ()
+    columns: tuple[csr_array, ...] = ()
+    records: int = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of what a record consists of."""
+        return (
+            self.dtype.itemsize * int(np.prod(self.shape))
+            if self.trajectory
+            else 8 * len(self.names)
+        )
+
+    def create(self, file: h5py.File) -> None:
+        """Make all groups and data sets, without records."""
+        file.attrs.update(self.attributes)
+        rows = self.shape
+        for name in ("step", *self.names):
+            kind, more = (
+                np.int64 if name in COUNTERS else np.float64,
+                rows[:1] if name.startswith(AGENTS) else (),
+            )
+            file.create_dataset(
+                _place(name),
+                (0, *more),
+                kind,
+                maxshape=(None, *more),
+                chunks=(self._chunk_rows(), *more),
+            )
+        for name, row, dtype, chunks in (
+            ("x", rows, self.dtype, self._chunks()),
+            ("step", (), np.int64, (self._chunk_rows(),)),
+        ):
+            grows = {} if not self.trajectory else {"maxshape": (None, *row), "chunks": chunks}
+            file.create_dataset(f"trajectory/{name}", (0, *row), dtype, **grows)
+        _add_scales(file)
+        file.create_dataset("result/x", rows, self.dtype, fillvalue=self.dtype.type(np.nan))
+        _set_result(file, None, RUNNING, 0)
+        for phase, W in enumerate(self.topology):
+            group = file.require_group(
+                "topology" if len(self.topology) == 1 else f"topology/{phase}"
+            )
+            _add_matrix(group, W)
+            if self.columns:
+                _add_matrix(group.create_group("C"), self.columns[phase])
+
+    def _chunks(self) -> tuple[int, ...]:
+        """Return the shape of chunks of about 256 KB: whole records, or whole rows of one
+        record.
+        """
+        n, *row = self.shape
+        size = max(self.dtype.itemsize * int(np.prod(row)), 1)
+        agents = min(max(CHUNK_BYTES // size, 1), n)
+        return (
+            min(max(CHUNK_BYTES // (size * n), 1), self._chunk_rows(), max(self.records, 1)),
+            agents,
+            *row,
+        )
+
+    def _chunk_rows(self) -> int:
+        return min(max(self.records // 8, FEWEST_ROWS), CHUNK_ROWS)
 
 
 class RunFile:
@@ -112,16 +185,18 @@ class RunFile:
         for name, (_, kind) in (state or {}).items():
             _check_storable(name, np.dtype(kind))
         created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        self._layout = (
-            {"mpidec": "", "created": created, **meta, "schema": SCHEMA, "agents": n},
-            tuple(topology or ()),
-            tuple(columns),
-        )
-        self._expected = records if records is not None else 8 * CHUNK_ROWS
         names += [f"{AGENTS}{name}" for name in per_agent]
-        self._begin(
-            AtomicFile(path), (n, *row_shape), np.dtype(dtype), names, trajectory, flush_seconds
+        layout = _Layout(
+            (n, *row_shape),
+            np.dtype(dtype),
+            names,
+            trajectory,
+            attributes={"mpidec": "", "created": created, **meta, "schema": SCHEMA, "agents": n},
+            topology=tuple(topology or ()),
+            columns=tuple(columns),
+            records=records if records is not None else 8 * CHUNK_ROWS,
         )
+        self._begin(AtomicFile(path), layout, flush_seconds)
 
     @classmethod
     def resume(
@@ -154,16 +229,16 @@ class RunFile:
         step = last_checkpoint(path)[0] if step is None else step
         with open_run(path) as file, named(path):
             x = file["trajectory/x"]
-            shape, dtype, trajectory = x.shape[1:], x.dtype, x.chunks is not None
             metrics = columns(file, grows=True)
             names = [name for name in metrics if name != "step"]
             names += [f"{AGENTS}{name}" for name in file.get("agents", ())]
+            layout = _Layout(x.shape[1:], x.dtype, names, x.chunks is not None)
             steps, every = metrics["step"][:], int(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
         steps = steps[steps < step if step % every else steps <= step]
         kept = len(steps)
         self = cls.__new__(cls)
-        self._begin(AtomicFile(path, existing=True), shape, dtype, names, trajectory, flush_seconds)
+        self._begin(AtomicFile(path, existing=True), layout, flush_seconds)
         self._exists, self._flushed = True, kept
         self._last = self._resumed = int(steps[-1]) if kept else -1
         self._ahead = ahead if ahead > step else self._last
@@ -205,18 +280,18 @@ class RunFile:
         try:
             row = [
                 np.array(metrics[name]) if name.startswith(AGENTS) else metrics[name]
-                for name in self._names
+                for name in self._layout.names
             ]
         except KeyError as error:
             raise ValueError(
-                f"record of step {step} lacks the metric {error}: expected {self._names}"
+                f"record of step {step} lacks the metric {error}: expected {self._layout.names}"
             ) from None
         if self._X is not None:
-            if X is None or X.shape != self._shape:
+            if X is None or X.shape != self._layout.shape:
                 got = None if X is None else X.shape
                 raise ValueError(
-                    f"record of step {step}: X has shape {got}, expected {self._shape}: all "
-                    "agents' rows"
+                    f"record of step {step}: X has shape {got}, expected {self._layout.shape}: "
+                    "all agents' rows"
                 )
             self._X[len(self._rows)] = X
         self._rows.append((step, *row))
@@ -283,9 +358,9 @@ class RunFile:
         The arrays `asynchronous` are those of `Run.asynchronous`.
         """
         x = np.asarray(x)
-        if x.shape != self._shape:
+        if x.shape != self._layout.shape:
             raise ValueError(
-                f"result x has shape {x.shape}, expected {self._shape}: all agents' rows"
+                f"result x has shape {x.shape}, expected {self._layout.shape}: all agents' rows"
             )
         with self._update("the result to") as file:
             _set_asynchronous(file, asynchronous or {})
@@ -327,20 +402,13 @@ class RunFile:
         with suppress(OSError) if error else nullcontext():  # the first error takes precedence
             self.close()
 
-    def _begin(
-        self,
-        file: AtomicFile,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        names: list[str],
-        trajectory: bool,
-        seconds: float,
-    ) -> None:
-        self._file, self._shape, self._dtype, self._names = file, shape, dtype, names
-        row_bytes = dtype.itemsize * int(np.prod(shape)) if trajectory else 8 * len(names)
-        self._capacity = min(max(BUFFER_BYTES // max(row_bytes, 1), 1), BUFFER_ROWS)
+    def _begin(self, file: AtomicFile, layout: _Layout, seconds: float) -> None:
+        self._file, self._layout = file, layout
+        self._capacity = min(max(BUFFER_BYTES // max(layout.row_bytes, 1), 1), BUFFER_ROWS)
         self._rows: list[tuple[Any, ...]] = []
-        self._X = np.empty((self._capacity, *shape), dtype) if trajectory else None
+        self._X = (
+            np.empty((self._capacity, *layout.shape), layout.dtype) if layout.trajectory else None
+        )
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
         self._flushed = 0
@@ -361,7 +429,7 @@ class RunFile:
         try:
             with self._file.update(sync=bool(what)) as file:
                 if not self._exists:
-                    self._create(file)
+                    self._layout.create(file)
                 self._shorten(file)
                 self._extend(file)
                 yield file
@@ -374,54 +442,6 @@ class RunFile:
         self._flushed += len(self._rows)
         self._rows.clear()
         self._due = time.monotonic() + self._seconds
-
-    def _create(self, file: h5py.File) -> None:
-        attributes, topology, columns = self._layout
-        file.attrs.update(attributes)
-        rows = self._shape
-        for name in ("step", *self._names):
-            kind, more = (
-                np.int64 if name in COUNTERS else np.float64,
-                rows[:1] if name.startswith(AGENTS) else (),
-            )
-            file.create_dataset(
-                _place(name),
-                (0, *more),
-                kind,
-                maxshape=(None, *more),
-                chunks=(self._chunk_rows(), *more),
-            )
-        for name, row, dtype, chunks in (
-            ("x", rows, self._dtype, self._chunks()),
-            ("step", (), np.int64, (self._chunk_rows(),)),
-        ):
-            grows = {} if self._X is None else {"maxshape": (None, *row), "chunks": chunks}
-            file.create_dataset(f"trajectory/{name}", (0, *row), dtype, **grows)
-        _add_scales(file)
-        file.create_dataset("result/x", rows, self._dtype, fillvalue=self._dtype.type(np.nan))
-        _set_result(file, None, RUNNING, 0)
-        for phase, W in enumerate(topology):
-            group = file.require_group("topology" if len(topology) == 1 else f"topology/{phase}")
-            for name in ("indptr", "indices", "data"):
-                group[name] = getattr(W, name)
-                if columns:
-                    group[f"C/{name}"] = getattr(columns[phase], name)
-
-    def _chunks(self) -> tuple[int, ...]:
-        """Return the shape of chunks of about 256 KB: whole records, or whole rows of one
-        record.
-        """
-        n, *row = self._shape
-        size = max(self._dtype.itemsize * int(np.prod(row)), 1)
-        agents = min(max(CHUNK_BYTES // size, 1), n)
-        return (
-            min(max(CHUNK_BYTES // (size * n), 1), self._chunk_rows(), max(self._expected, 1)),
-            agents,
-            *row,
-        )
-
-    def _chunk_rows(self) -> int:
-        return min(max(self._expected // 8, FEWEST_ROWS), CHUNK_ROWS)
 
     def _shorten(self, file: h5py.File) -> None:
         """Drop what a resumed run has after its checkpoint, once."""
@@ -440,7 +460,7 @@ class RunFile:
     def _extend(self, file: h5py.File) -> None:
         if not self._rows:
             return
-        names, columns = ("step", *self._names), zip(*self._rows)
+        names, columns = ("step", *self._layout.names), zip(*self._rows)
         data: list[tuple[Any, Any]] = [
             (file[_place(name)], column) for name, column in zip(names, columns)
         ]
@@ -496,6 +516,10 @@ def annotate(path: str | os.PathLike[str], **attributes: str) -> None:
 
 def _place(name: str) -> str:
     return name if name.startswith(AGENTS) else f"metrics/{name}"
+
+
+def _add_matrix(group: h5py.Group, W: csr_array) -> None:
+    group["indptr"], group["indices"], group["data"] = W.indptr, W.indices, W.data
 
 
 def _check_storable(name: str, dtype: np.dtype[Any]) -> None:

@@ -62,7 +62,9 @@ METHODS = {
 }
 
 
-def accuracy(net: Network, method: Method, alpha: Any, seed: int, epochs: int = EPOCHS) -> float:
+def accuracy(
+    net: Network, method: Method, alpha: float | str, seed: int, epochs: int = EPOCHS
+) -> float:
     """Test accuracy in percent of the worst worker, in the mean over its evaluations after each of
     the last epochs.
 
@@ -101,7 +103,7 @@ def alphas(method: Method) -> list[Any]:
     return values[:1] if method.algorithm == "allreduce" else values[1:]
 
 
-def rate(method: Method, alpha: Any) -> float:
+def rate(method: Method, alpha: float | str) -> float:
     """Learning rate of a method."""
     return method.rates[alphas(method).index(alpha)]
 

@@ -182,8 +182,9 @@ class RunningSumTracking(PushSolver):
 
     def init(self, x: np.ndarray, place: Place | None = None) -> State:
         v, z, g, rho, rho_read = np.zeros_like(x, shape=(5, len(x)))
-        receivers = 0 if place is None else len(place.receivers)
-        return self.State(x.copy(), v, z, g, rho, rho_read, receivers=receivers)
+        return self.State(
+            x.copy(), v, z, g, rho, rho_read, receivers=0 if place is None else len(place.receivers)
+        )
 
     def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
         if received is None or gradient is None:

@@ -105,14 +105,18 @@ class Solver(Described):
     def __post_init__(self) -> None:
         positive_step(self)
         if dataclasses.is_dataclass(self):
-            for option in dataclasses.fields(self):
-                if isinstance(option.default, bool):
-                    flag(self, option.name)
-        for field, limit in limits(type(self)).items():
-            if isinstance(limit, Choice):
-                check.choice(getattr(self, field), f"{name_of(self)}: {field}", limit)
-            elif getattr(self, field) is not None or getattr(type(self), field) is not None:
-                number(self, field, limit)
+            bounds = limits(type(self))
+            for field in dataclasses.fields(self):
+                value, limit = getattr(self, field.name, None), bounds.get(field.name)
+                what = f"{name_of(self)}: {field.name}"
+                if isinstance(field.default, bool):
+                    if not isinstance(value, (bool, np.bool_)):
+                        raise TypeError(f"{what} is {value!r}, expected True or False")
+                    object.__setattr__(self, field.name, bool(value))
+                elif isinstance(limit, Choice):
+                    check.choice(value, what, limit)
+                elif limit is not None and (value is not None or field.default is not None):
+                    number(self, field.name, limit)
 
     def init(self, X: np.ndarray, W: Any = None) -> Any:
         """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used
@@ -339,19 +343,19 @@ def state(solver: Solver, method: str, s: T, shape: tuple[int, ...]) -> T:
     TypeError, ValueError
     """
     what = f"{name_of(solver)}.{method}() must return the state, a NamedTuple with the field X of shape {shape}"
-    if not (isinstance(s, tuple) and hasattr(s, "_fields") and hasattr(s, "X")):
-        fields = f" with the fields {', '.join(s._fields)}" if hasattr(s, "_fields") else ""
+    names: tuple[str, ...] = getattr(s, "_fields", ())
+    if not isinstance(s, tuple) or "X" not in names:
+        fields = f" with the fields {', '.join(names)}" if names else ""
         raise TypeError(
             f"{what}, got "
             f"{'None: is a return missing?' if s is None else f'a {type(s).__name__}{fields}'}"
         )
-    if tuple(getattr(s.X, "shape", ())) != shape:
-        given = (
-            f"of shape {tuple(s.X.shape)}"
-            if hasattr(s.X, "shape")
-            else f"that is a {type(s.X).__name__}"
+    X = s[names.index("X")]
+    given = tuple(getattr(X, "shape", ()))
+    if given != shape:
+        raise ValueError(
+            f"{what}, got an X {f'of shape {given}' if given else f'that is a {type(X).__name__}'}"
         )
-        raise ValueError(f"{what}, got an X {given}")
     return s
 
 
@@ -419,19 +423,6 @@ def number(solver: Solver, field: str, bounds: Within) -> None:
     name = f"{name_of(solver)}: {field}"
     value = check.number(getattr(solver, field), name, **dataclasses.asdict(bounds))
     object.__setattr__(solver, field, value)
-
-
-def flag(solver: Solver, field: str) -> None:
-    """Check that a field of a solver is True or False.
-
-    Raises
-    ------
-    TypeError
-    """
-    value = getattr(solver, field)
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name_of(solver)}: {field} is {value!r}, expected True or False")
-    object.__setattr__(solver, field, bool(value))
 
 
 def per_step(D: np.ndarray, step_size: Any) -> np.ndarray:

@@ -73,8 +73,7 @@ class FedProx(_LocalSteps):
         return self.State(X, X, 0)
 
     def _local(self, s: State, G: np.ndarray) -> np.ndarray:
-        X: np.ndarray = descend(s.X, self.step_size, G + self.proximal * (s.X - s.Z))
-        return X
+        return descend(s.X, self.step_size, G + self.proximal * (s.X - s.Z))
 
     def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         X = W(X)
@@ -231,8 +230,7 @@ class SCAFFOLD(_LocalSteps):
         return self.State(X, X, zeros(X, *X.shape), zeros(X, *X.shape), 0)
 
     def _local(self, s: State, G: np.ndarray) -> np.ndarray:
-        X: np.ndarray = descend(s.X, self.step_size, G + s.c - s.C)
-        return X
+        return descend(s.X, self.step_size, G + s.c - s.C)
 
     def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         alpha: Any = self.step_size

@@ -10,8 +10,10 @@ from typing import Annotated
 
 from .. import _validation as check
 
-FUNCTIONS = ("grad", "value", "prox", "argmin")
-KINDS = ("doubly", "row", "column", "pair")
+WORDS = {
+    "functions": ("grad", "value", "prox", "argmin"),
+    "kinds": ("doubly", "row", "column", "pair"),
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Needs:
     (True, False)
     >>> Needs(functions=("gard",))
     Traceback (most recent call last):
-    ValueError: a name in Needs.functions is 'gard', expected one of grad, value, prox, argmin (did you mean grad?)
+    ValueError: a word of Needs.functions is 'gard', expected one of grad, value, prox, argmin (did you mean grad?)
     """
 
     functions: tuple[str, ...] = ("grad",)
@@ -71,10 +73,9 @@ class Needs:
     per_edge: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for function in self.functions:
-            check.choice(function, "a name in Needs.functions", FUNCTIONS)
-        for kind in self.kinds:
-            check.choice(kind, "a word in Needs.kinds", KINDS)
+        for name, known in WORDS.items():
+            for word in vars(self)[name]:
+                check.choice(word, f"a word of Needs.{name}", known)
 
     @property
     def problem(self) -> bool:

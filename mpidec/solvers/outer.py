@@ -44,8 +44,7 @@ class _LocalSteps(Solver):
 
     def _local(self, s: Any, G: np.ndarray) -> np.ndarray:
         """The iterate after a local step."""
-        X: np.ndarray = descend(s.X, self.step_size, G)
-        return X
+        return descend(s.X, self.step_size, G)
 
     @abstractmethod
     def _outer(self, s: Any, X: np.ndarray, W: Operator) -> Any:
@@ -523,8 +522,7 @@ class KGT(_LocalSteps):
         return self.State(X, X, zeros(X, *X.shape), 0)
 
     def _local(self, s: State, G: np.ndarray) -> np.ndarray:
-        X: np.ndarray = descend(s.X, self.step_size, G + s.C)
-        return X
+        return descend(s.X, self.step_size, G + s.C)
 
     def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         alpha: Any = self.step_size

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from .. import _validation as check
+from .._words import settings
 from ..protocols import StepSize as StepSize
 
 WORDS = ("auto", "safe")  # step sizes that `solve` replaces by numbers
@@ -44,10 +45,9 @@ class StepSchedule:
     start: float | str = "auto"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name != "start" or value not in WORDS:
-                check.number(value, f"{self.name}: {field.name}", above=0)
+        for name, value in settings(self).items():
+            if name != "start" or value not in WORDS:
+                check.number(value, f"{self.name}: {name}", above=0)
 
     def factor(self, k: int) -> float:
         """The factor :math:`c_k` of step k = 0, 1, ..."""
@@ -67,8 +67,7 @@ class StepSchedule:
         return replace(self, start=float(start))
 
     def __str__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        shown = (f"{name}={value}" for name, value in values.items())
+        shown = (f"{name}={value}" for name, value in settings(self).items())
         return f"{self.name}({', '.join(shown)})"
 
 

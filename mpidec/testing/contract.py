@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from .._words import settings
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver, limits
 from ..solvers.needs import Choice
@@ -160,16 +161,15 @@ def variants(solver: type[Solver]) -> list[Solver]:
     """
     first = made(solver)
     found, bounds = [first], limits(solver)
-    for field in dataclasses.fields(first):  # type: ignore[arg-type]
-        value, limit = getattr(first, field.name), bounds.get(field.name)
-        others: list[Any] = [FEW if value == 1 else 1] if field.name == "local_steps" else []
-        if isinstance(limit, Choice):
+    for name, value in settings(first).items():
+        others: list[Any] = [FEW if value == 1 else 1] if name == "local_steps" else []
+        if isinstance(limit := bounds.get(name), Choice):
             others = [choice for choice in limit if choice != value]
         elif isinstance(value, bool):
             others = [not value]
         for other in others:
             try:
-                found.append(dataclasses.replace(first, **{field.name: other}))  # type: ignore[type-var]
+                found.append(dataclasses.replace(first, **{name: other}))  # type: ignore[type-var]
             except ValueError:  # not with the other defaults
                 continue
     return found

@@ -94,17 +94,20 @@ def words(make: Make) -> None:
         A = (W != 0) & ~np.eye(graph.n, dtype=bool)
         directed, connected = bool((A != A.T).any()), _reached(A)
         found = {
-            "directed": directed,
-            "symmetric": bool((W == W.T).all()),
-            "connected": connected,
-            "is_tree": not directed and connected and A.sum() == 2 * (graph.n - 1),
+            "directed": (graph.directed, directed),
+            "symmetric": (graph.symmetric, bool((W == W.T).all())),
+            "connected": (graph.connected, connected),
+            "is_tree": (
+                graph.is_tree,
+                not directed and connected and A.sum() == 2 * (graph.n - 1),
+            ),
         }
-        for name, value in found.items():
+        for name, (given, value) in found.items():
             require(
-                getattr(graph, name) == value,
+                given == value,
                 graph,
                 "words",
-                f"{name} is {getattr(graph, name)}, but of its W it is {value}",
+                f"{name} is {given}, but of its W it is {value}",
                 "which entries of W are not zero?",
             )
     for schedule in _made(make):

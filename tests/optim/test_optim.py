@@ -1144,7 +1144,7 @@ def test_a_worker_whose_numbers_are_not_finite_is_named(algorithm):
             "one graph between the .* got 2 topologies",
         ),
         (dict(every=0), "every is 0"),
-        (dict(buffers="mean"), "buffers is 'mean', expected \"local\""),
+        (dict(buffers="mean"), "buffers is 'mean', expected one of local, average"),
         (dict(topology=lambda n: topology.ring(n + 1)), "expected .*, as many as"),
         (dict(topology="rnig"), "unknown topology 'rnig': did you mean ring"),
         (dict(topology="Schedule"), "unknown topology 'Schedule'"),

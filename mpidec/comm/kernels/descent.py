@@ -11,7 +11,7 @@ from .weighted import _kernel
 _LEAST = 1 << 12  # numbers from which on one pass pays
 
 
-def descend(X: Any, step_size: Any, G: Any) -> Any:
+def descend(X: np.ndarray, step_size: Any, G: Any) -> np.ndarray:
     r"""The rows :math:`X - \alpha G`, of the kind and dtype of `X`.
 
     Computed as :math:`-\alpha G + X`, each operation rounded separately: the same bits on every
@@ -48,15 +48,16 @@ def descend(X: Any, step_size: Any, G: Any) -> Any:
         out = np.empty_like(X)
         _kernel.descend(a, G, X, out)
         return out
-    T = a * G
+    T: np.ndarray = a * G
     if hasattr(T, "dtype") and T.dtype == X.dtype and T.shape == X.shape:
         T += X  # in the memory of the product
-        return T
-    return T + X
+    else:
+        T = T + X
+    return T
 
 
-def _columns(X: np.ndarray, step_size: np.ndarray, G: Any) -> Any:
-    T = -step_size.astype(X.dtype, copy=False) * G
+def _columns(X: np.ndarray, step_size: np.ndarray, G: Any) -> np.ndarray:
+    T: np.ndarray = -step_size.astype(X.dtype, copy=False) * G
     T += X
     return T
 

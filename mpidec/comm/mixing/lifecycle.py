@@ -11,6 +11,7 @@ import os
 import secrets
 import sys
 import weakref
+from collections.abc import Sequence
 from itertools import count
 from typing import Protocol, TypeVar
 
@@ -163,6 +164,11 @@ class Lifecycle:
         """The memory that ranks of a node share; None where rows only travel in messages."""
         return self.context.memory
 
+    @property
+    def single_node(self) -> bool:
+        """Whether all rows are in this process, or in the memory of the node."""
+        return self.size == 1 or (self.node is not None and self.node.single_node)
+
     def _begin_timeline(self, prefix: str | None, node: NodeMemory | None) -> Timeline | None:
         """Begin to write down what this rank does, where that is asked for; collective then."""
         path = prefix or _prefix()
@@ -191,32 +197,7 @@ class Lifecycle:
             return
         with self.engine:
             error = None if self.size == 1 else self.matching.close(self.collectives.interrupted)
-            ends: Ending = (
-                "broken"
-                if self.matching.broken or self.matching.apart
-                else "left"
-                if self in _LEFT
-                else "complete"
-            )
-            for mixer in list(self._mixers):
-                mixer.close(ends)
-            self._mixers.clear()
-            broken = any(post.broken for post in self._messengers.values())
-            for window in self._windows if ends == "complete" and not broken else ():
-                window.flush()
-            lost = not self._messengers or broken or ends != "complete"
-            lost = self.matching.meet(
-                lost
-            )  # on any rank; by then every rank has read this one's rows
-            for window in list(self._windows):
-                window._forget()
-            if lost:
-                self.ended.abandon()
-            else:
-                self.ended.free(self.collectives)
-                self.ended.keep()
-            for post in self._messengers.values():  # made by calls of all ranks: in the same order
-                post.abandon() if lost else post.close(self.matching.meet)
+            self._end_mixers_and_windows()
             if self.node is not None:
                 error = error or self.node.refusal()
                 self.node.close()
@@ -229,6 +210,29 @@ class Lifecycle:
             self.engine.close()
         if error is not None:
             raise error
+
+    def _end_mixers_and_windows(self) -> None:
+        """Complete what is under way, or abandon it where that is not possible on all ranks."""
+        ends: Ending = "left" if self in _LEFT else "complete"
+        if self.matching.broken or self.matching.apart:
+            ends = "broken"
+        for mixer in list(self._mixers):
+            mixer.close(ends)
+        self._mixers.clear()
+        broken = ends != "complete" or any(post.broken for post in self._messengers.values())
+        for window in () if broken else self._windows:
+            window.flush()
+        # On any rank; by then every rank has read this one's rows.
+        lost = self.matching.meet(broken or not self._messengers)
+        for window in list(self._windows):
+            window._forget()
+        if lost:
+            self.ended.abandon()
+        else:
+            self.ended.free(self.collectives)
+            self.ended.keep()
+        for post in self._messengers.values():  # made by calls of all ranks: in the same order
+            post.abandon() if lost else post.close(self.matching.meet)
 
     def _drop(self, together: Collectives) -> None:
         """Free what needs no call on a communicator whose ranks are one call apart; collective
@@ -319,56 +323,79 @@ def _agreed(
     ValueError
         On every rank, if an argument is wrong on any rank, or differs between ranks.
     """
-    together, agents, per_node = Collectives(comm), 0, "0"
+    together, wanted = Collectives(comm), dict[str, int]()
     error: Exception | None = None
-    chosen = way = "auto"
     try:
-        agents = _whole(comm.size if n is None else n)
-        chosen = transport or os.environ.get("MPIDEC_TRANSPORT") or "auto"
-        check.choice(chosen, "transport", TRANSPORTS)
-        way = windows or os.environ.get("MPIDEC_WINDOWS") or "auto"
-        check.choice(way, "windows", CARRIERS)
-        per_node = os.environ.get("MPIDEC_RANKS_PER_NODE") or "0"
-        if not per_node.isdigit():
-            raise ValueError(f"MPIDEC_RANKS_PER_NODE is {per_node!r}, expected a whole number")
-        if timeline:
-            TimelineFile.of(timeline, MPI.COMM_WORLD.rank)
+        wanted = _wanted(comm.size if n is None else n, transport, windows, timeline)
     except ValueError as caught:
         error = caught
     except OSError as caught:
         error = OSError(f"Network: the timeline {timeline}: {caught.strerror}")
-    if comm.size == 1:
-        if error is not None:
-            raise error
-        return agents, chosen, way, int(per_node) or None
-    together.agree(error, "Network()")
-    mine = np.zeros(5 + _LEFT_AT_ONCE, np.int64)
-    mine[:5] = agents, TRANSPORTS.index(chosen), CARRIERS.index(way), int(per_node), bool(timeline)
-    left = [net for net in _LEFT if net.size == comm.size]
-    mine[5 : 5 + len(left[:_LEFT_AT_ONCE])] = [
-        -net.serial if net.matching.interrupted or net.collectives.interrupted else net.serial
-        for net in left[:_LEFT_AT_ONCE]
-    ]
-    all_ = together.gather_all(mine, "Network()")
-    for column, what in enumerate(
-        ("n", "transport", "windows", "MPIDEC_RANKS_PER_NODE", "timeline")
-    ):
-        values = all_[:, column].tolist()
-        if len(set(values)) > 1:
-            other = next(rank for rank, value in enumerate(values) if value != values[0])
-            names = {
-                "transport": TRANSPORTS,
-                "windows": CARRIERS,
-                "timeline": ("not asked for", "asked for"),
-            }.get(what)
-            given = [
-                value if names is None else names[value] for value in (values[0], values[other])
-            ]
-            raise ValueError(
-                f"Network: {what} is {given[0]} on rank 0 and {given[1]} on rank {other}, expected "
-                "the same everywhere"
+    if comm.size > 1:
+        together.agree(error, "Network()")
+        left = [net for net in _LEFT if net.size == comm.size]
+        serials = [
+            -net.serial if net.matching.interrupted or net.collectives.interrupted else net.serial
+            for net in left[:_LEFT_AT_ONCE]
+        ]
+        serials += [0] * (_LEFT_AT_ONCE - len(serials))
+        mine = np.array([*wanted.values(), *serials], np.int64)
+        all_ = together.gather_all(mine, "Network()")
+        _check_equal(list(wanted), all_)
+        _free_left(left, all_[:, len(wanted) :], together)
+    elif error is not None:
+        raise error
+    return (
+        wanted["n"],
+        TRANSPORTS[wanted["transport"]],
+        CARRIERS[wanted["windows"]],
+        wanted["MPIDEC_RANKS_PER_NODE"] or None,
+    )
+
+
+def _wanted(n: object, transport: str | None, windows: str | None, timeline: str) -> dict[str, int]:
+    """The arguments of a network on this rank, checked; of words their places."""
+    agents = _whole(n)
+    chosen = transport or os.environ.get("MPIDEC_TRANSPORT") or "auto"
+    check.choice(chosen, "transport", TRANSPORTS)
+    way = windows or os.environ.get("MPIDEC_WINDOWS") or "auto"
+    check.choice(way, "windows", CARRIERS)
+    per_node = os.environ.get("MPIDEC_RANKS_PER_NODE") or "0"
+    if not per_node.isdigit():
+        raise ValueError(f"MPIDEC_RANKS_PER_NODE is {per_node!r}, expected a whole number")
+    if timeline:
+        TimelineFile.of(timeline, MPI.COMM_WORLD.rank)
+    return {
+        "n": agents,
+        "transport": TRANSPORTS.index(chosen),
+        "windows": CARRIERS.index(way),
+        "MPIDEC_RANKS_PER_NODE": int(per_node),
+        "timeline": bool(timeline),
+    }
+
+
+def _check_equal(names: Sequence[str], all_: np.ndarray) -> None:
+    """Refuse arguments that differ between ranks, of which each has a row."""
+    words = {
+        "transport": TRANSPORTS,
+        "windows": CARRIERS,
+        "timeline": ("not asked for", "asked for"),
+    }
+    for what, values in zip(names, all_.T.tolist()):
+        other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
+        if other:
+            here, there = (
+                words[what][value] if what in words else value
+                for value in (values[0], values[other])
             )
-    serials = all_[:, 5:]
+            raise ValueError(
+                f"Network: {what} is {here} on rank 0 and {there} on rank {other}, expected the "
+                "same everywhere"
+            )
+
+
+def _free_left(left: Sequence[Lifecycle], serials: np.ndarray, together: Collectives) -> None:
+    """Free the networks that all ranks have left; negative are those of calls interrupted there."""
     common = set.intersection(*(set(row.tolist()) for row in abs(serials))) - {0}
     for net in sorted((net for net in left if net.serial in common), key=lambda net: net.serial):
         if -net.serial in serials:
@@ -376,7 +403,6 @@ def _agreed(
         with contextlib.suppress(ValueError):  # a mismatch that was found out after the exception
             net.close()
         _LEFT.remove(net)
-    return agents, chosen, way, int(per_node) or None
 
 
 def _named(comm: object) -> str:
