@@ -9,17 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES, CHANNELS = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-)  # purposes: the streams of one seed never overlap
+SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION = 1, 2, 3, 4, 5, 6
+SNAPSHOTS, LOSSES, CHANNELS, STREAM, HELD_OUT = 7, 8, 9, 10, 11
+# purposes: the streams of one seed never overlap
 
 
 class Streams:
@@ -33,7 +25,8 @@ class Streams:
     ----------
     seed : int
         In 0, ..., 2**64 - 1.
-    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES, CHANNELS}
+    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, ..., HELD_OUT}
+        One of those of this module.
 
     Raises
     ------

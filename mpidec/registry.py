@@ -5,6 +5,10 @@ name, plug-ins included.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from . import solvers as _solvers, topology as _topology
 from ._words import summary
@@ -14,7 +18,16 @@ from .plugins import Table
 from .problems.registry import PROBLEM_TABLE as PROBLEMS, problem_names
 from .topology.given import TOPOLOGIES
 
-__all__ = ["CODECS", "DATA_SETS", "PROBLEMS", "SOLVERS", "TITLES", "TOPOLOGIES", "listing"]
+__all__ = [
+    "CODECS",
+    "DATA_SETS",
+    "METRICS",
+    "PROBLEMS",
+    "SOLVERS",
+    "TITLES",
+    "TOPOLOGIES",
+    "listing",
+]
 
 
 def _solver(thing: object) -> str | None:
@@ -45,6 +58,11 @@ def _codec(thing: object) -> str | None:
     return f"{_what(thing)}, expected a class derived from mpidec.comm.mixing.codecs.Codec"
 
 
+def _metric(thing: object) -> str | None:
+    """Return what is wrong with `thing` as a metric, or None."""
+    return None if callable(thing) else f"{_what(thing)}, expected a function f(X, agents, k)"
+
+
 def _what(thing: object) -> str:
     if inspect.isclass(thing):
         return "a solver" if issubclass(thing, _solvers.Solver) else "a class"
@@ -55,6 +73,9 @@ SOLVERS = Table("solver", "mpidec.solvers", _solvers.CATALOGUE, _solver, _solver
 CODECS = Table("codec", "mpidec.codecs", _codecs.CODECS, _codec)
 TITLES = {"solver.name": _solvers.TITLES, "topology.name": _topology.TITLES}
 """Names in figures and printed tables, by setting."""
+METRICS: Table[Callable[[np.ndarray, range, int], ArrayLike]] = Table(
+    "metric", "mpidec.metrics", {}, _metric
+)
 
 
 def listing() -> str:

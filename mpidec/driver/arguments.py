@@ -23,7 +23,7 @@ from ..comm.runtime.agreement import on_all_ranks
 from ..plugins import Table, nearest
 from ..problems.custom import MODULUS, REAL
 from ..problems.differences import mismatch
-from ..problems.members import agents_of, dtype_of, is_checked, term_of
+from ..problems.members import agents_of, dtype_of, is_checked, moves, term_of, x_star_of
 from ..problems.oracles import Bare, Oracle, OracleLike, Subgradient, adapted
 from ..problems.real_view import seen
 from ..problems.terms import Separable
@@ -341,13 +341,8 @@ def as_oracle(problem: Problem | OracleLike | None) -> Oracle | None:
                 f"problem {name_of(inner)}: {name} is {number!r}, expected an integer: "
                 f"{'the number of local agents' if name == 'm' else 'the length of a row'}"
             )
-    if callable(getattr(inner, "x_star", None)):
-        raise TypeError(
-            f"problem {name_of(inner)}: x_star is a function, expected an array of shape "
-            "(d,) or None: the minimizer of a "
-            "run does not move; for one that does, take steps in a loop of your own "
-            "(docs/guide/signal_processing.md)"
-        )
+    if moves(inner):
+        x_star_of(inner)
     return adapted(problem) if isinstance(problem, OracleLike) else Bare(problem)
 
 
@@ -710,7 +705,9 @@ def in_words(oracle: Oracle | None) -> str:
         return ""
     words = []
     for layer in oracle.layers():
-        given = {name: getattr(layer, name, None) for name in ("batch_size", "period", "sigma")}
+        given = {
+            name: getattr(layer, name, None) for name in ("batch_size", "period", "sigma", "seed")
+        }
         numbers = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
         words.append(f"{name_of(layer)}({numbers})")
     return " of ".join(words)

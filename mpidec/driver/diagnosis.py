@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..problems.members import x_star_of
+from ..problems.members import is_sampled, moves, x_star_of
 from ..protocols import Reductions
 from ..solvers.asynchronous import is_asynchronous
 from ..solvers.base import Bias, Solver, is_sample, name_of, step_size_of
-from .metrics import Metrics
+from .metrics import BUILT_IN, ERRORS, Metrics
 from .verdict import STILL, UNMOVED, falling, limit_of, resting_since, unbounded
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _STILL = 1e-9  # relative change of an objective that rests
 _STEADY = 1.1
 _SLOW = 10  # factor of the steps taken up to which those missing are told
 _LARGE = 500  # agents up to which the spectral gap is computed for a message
-_ERRORS = ("error", "error_rms", "error_max")
 _EXACT = {"doubly": "gradient_tracking", "column": "push_diging", "row": "frost", "pair": "push_pull"}  # fmt: skip
 
 
@@ -194,7 +193,7 @@ class Diagnosis:
 
     def cause(self) -> str:
         """The likely cause, with a remedy, or "" where nothing is known; collective."""
-        if len(self.values) < 2:
+        if len(self.values) < 2 or self.name not in BUILT_IN:
             return ""
         if not self.solver.needs.problem or self.problem is None:
             return self._of_averaging()
@@ -212,7 +211,7 @@ class Diagnosis:
             return ""
         gradient, dtype = self.metrics["gradient_norm"], self.X.dtype.name
         there = f"the gradient is zero up to rounding ({gradient[-1]:.2g}, at most {gradient.max():.2g} before)"
-        if self.name in _ERRORS and self.last > _ACCURATE[dtype]:
+        if self.name in ERRORS and self.last > _ACCURATE[dtype]:
             return self._of_x_star() or (
                 f"{there}, as at x_star: there are several stationary points, or the function is "
                 "flat between them"
@@ -229,7 +228,8 @@ class Diagnosis:
         than the end of the run.
         """
         x_star = x_star_of(self.problem)
-        if self.name not in _ERRORS or x_star is None or self.problem is None:
+        inexact = moves(self.problem) or is_sampled(self.problem)
+        if self.name not in ERRORS or x_star is None or self.problem is None or inexact:
             return ""
         at = np.tile(x_star, (self.net.m, 1))
         there = Metrics(self.net, self.problem)(at)["gradient_norm"]

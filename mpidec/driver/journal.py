@@ -57,7 +57,7 @@ class Journal:
     ):
         self._plan, self._net, self._mixer, self._choice = plan, plan.net, mixer, choice
         self._answers, self._errors = answers, errors
-        self.measure = Metrics(plan.net, plan.problem, plan.X)
+        self.measure = Metrics(plan.net, plan.problem, plan.metrics, like=plan.X)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
         self._recorder: Recorder[Any] | None = None
@@ -148,6 +148,7 @@ class Journal:
             X=plan.X,
             seed=plan.seed,
             mixer=self._mixer,
+            metrics=[*plan.metrics],
         )
         return meta | ({} if least is None else {"f_star": least})
 
@@ -205,7 +206,7 @@ class Journal:
             "rounds": self._mixer.rounds,
             "gradients": self._answers.gradients,
             "prox": self._answers.points,
-            **self.measure(s.X, self._mixer.messages, self._mixer.bytes),
+            **self.measure.at(k)(s.X, self._mixer.messages, self._mixer.bytes),
         }
         if self.measure.failed:
             self._errors.raise_together(self.measure.error)

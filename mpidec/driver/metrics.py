@@ -4,16 +4,18 @@ number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from .._complex import as_reals, double
+from .._complex import as_reals, double, is_complex
 from .._words import ByName
 from ..comm.runtime.agreement import on_all_ranks
-from ..problems.members import term_of, x_star_of
+from ..problems.members import is_sampled, moves, term_of, x_star_of
 from ..problems.real_view import seen
 from ..protocols import Reductions
 from ..record.runfile import COUNTERS as WHOLE
@@ -26,6 +28,43 @@ ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
 GROWING = frozenset(
     COUNTERS + ASYNCHRONOUS
 )  # they only grow: a limit on them is a budget, not a target
+ERRORS = ("error", "error_rms", "error_max")
+BUILT_IN = GROWING | {"consensus", "gradient_norm", "objective", *ERRORS}
+
+Own = Callable[[np.ndarray, range, int], ArrayLike]  # f(X, agents, k), one number per local agent
+NONE: Mapping[str, Own] = MappingProxyType({})
+
+
+def checked(metrics: Mapping[str, Own] | None) -> Mapping[str, Own]:
+    """The user's own metrics, by name.
+
+    Raises
+    ------
+    TypeError, ValueError
+
+    Examples
+    --------
+    >>> checked({"error": len})
+    Traceback (most recent call last):
+    ...
+    ValueError: metrics: 'error' is a metric of every run, expected another name, such as 'my_error'
+    """
+    if not isinstance(metrics or NONE, Mapping):
+        raise TypeError(f'metrics is {metrics!r:.60}, expected a mapping such as {{"msd": f}}')
+    for name, function in (metrics or NONE).items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"metrics: {name!r} is no name, expected letters, digits and _")
+        if name in BUILT_IN:
+            raise ValueError(
+                f"metrics: {name!r} is a metric of every run, expected another name, such as "
+                f"'my_{name}'"
+            )
+        if not callable(function):
+            raise TypeError(
+                f"metrics: {name} is {function!r:.60}, expected a function: f(X, agents, k) returns "
+                "one number per local agent"
+            )
+    return dict(metrics or NONE)
 
 
 def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -64,6 +103,10 @@ class Metrics:
     ----------
     net : Network
     problem : problem or None
+    own : mapping, optional
+        Metrics of the user's own, by name: ``f(X, agents, k)`` receives the rows of the local
+        agents, their numbers among all and the step, and returns one number per local agent, of
+        which the average over all agents is recorded.
     like : array, optional
         The iterates: complex ones are measured as pairs of real numbers, so that norms are those of
         moduli.
@@ -84,22 +127,49 @@ class Metrics:
     -----
     A call takes two sums of one row over all agents (the second one at the mean, which the first
     one finds), one gradient and one value of each local agent, and a maximum over the ranks if
-    :math:`x^\star` is known.  Rows of float32 are cast to float64 before.
+    :math:`x^\star` is known.  If it is a function of the step, errors are distances from that of
+    the step which `at` has set.  Rows of float32 are cast to float64 before.
     """
 
-    def __init__(self, net: Reductions, problem: Problem | None, like: object = None):
+    def __init__(
+        self,
+        net: Reductions,
+        problem: Problem | None,
+        own: Mapping[str, Own] = NONE,
+        like: object = None,
+    ) -> None:
         problem = seen(problem, like)
-        self._net, self._problem, self.size = net, problem, 0.0
+        self._net, self._problem, self.size, self._own = net, problem, 0.0, own
+        self._complex = is_complex(like)
         self.failed = False
         self.error: Exception | None = None
+        self._k, self._moves = 0, moves(problem)
         self._x_star = x_star_of(problem)
-        self._scale = 1.0 if self._x_star is None else float(np.linalg.norm(self._x_star)) or 1.0
+        self._scale = self._norm()
         names = ["consensus"] if problem is None else ["consensus", "gradient_norm", "objective"]
         self.names = (
             *COUNTERS,
             *names,
-            *(["error", "error_rms", "error_max"] if self._x_star is not None else []),
+            *(ERRORS if self._x_star is not None else []),
+            *own,
         )
+
+    def at(self, k: int) -> Metrics:
+        """The metrics of step k, with the minimizer of that step."""
+        self._k = k
+        if self._moves:
+            self.error = None
+            try:
+                self._x_star = x_star_of(self._problem, k)
+            except Exception as error:  # the other ranks come to the sum
+                if self._net.size == 1:
+                    raise
+                self.error = error
+            self._scale = self._norm()
+        return self
+
+    def _norm(self) -> float:
+        return 1.0 if self._x_star is None else float(np.linalg.norm(self._x_star)) or 1.0
 
     def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
         """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the
@@ -113,21 +183,39 @@ class Metrics:
         """What the metrics are sums of: a row for each local agent, with their rows `X` and the
         `mean` of all agents.
         """
-        m, problem = len(X), self._problem
-        terms = np.zeros((m, 5 if problem is None else 5 + X.shape[1]))
+        m, problem, own = len(X), self._problem, len(self._own)
+        d = 0 if problem is None else X.shape[1]
+        terms = np.zeros((m, 5 + d + own))
         terms[:, 0] = ((X - mean) ** 2).sum(axis=1)
         terms[:1, 1:3] = sent, rows
-        if problem is not None:
-            at = np.empty_like(X)
-            at[:] = mean
-            try:
-                terms[:, 3], terms[:, 5:] = problem.value(at), problem.grad(at)
-            except Exception as error:  # the other ranks come to the sum
-                if m == 0 or self._net.size == 1:
-                    raise
-                self.error = error
-                terms[:, 3:], terms[0, 4] = 0, 1
+        try:
+            if self.error is not None and self._moves and m:  # of `at`
+                raise self.error
+            if problem is not None:
+                at = np.empty_like(X)
+                at[:] = mean
+                terms[:, 3], terms[:, 5 : 5 + d] = problem.value(at), problem.grad(at)
+            for column, (name, function) in enumerate(self._own.items(), 5 + d):
+                terms[:, column] = self._of_agents(name, function, X)
+        except Exception as error:  # the other ranks come to the sum
+            if m == 0 or self._net.size == 1:
+                raise
+            self.error = error
+            terms[:, 3:], terms[0, 4] = 0, 1
         return terms
+
+    def _of_agents(self, name: str, function: Own, X: np.ndarray) -> np.ndarray:
+        """An own metric of each local agent."""
+        agents, own = range(self._net.lo, self._net.lo + len(X)), X.copy()
+        own = own.view(np.complex128) if self._complex else own
+        values = np.asarray(function(own, agents, self._k)) if agents else X[:, 0]
+        if values.shape != (len(X),) or values.dtype.kind not in "biuf":
+            raise ValueError(
+                f"metric {name}: f(X, agents, k) returns {values.dtype} of shape {values.shape} "
+                f"for X of shape {X.shape}, expected real numbers of shape ({len(X)},): one per "
+                "local agent"
+            )
+        return values
 
     def of(self, mean: np.ndarray, total: np.ndarray, worst: float) -> dict[str, float]:
         """The metrics, from the mean, the sum of the `terms` of all agents, and the largest
@@ -143,14 +231,15 @@ class Metrics:
         self.size = sqrt(total[0] / net.n + mean @ mean)
         if problem is not None:
             result["objective"] = float(total[3] / net.n)
-            result["gradient_norm"] = self._gradient_norm(mean, total[5:])
+            result["gradient_norm"] = self._gradient_norm(mean, total[5 : 5 + len(mean)])
         if self._x_star is not None:
             gap = mean - self._x_star
             away = sqrt(gap @ gap)
             result["error"] = away / self._scale
             result["error_rms"] = sqrt(total[0] / net.n + away * away) / self._scale
             result["error_max"] = worst / self._scale
-        return result
+        own = zip(self._own, total[len(total) - len(self._own) :].tolist())
+        return result | {name: value / net.n for name, value in own}
 
     def _gradient_norm(self, mean: np.ndarray, total: np.ndarray) -> float:
         """The norm of the gradient at the mean, or of the proximal gradient mapping, from the
@@ -165,7 +254,7 @@ class Metrics:
     def least(self) -> float | None:
         """The objective at the solution, if that is known; collective."""
         problem, net = self._problem, self._net
-        if problem is None or self._x_star is None:
+        if problem is None or self._x_star is None or self._moves or is_sampled(problem):
             return None
         values = np.zeros((net.m, 1))
         with on_all_ranks(net):

@@ -5,20 +5,19 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..problems.members import x_star_of
-from .metrics import COUNTERS, GROWING
+from .metrics import BUILT_IN, COUNTERS, ERRORS, GROWING, NONE
 
 if TYPE_CHECKING:
     from ..problems import Problem
 
 OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30  # factors of an explosion
-ERRORS = {"error", "error_rms", "error_max"}
 
 StopFunction = Callable[[Mapping[str, float]], bool]
 Stop = Mapping[str, float] | StopFunction
@@ -79,9 +78,13 @@ class Target:
 
 
 def target_of(
-    stop: Stop | None, problem: Problem | None, counters: Sequence[str] = COUNTERS
+    stop: Stop | None,
+    problem: Problem | None,
+    counters: Sequence[str] = COUNTERS,
+    own: Iterable[str] = NONE,
 ) -> Target | StopFunction | None:
-    """The target that the argument `stop` of `solve` stands for; None if there is none.
+    """The target that the argument `stop` of `solve` stands for; None if there is none.  `own` are
+    the names of the user's own metrics.
 
     Raises
     ------
@@ -93,9 +96,9 @@ def target_of(
         raise TypeError(
             f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable'
         )
-    known = {"consensus", *counters} - {"step"}
+    known = {"consensus", *counters, *own} - {"step"}
     known |= {"gradient_norm", "objective"} if problem is not None else set()
-    known |= ERRORS if x_star_of(problem) is not None else set()
+    known |= set(ERRORS) if x_star_of(problem) is not None else set()
     for name, limit in stop.items():
         if name not in known:
             reason = (
@@ -108,15 +111,15 @@ def target_of(
             raise ValueError(
                 f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}"
             )
-        _check_limit(name, limit)
+        _check_limit(name, limit, own)
     return Target(dict(stop))
 
 
-def _check_limit(name: str, limit: object) -> None:
+def _check_limit(name: str, limit: object, own: Iterable[str]) -> None:
     """Refuse a limit that is no number, or that the metric cannot reach."""
     if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
         raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
-    if limit < 0 and name != "objective":
+    if limit < 0 and name not in {"objective", *own}:
         raise ValueError(
             f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative"
         )
@@ -131,13 +134,15 @@ def not_finite(metrics: Mapping[str, float], last: bool) -> str:
     """The name of a metric that is not finite, or "".
 
     An objective of +inf counts only at the last record (`last`): a mean that is still outside the
-    domain of f may enter it.
+    domain of f may enter it.  Metrics of the user's own may have any value.
     """
     return next(
         (
             name
             for name, value in metrics.items()
-            if not math.isfinite(value) and (last or name != "objective" or value != math.inf)
+            if name in BUILT_IN
+            and not math.isfinite(value)
+            and (last or name != "objective" or value != math.inf)
         ),
         "",
     )

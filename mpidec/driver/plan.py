@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..record.reader import read
 from ..record.recorder import Record
 from ..solvers.base import Solver
 from .arguments import Delay, check_equal, problem_of
+from .metrics import Own
 from .outcome import Stop, StopFunction, Target
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Plan:
     delay: Delay | None = None
     drop: float = 0.0
     straggler: Mapping[int, float] | None = None
+    metrics: Mapping[str, Own] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem | None:

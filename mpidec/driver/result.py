@@ -34,7 +34,7 @@ class Result:
         One entry per record: the counters `step`, `time` (s), `rounds` (mixings), `rows` and
         `bytes` (sent by all agents), `gradients` and `prox` (evaluations of each agent);
         `consensus`; and, if the problem provides them, `gradient_norm`, `objective`, `error`,
-        `error_rms` and `error_max`; see `mpidec.driver.metrics.Metrics`.
+        `error_rms` and `error_max`; and those of one's own. See `mpidec.driver.metrics.Metrics`.
     reason : str
         For a diverged run what happened, for a missed target the last value and the likely cause;
         else empty.

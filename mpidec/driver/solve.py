@@ -39,7 +39,7 @@ from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.result import AsyncResult
 from .attempts import attempted
 from .loop import once
-from .metrics import GROWING
+from .metrics import GROWING, Own, checked
 from .outcome import Outcome as Outcome, Stop, StopFunction, Target, target_of
 from .plan import Mixing, Plan, Progress as Progress, arithmetic
 from .result import Result as Result
@@ -68,6 +68,7 @@ def solve(
     delay: Delay | None = None,
     drop: float = 0.0,
     straggler: Mapping[int, float] | None = None,
+    metrics: Mapping[str, Own] | None = None,
 ) -> Result | AsyncResult:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
@@ -120,6 +121,11 @@ def solve(
         For asynchronous solvers: probability that a message is lost.
     straggler : dict {agent: seconds}, optional
         For asynchronous solvers: how long agents sleep at each of their steps.
+    metrics : dict {name: callable}, optional
+        Metrics of one's own: ``f(X, agents, k)`` receives the rows of the local agents, (m, d), their
+        numbers among all, a range, and the step, and returns one number per local agent, (m,).
+        The average over all agents is recorded, and `stop` may name it: smaller is better, and any
+        value is one.
 
     Returns
     -------
@@ -221,7 +227,8 @@ def solve(
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
                 method.check(graph.at(0) if graph.period == 1 else graph)
-            target = target_of(stop, functions)
+            own = checked(metrics)
+            target = target_of(stop, functions, own=own)
             if apart:
                 _refuse_memory(saved, gradient)
                 target = _target_at_the_end(target, method)
@@ -234,6 +241,7 @@ def solve(
                 "every": every,
                 "seed": seed,
                 "stop": stop,
+                "metrics": metrics,
                 "x0": x0,
                 "record": saved and os.fspath(saved.path),
                 "resume": saved is not None and saved.resume,
@@ -259,6 +267,7 @@ def solve(
             delay=delay,
             drop=drop,
             straggler=straggler,
+            metrics=own,
         )
         result: Result | AsyncResult = run_on_ranks(plan) if apart else attempted(plan, once)
     if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed

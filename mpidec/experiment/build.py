@@ -4,8 +4,8 @@ its agents' rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from operator import methodcaller
 from typing import Any, cast
 
@@ -19,12 +19,13 @@ from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
 from ..driver import arguments as resolve
 from ..driver.answers import gradients_for
 from ..driver.asynchronous import AsyncResult, simulate
+from ..driver.metrics import Own, checked
 from ..driver.solve import Progress, Result, solve
 from ..driver.stepsize import Choice, requested_rule
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..plugins import is_plugin, short
 from ..problems.loading import DataOptions, Prepared, prepare, scattered, usual_partition
-from ..problems.oracles import Bare, Oracle
+from ..problems.oracles import Bare, Oracle, OracleLike, adapted
 from ..problems.variance_reduction import REDUCTIONS
 from ..record import Record
 from ..solvers.asynchronous import is_asynchronous
@@ -49,6 +50,7 @@ class Job:
     note: str = ""
     classes: tuple[str, ...] = ()
     label: str = ""
+    metrics: Mapping[str, Own] = field(default_factory=dict)
 
     def mixing(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
         """Return the mixer of the experiment: `W`, compressed and accelerated as the table
@@ -149,6 +151,7 @@ class Job:
             "every": wanted.every,
             "stop": stop,
             "progress": progress,
+            "metrics": self.metrics,
         }
         own = self.conditions(net) | ({} if wanted.simulate else {"net": net})
         run = cast(Callable[..., Result | AsyncResult], simulate if wanted.simulate else solve)
@@ -254,6 +257,9 @@ def build(experiment: Experiment, net: Network) -> Job:
                 for agent in range(net.n)
             ]
         )
+    with agreed(net):
+        named_so = experiment.run.own_metrics().items()
+        metrics = checked({name: catalogue.METRICS.find(place) for name, place in named_so})
     with agreed(net):  # one's own problem, which `solve` would refuse with a traceback
         X = resolve.initial_rows(x0, problem, net)
         resolve.check_callbacks(problem, X, net.lo, solver.needs.problem)
@@ -270,6 +276,7 @@ def build(experiment: Experiment, net: Network) -> Job:
         note=note,
         classes=classes,
         label=label,
+        metrics=metrics,
     )
 
 
@@ -364,7 +371,7 @@ def _prepared(experiment: Experiment, n: int) -> Prepared:
 def _oracle(problem: Any, experiment: Experiment) -> Oracle:
     """Return the oracle of the exact, or of noisy, gradients of a problem."""
     wanted = experiment.problem
-    oracle: Oracle = Bare(problem)
+    oracle = adapted(problem) if isinstance(problem, OracleLike) else Bare(problem)
     if wanted.batch_size is not None:
         oracle = problems.MiniBatch(problem, wanted.batch_size)
     if wanted.variance_reduction is not None and wanted.batch_size is not None:

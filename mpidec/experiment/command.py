@@ -67,6 +67,7 @@ tables of an experiment file (flags override the file, and --set overrides flags
               loss = 0.1, fill = "renormalize" | "own" | "zero"; repeat = 2; noise = 0.1,
               attack = "2:sign_flip,5:100", robust = "clip" | "trimmed_mean" (tau or delta; trim)
   [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between checkpoints),
+              metrics = "msd=own.py:msd,..." (of one's own: f(X, agents, k) returns one number per local agent),
               progress = "auto" | "bar" | "lines" | "none"; of asynchronous solvers delay = 0.1 | [0.0, 0.1], drop, simulate = true,
               straggler = "0:0.5,3:0.1" (agent 0 sleeps for half a second at each step, agent 3 for a tenth)
 

@@ -215,6 +215,12 @@ class Mixing:
         return {call: made for call, made in calls.items() if vars(self)[made[0]] is not None}
 
 
+def _metric_files(text: str, folder: str) -> str:
+    """Return the metrics with the paths of their files."""
+    parts = [part.partition("=") for part in text.split(",")]
+    return ",".join(f"{name}{sign}{plugins.located(place, folder)}" for name, sign, place in parts)
+
+
 @dataclass(frozen=True)
 class Run:
     """Table ``[run]``: the number of agents and steps, the output, and what delays and stops
@@ -242,6 +248,15 @@ class Run:
     )
     stop_error: float | None = setting(
         None, "> 0", metavar="TOL", help="stop when error <= TOL; 'none' takes all steps"
+    )
+    metrics: str | None = setting(
+        None,
+        flag="metric",
+        metavar="NAME=FILE.py:F",
+        help="metric of one's own: F(X, agents, k) returns one number per local agent, of which the "
+        "average is recorded; the flag may be repeated",
+        repeat=True,
+        locate=_metric_files,
     )
     trajectory: bool = True
     checkpoint: float = setting(30.0, "> 0")
@@ -274,6 +289,29 @@ class Run:
         "is then in units "
         "of the time of one gradient, and a straggler takes 1 + T units for a step",
     )
+
+    def own_metrics(self) -> dict[str, str]:
+        """The user's own metrics: ``FILE.py:F`` or ``MODULE:F`` by name.
+
+        Raises
+        ------
+        ValueError
+            The text is not of the form ``NAME=FILE.py:F,...``, or a name is given twice.
+
+        Examples
+        --------
+        >>> Run(metrics="msd=own.py:msd,worst=own.py:worst").own_metrics()
+        {'msd': 'own.py:msd', 'worst': 'own.py:worst'}
+        """
+        found: dict[str, str] = {}
+        for part in self.metrics.split(",") if self.metrics else ():
+            name, _, place = (word.strip() for word in part.partition("="))
+            if not (name and plugins.is_plugin(place)):
+                raise ValueError(f"expected NAME=FILE.py:F, got {abbreviate(part)}")
+            if name in found:
+                raise ValueError(f"the metric {name} is given twice")
+            found[name] = place
+        return found
 
     def pauses(self) -> dict[int, float]:
         """Seconds that each straggler sleeps at each of its steps.
@@ -338,8 +376,10 @@ class Experiment:
         names = {
             entry.key: vars(vars(self)[entry.table])[entry.name]
             for entry in ENTRIES.values()
-            if entry.locate
+            if entry.locate and entry.key != "run.metrics"
         }
+        own = self.run.own_metrics().items()
+        names |= {f"run.metrics.{name}": place for name, place in own}
         return {
             key: name
             for key, name in names.items()
@@ -519,7 +559,7 @@ class _Draft:
         name = problem["name"]
         if not registry.problem_spec(name).takes_data:
             for key in ("data", "label", "partition", "standardize", "intercept", "scale"):
-                if key in given:
+                if problem.get(key) not in (None, False):
                     raise ConfigError(
                         f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the "
                         f"agents and takes no data: omit {key}"
@@ -564,6 +604,10 @@ class _Draft:
                 raise ConfigError(f"{each.origin}: {name} {remedy}")
             tables[table].pop(key, None)
             tables[table].get("options", {}).pop(key, None)
+        try:
+            Run(metrics=run.get("metrics")).own_metrics()
+        except ValueError as error:
+            raise ConfigError(f"{given['run']['metrics'].origin}: {error}") from None
         delay = run.get("delay")
         if isinstance(delay, tuple) and delay[0] > delay[1]:
             raise ENTRIES["run.delay"].refusal(given["run"]["delay"])

@@ -66,6 +66,7 @@ def summary(
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     topology, solver = job.experiment.topology, job.experiment.solver
     gap, label = job.spectral_gap(result.choice), f"label {job.label}, " if job.label else ""
+    shown = (*COLUMNS, "error_max", *job.metrics)
     rows = {
         "problem": f"{short(problem.name)}{options(_penalties(problem))}",
         "data": f"{short(problem.data)}, {job.samples} samples x {job.d} unknowns, {label}partition "
@@ -83,7 +84,7 @@ def summary(
         "steps": f"{result.steps} of {wanted.steps}",
         **(async_rows(result) if isinstance(result, AsyncResult) else {}),
         "outcome": _outcome(result, wanted),
-        **{name: f"{metrics[name]:.6g}" for name in (*COLUMNS, "error_max") if name in metrics},
+        **{name: f"{metrics[name]:.6g}" for name in shown if name in metrics},
         "theory": theory,
         "time": _time(result, wanted),
         "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent",

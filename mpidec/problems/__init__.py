@@ -33,6 +33,7 @@ from .registry import (
     problem_names,
     problem_parameters,
 )
+from .stream import Stream
 from .terms import Separable, Simplex, Term, box, elastic_net, l1, simplex, term
 from .variance_reduction import LSVRG, SAGA, SARAH, SVRG
 
@@ -60,6 +61,7 @@ __all__ = [
     "Separable",
     "Simplex",
     "Softmax",
+    "Stream",
     "Streams",
     "Subgradient",
     "Term",

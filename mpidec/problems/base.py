@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -82,9 +82,9 @@ class Problem(Protocol):
         """Length of a row of X."""
 
     @property
-    def x_star(self) -> Array | None:
+    def x_star(self) -> Array | Callable[[int], ArrayLike] | None:
         """Minimizer of the average of all agents' functions, shape (d,), or None if it is not
-        known.
+        known; a function of the step, if it moves.
         """
 
     def value(self, X: Array) -> Array:

@@ -37,8 +37,9 @@ class Custom(Described):
         Length of a row.
     smoothness : float or (m,) array, optional
         Smoothness constants :math:`L_i > 0`, from which solvers can choose a step size.
-    x_star : (d,) array, optional
-        Minimizer of the average over all agents, for the error metric.
+    x_star : (d,) array or callable, optional
+        Minimizer of the average over all agents, for the error metric; ``x_star(k)`` of one that
+        moves, as an oracle of one's own may let it.
     dtype : dtype, optional
         That of the unknowns: float32, or complex64 or complex128 for functions of complex numbers;
         by default that of `x0`, and complex128 with a complex `x_star`.
@@ -79,7 +80,7 @@ class Custom(Described):
         d: int,
         *,
         smoothness: ArrayLike | None = None,
-        x_star: ArrayLike | None = None,
+        x_star: ArrayLike | Callable[[int], ArrayLike] | None = None,
         check: bool = True,
         dtype: DTypeLike | None = None,
     ) -> None:
@@ -92,8 +93,9 @@ class Custom(Described):
         self.m = valid.integer(m, "m", least=0)
         self.d = valid.integer(d, "d")
         self._some = by_agents(grad, self.m)
-        self.x_star = valid.minimizer(x_star, self.d, complex_too=True)
-        if dtype is None and is_complex(self.x_star):
+        known = x_star if callable(x_star) else valid.minimizer(x_star, self.d, complex_too=True)
+        self.x_star = known
+        if dtype is None and is_complex(known):
             dtype = np.complex128
         if dtype is not None:
             self.dtype = np.dtype(dtype)

@@ -18,10 +18,33 @@ def term_of(problem: object) -> Term | None:
     return cast("Term | None", getattr(problem, "term", None))
 
 
-def x_star_of(problem: object) -> Array | None:
-    """The minimizer of the average of all agents' functions, (d,), if it is known."""
+def x_star_of(problem: object, k: int = 0) -> Array | None:
+    """The minimizer of the average of all agents' functions, (d,), if it is known; that of step k,
+    if it moves.
+
+    Raises
+    ------
+    ValueError
+        If the function of the step returns something else.
+    """
     known = getattr(problem, "x_star", None)
+    if callable(known):
+        found, d = np.asarray(known(k)), getattr(problem, "d", None)
+        if found.shape != (d,) or not np.isfinite(found).all():
+            what = "not finite" if found.shape == (d,) else f"of shape {found.shape}"
+            raise ValueError(f"x_star({k}) is {what}, expected finite numbers of shape ({d},)")
+        known = found
     return None if known is None else double(np.asarray(known)).reshape(-1)
+
+
+def moves(problem: object) -> bool:
+    """Whether the minimizer is a function of the step."""
+    return callable(getattr(problem, "x_star", None))
+
+
+def is_sampled(problem: object) -> bool:
+    """Whether value and gradient are means of samples, and the minimizer that of their expectation."""
+    return getattr(problem, "sampled", False) is True
 
 
 def smoothness_of(problem: object) -> Array | None:

@@ -1017,3 +1017,53 @@ def test_a_wrong_gradient_of_ones_own_problem_is_refused_in_one_line(capsys):
     assert run.main([*line, "--agents=4", "--steps=3"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "grad(X) is not the gradient of value(X)" in error
+
+
+OWN = """\
+import numpy as np
+from mpidec.problems import Stream
+
+def x_star(k):
+    return np.array([np.cos(0.1 * k), 2.0])
+
+def moving(agents, n):
+    def draw(rng, agent, k):
+        u = rng.standard_normal(2)
+        return u, u @ x_star(k) + 0.1 * rng.standard_normal()
+    return Stream(draw, len(agents), 2, lo=agents.start, x_star=x_star, held_out=5)
+
+def msd(X, agents, k):
+    return ((X - x_star(k)) ** 2).sum(axis=1)
+
+number = 3
+"""
+
+
+def test_streams_and_metrics_of_ones_own(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    argv = ["--problem=own.py:moving", "--solver=dgd", "--step-size=0.2", "--topology=ring"]
+    argv += ["--agents=4", "--steps=20", "--metric=msd=own.py:msd", "--metric=again=own.py:msd"]
+    assert run.main(argv) == 0
+    found = record.read("run.h5")
+    scale = np.array([np.cos(0.1 * k) ** 2 + 4 for k in found.metrics["step"]])
+    np.testing.assert_allclose(found.metrics["msd"], scale * found.metrics["error_rms"] ** 2)
+    assert rows(capsys.readouterr().out)["again"] == f"{found.metrics['msd'][-1]:.6g}"
+    assert json.loads(found.attributes["files"])["run.metrics.msd"]["name"] == "own.py"
+    assert run.main(["--resume=run.h5", "--steps=40"]) == 0
+    assert run.main([*argv, "--steps=40", "--out=whole.h5"]) == 0
+    assert same("run.h5", "whole.h5")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("msd", "--metric: expected NAME=FILE.py:F, got 'msd'"),
+        ("msd=own.py:number", "own.py:number cannot be used as a metric: it is an object of type"),
+        ("error=own.py:msd", "metrics: 'error' is a metric of every run, expected another name"),
+        ("a=own.py:msd,a=own.py:msd", "--metric: the metric a is given twice"),
+    ],
+)
+def test_what_is_no_metric_is_refused(tmp_path, capsys, given, says):
+    (tmp_path / "own.py").write_text(OWN)
+    assert run.main([*SMALL, "--steps=1", f"--metric={given}"]) == 2
+    assert says in capsys.readouterr().err

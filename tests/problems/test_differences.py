@@ -240,6 +240,6 @@ def test_complex_gradients_of_real_rows_and_what_moves_are_refused():
     ):
         with pytest.raises(TypeError, match=r"grad\(X\) is complex, expected real numbers"):
             mpidec.solve(f, S.EXTRA(0.3), "ring", steps=3)
-    right.x_star = lambda k: np.zeros(D)
-    with pytest.raises(TypeError, match="x_star is a function, expected an array"):
+    right.x_star = lambda k: np.zeros(D - 1)
+    with pytest.raises(ValueError, match=r"x_star\(0\) is of shape .*, expected finite numbers of"):
         mpidec.solve(right, S.EXTRA(0.3), "ring", steps=3)

@@ -28,6 +28,7 @@ class TestSVRG(ProblemContract):
         P.Noisy(squares(), 0.3),
         P.Subgradient(squares(l1_total=2.0)),
         P.Custom(lambda X: ((X - C) ** 2).sum(1) / 2, lambda X: X - C, 3, 2, smoothness=1.0),
+        P.Stream(lambda rng, i, k: (rng.standard_normal(2), i), 3, 2, x_star=np.zeros(2)),
     ],
     ids=str,
 )

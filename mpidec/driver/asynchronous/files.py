@@ -388,6 +388,7 @@ class Records:
             requests = [self._comm.Iallreduce(mine, sums)]
         yield requests
         mean = sums[:d] / net.n
+        measure.at((self._before.events + int(sums[d])) // net.n)
         terms, far = ordered_sum(measure.terms(rows, mean)), np.array([measure.distance(rows)])
         total, worst = np.empty_like(terms), np.empty_like(far)
         trajectory = self._file is not None and self._file.record.trajectory

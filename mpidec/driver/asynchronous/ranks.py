@@ -116,7 +116,7 @@ def _attempt(
         drop=plan.drop,
         solver=solver,
         agents=agents,
-        measure=Metrics(net, plan.problem),
+        measure=Metrics(net, plan.problem, plan.metrics),
         counters=("rounds",),
         choice=choice,
         guard=guard,
@@ -147,6 +147,7 @@ def _attempt(
             delay=plan.delay,
             drop=plan.drop,
             straggler=plan.straggler,
+            metrics=[*plan.metrics],
         )
         file = AsyncFile(
             net,

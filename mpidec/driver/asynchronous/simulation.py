@@ -41,7 +41,7 @@ from ..arguments import (
     problem_of,
 )
 from ..attempts import attempts
-from ..metrics import ASYNCHRONOUS, Metrics
+from ..metrics import ASYNCHRONOUS, Metrics, Own, checked as checked_metrics
 from ..outcome import (
     Outcome,
     Stop,
@@ -88,6 +88,7 @@ def simulate(
     stop: Stop | None = None,
     record: str | os.PathLike[str] | Record | None = None,
     progress: Callable[[int, int, Mapping[str, float]], None] | None = None,
+    metrics: Mapping[str, Own] | None = None,
 ) -> AsyncResult:
     r"""Run an asynchronous method on a queue of events, in this process; the result is a function
     of the arguments.
@@ -133,6 +134,8 @@ def simulate(
         HDF5 file for metrics, trajectory and the result, as for `mpidec.solve`.
     progress : callable, optional
         Called as `progress(step, steps, metrics)` at each record.
+    metrics : dict {name: callable}, optional
+        Metrics of one's own, as for `mpidec.solve`.
 
     Returns
     -------
@@ -191,7 +194,8 @@ def simulate(
         )
     pairwise = isinstance(method, PairwiseSolver)
     number(every, "every", above=0)
-    target = target_of(stop, functions, ASYNCHRONOUS)
+    own = checked_metrics(metrics)
+    target = target_of(stop, functions, ASYNCHRONOUS, own)
     pace = checked_rates(rates, n)
     if rates is not None and events is not None:
         raise ValueError("rates is given, but the events are: leave out one of them")
@@ -242,6 +246,7 @@ def simulate(
         saved=saved,
         progress=progress,
         drop=drop,
+        metrics=own,
     )
     with threadpool_limits(1, user_api="blas"):
         if oracle is None or requested_rule(method) is None:
@@ -278,6 +283,7 @@ class _Simulation:
     saved: Record | None
     progress: Callable[[int, int, Mapping[str, float]], None] | None
     drop: float
+    metrics: Mapping[str, Own]
 
     def __call__(
         self,
@@ -301,7 +307,7 @@ class _Simulation:
             drop=self.drop,
             solver=method,
             agents=agents,
-            measure=Metrics(net, self.functions),
+            measure=Metrics(net, self.functions, self.metrics),
             choice=choice,
             guard=guard,
             last=last,
@@ -394,9 +400,10 @@ class _Simulation:
         self, attempt: AsyncAttempt, simulator: PairwiseSimulator | PushSimulator, t: float
     ) -> dict[str, float]:
         """The record of the time `t`."""
+        step = int(t / self.happening.unit + 1e-9)
         return with_counters(
-            attempt.measure(attempt.agents.stacks["x"]),
-            int(t / self.happening.unit + 1e-9),
+            attempt.measure.at(step)(attempt.agents.stacks["x"]),
+            step,
             t,
             events=simulator.events,
             gradients=simulator.gradients,

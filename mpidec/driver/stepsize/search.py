@@ -17,7 +17,7 @@ from ...comm.mixing.operator import Kept, Operator, StepOperator
 from ...comm.runtime.agreement import meet, on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...exceptions import Unstable as Unstable
-from ...problems.members import smoothness_of
+from ...problems.members import moves, smoothness_of
 from ...solvers.base import name_of
 from .choice import Choice, requested_rule
 from .guard import LEFT, Guard
@@ -149,6 +149,8 @@ class ModelSearch(ABC):
         """Why there can be no search, or ""."""
         if not self.task.oracle.smooth:
             return "the problem is not smooth, and its subgradients have no linear model."
+        if moves(self.task.problem):
+            return "the minimizer moves, and the linear model does not follow it."
         if self.task.net.n > self._most_agents:
             return f"it takes at most {self._most_agents} agents."
         return ""

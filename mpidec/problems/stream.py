@@ -1,0 +1,256 @@
+"""Problems whose data arrive while they are solved: a sample per agent and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import _validation as check
+from .._random import HELD_OUT, STREAM, Streams
+from .oracles import Gradient, Oracle
+
+Array = NDArray[Any]  # real or complex
+Draw = Callable[[np.random.Generator, int, int], tuple[ArrayLike, ArrayLike]]
+Loss = Callable[[Array, Array, Array], tuple[float, ArrayLike]]
+
+# Held-out samples of an agent, and those of a loss that is called for each of them.
+MANY, FEW = 1000, 100
+
+
+class Stream(Oracle):
+    r"""A sample per agent and step, which is used once: the problem of adaptive filters.
+
+    .. math::
+        f_i(x) = \mathbb{E}\, \tfrac12 |y_i - u_i^T x|^2, \qquad
+        g_i^k = \overline{u_i^k} \left( (u_i^k)^T x_i - y_i^k \right)
+
+    With this gradient, `mpidec.solvers.DGD` is diffusion LMS.
+
+    Parameters
+    ----------
+    draw : callable
+        ``draw(rng, agent, k) -> (u, y)``: the sample that an agent, by its number among all,
+        receives in step k; u has the shape (d,), y is a number, both real or complex.  `rng` is a
+        `numpy.random.Generator` that belongs to (seed, agent, k), so that a sample depends neither
+        on the number of ranks nor on what was drawn before: `draw` is to have no state of its own.
+    m : int
+        Number of local agents; may be 0.
+    d : int
+        Length of a row.
+    loss : "least_squares" or callable
+        ``loss(x, u, y) -> (value, gradient)`` of one sample at the point x, (d,); y may then have
+        any shape.  The gradient of a complex point is :math:`2\, \partial / \partial \bar x`, with
+        which :math:`|x|^2 / 2` has the gradient x.
+    lo : int
+        Number of the first local agent among all: `net.lo`.
+    seed : int
+        Seed of the samples, beside that of the run, ``solve(..., seed=...)``.
+    x_star : (d,) array or callable, optional
+        The minimizer of the average over all agents; ``x_star(k)`` of one that moves.
+    held_out : int, optional
+        Number of samples of each agent of which `value` and `grad` are means; 1000, or 100 for a
+        loss of one's own.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument is invalid, or `draw` or `loss` returns something else.
+
+    Notes
+    -----
+    It is an oracle, and its own problem.  `value` and `grad` are means over held-out samples, which
+    no run receives: ``draw(rng, agent, k)`` of k = 0, ..., held_out - 1 with other random numbers
+    (of k = 0 alone, if `x_star` moves).  From them `step_size="auto"` and `mpidec.theory` have the
+    curvatures, and runs their `objective` and `gradient_norm`, which do not vanish at `x_star`.
+    Of a minimizer that moves, they know where it begins.
+
+    Nothing is communicated.
+
+    Examples
+    --------
+    Diffusion LMS of 8 agents that look for w:
+
+    >>> import mpidec, numpy as np
+    >>> w = np.array([1.0, -2.0])
+    >>> def draw(rng, agent, k):
+    ...     u = rng.standard_normal(2)
+    ...     return u, u @ w + 0.1 * rng.standard_normal()
+    >>> stream = mpidec.problems.Stream(draw, m=8, d=2, x_star=w)
+    >>> result = mpidec.solve(stream, mpidec.solvers.DGD(0.05), mpidec.topology.ring(8), steps=400)
+    >>> bool(result.metrics["error_rms"][-1] < 0.02)
+    True
+
+    References
+    ----------
+    A. H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
+    Machine Learning 7 (2014), section 2.3 (complex LMS) and chapter 7 (diffusion).
+    """
+
+    term, sampled = None, True
+
+    def __init__(
+        self,
+        draw: Draw,
+        m: int,
+        d: int,
+        *,
+        loss: str | Loss = "least_squares",
+        lo: int = 0,
+        seed: int = 0,
+        x_star: ArrayLike | Callable[[int], ArrayLike] | None = None,
+        held_out: int | None = None,
+    ) -> None:
+        if not callable(draw):
+            raise TypeError(
+                f"Stream: draw is a {type(draw).__name__}, expected a function: "
+                "draw(rng, agent, k) -> (u, y)"
+            )
+        if not callable(loss):
+            check.choice(loss, "Stream: loss", ("least_squares",), ", or loss(x, u, y)")
+        self.problem, self._draw, self.loss = self, draw, loss
+        self.m = check.integer(m, "Stream: m", least=0)
+        self.d = check.integer(d, "Stream: d")
+        self.lo = check.integer(lo, "Stream: lo", least=0)
+        self.seed = check.integer(seed, "Stream: seed", least=0)
+        few = FEW if callable(loss) else MANY
+        self._count = check.integer(few if held_out is None else held_out, "Stream: held_out")
+        U, y = self._samples(self._streams(HELD_OUT), [self.lo if m else 0], [0])
+        #: float64 or complex128, as the samples are.
+        self.dtype = np.result_type(U, y if y.dtype.kind == "c" else U, np.float64)
+        known = x_star if x_star is None or callable(x_star) else np.array(x_star)
+        if isinstance(known, np.ndarray) and known.shape != (self.d,):
+            raise ValueError(
+                f"Stream: x_star has shape {known.shape}, expected ({self.d},), or a function of "
+                "the step k"
+            )
+        self.x_star: Array | Callable[[int], ArrayLike] | None = known
+
+    def _extent(self) -> dict[str, object]:
+        return {"m": self.m, "d": self.d}
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+        """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
+        mine = range(self.lo, self.lo + self.m)
+        if list(agents) != list(mine):
+            raise ValueError(
+                f"Stream: lo = {self.lo} and m = {self.m}, expected {min(agents, default=self.lo)} "
+                f"and {len(agents)}: Stream(draw, m=net.m, d=d, lo=net.lo)"
+            )
+        streams = self._streams(STREAM, seed)
+
+        def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
+            some = mine if agents is None else [mine[i] for i in agents]
+            return self._losses(X, *self._samples(streams, some, [k]))[1]
+
+        return gradient
+
+    def value(self, X: Array) -> NDArray[np.float64]:
+        """Return f_i at row i, (m, d) -> (m,), the mean over held-out samples."""
+        return self._losses(X, *self._held)[0]
+
+    def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
+        """Return the gradient of f_i at row i, (m, d) -> (m, d), the mean over held-out samples;
+        with `agents`, of these local agents, one row of X for each.
+        """
+        U, Y = self._held
+        some = slice(None) if agents is None else list(agents)
+        return self._losses(X, U[some], Y[some])[1]
+
+    @property
+    def smoothness(self) -> NDArray[np.float64]:
+        r"""The mean of :math:`\|u_i\|^2`, (m,): a smoothness constant with which steps of single
+        samples are stable, too.  A ValueError for a loss of one's own.
+        """
+        if callable(self.loss):
+            raise ValueError(
+                "the smoothness of a Stream with a loss of one's own is unknown: pass a step_size "
+                "to the solver"
+            )
+        return np.asarray((np.abs(self._held[0]) ** 2).sum(axis=2).mean(axis=1))
+
+    # -- samples -----------------------------------------------------------------------------------
+
+    def _streams(self, purpose: int, run: int = 0) -> Streams:
+        """The random numbers of a purpose, which the seeds of the stream and of the run give."""
+        seeds = [self.seed, check.integer(run, "seed", least=0)]
+        return Streams(int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0]), purpose)
+
+    @cached_property
+    def _held(self) -> tuple[Array, Array]:
+        """The held-out samples; for least squares d + 1 others of the same mean loss, if there are
+        fewer.
+        """
+        streams, steps = self._streams(HELD_OUT), range(self._count)
+        U, Y = self._samples(streams, range(self.lo, self.lo + self.m), steps)
+        if callable(self.loss) or self._count <= self.d + 1 or not self.m:
+            return U, Y
+        R = np.linalg.qr(np.concatenate([U, Y[:, :, None]], axis=2), mode="r")
+        R *= np.sqrt((self.d + 1) / self._count)
+        return R[:, :, : self.d], R[:, :, self.d]
+
+    def _samples(
+        self, streams: Streams, agents: Sequence[int], steps: Iterable[int]
+    ) -> tuple[Array, Array]:
+        """Samples of `agents` in some steps: U, (agents, steps, d), and Y, (agents, steps, ...)."""
+        moves = callable(getattr(self, "x_star", None)) and len(list(steps)) > 1
+        drawn = [
+            [self._sample(streams.at(i, k), i, 0 if moves else k) for k in steps] for i in agents
+        ]
+        if not drawn:
+            return np.empty((0, self._count, self.d)), np.empty((0, self._count))
+        try:
+            U = np.array([[u for u, _ in row] for row in drawn])
+            Y = np.array([[y for _, y in row] for row in drawn])
+        except ValueError:
+            raise ValueError("Stream: draw returns y of several shapes, expected one") from None
+        return U, Y
+
+    def _sample(self, rng: np.random.Generator, agent: int, k: int) -> tuple[Array, Array]:
+        where = f"Stream: draw(rng, agent={agent}, k={k})"
+        try:
+            u, y = self._draw(rng, agent, k)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where}, expected (u, y): {error}") from error
+        u, y = np.asarray(u), np.asarray(y)
+        if u.shape != (self.d,) or not (callable(self.loss) or y.ndim == 0):
+            raise ValueError(
+                f"{where} returns u and y of shapes {u.shape} and {y.shape}, expected "
+                f"({self.d},) and ()"
+            )
+        return u, y
+
+    def _losses(self, X: Array, U: Array, Y: Array) -> tuple[NDArray[np.float64], Array]:
+        """The mean loss of the samples (U[i], Y[i]) at row i, and its gradient."""
+        if callable(self.loss):
+            return self._own(self.loss, X, U, Y)
+        R = U @ X[:, :, None] - Y[:, :, None]
+        G = (U.conj().transpose(0, 2, 1) @ R)[:, :, 0] / max(U.shape[1], 1)
+        return (np.abs(R[:, :, 0]) ** 2).mean(axis=1) / 2, self._like(G, X)
+
+    def _own(self, loss: Loss, X: Array, U: Array, Y: Array) -> tuple[NDArray[np.float64], Array]:
+        values, G = np.zeros(len(U)), np.zeros((len(U), self.d), np.result_type(X, self.dtype))
+        for i, x in enumerate(X):
+            for u, y in zip(U[i], Y[i]):
+                value, g = loss(x, u, y)
+                if np.shape(value) != () or np.shape(g) != (self.d,):
+                    raise ValueError(
+                        f"Stream: loss(x, u, y) returns shapes {np.shape(value)} and "
+                        f"{np.shape(g)}, expected () and ({self.d},): the value and the gradient"
+                    )
+                values[i] += np.real(value)
+                G[i] += g
+        return values / U.shape[1], self._like(G / U.shape[1], X)
+
+    @staticmethod
+    def _like(G: Array, X: Array) -> Array:
+        """The gradients of rows; complex ones of real rows are refused."""
+        if np.iscomplexobj(G) and not np.iscomplexobj(X):
+            raise TypeError(
+                "Stream: draw returns complex samples, but the rows are real: pass a complex x0, "
+                "such as x0=np.zeros(d, complex)"
+            )
+        return G

@@ -1,0 +1,187 @@
+"""Minimizers that move, and metrics of one's own: numbers by hand, on any ranks, after a resume, as targets."""
+
+import h5py
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import problems as P, solvers as S, topology as T
+from mpidec.comm.runtime.mpi import MPI
+from mpidec.exceptions import ResumeError
+from mpidec.plot.quantities import y_values
+from mpidec.record import read
+
+N, D, MU = 7, 2, 0.3
+OFFSET = np.random.default_rng(0).standard_normal((N, D))
+
+
+def x_star(k):
+    return np.array([np.cos(0.1 * k), 2 * np.sin(0.1 * k)])
+
+
+class Following(P.Oracle):
+    """Gradients of |x - c_i(k)|^2 / 2, whose centers move together."""
+
+    random = False
+
+    def __init__(self, lo=0, m=N, minimizer=x_star):
+        C = (OFFSET - OFFSET.mean(axis=0))[lo : lo + m]
+        self.C, grad = C, lambda X: X - C
+        value = lambda X: ((X - C) ** 2).sum(axis=1) / 2
+        self.problem = P.Custom(value, grad, m, D, x_star=minimizer)
+
+    def start(self, agents, seed):
+        def gradient(X, k, agents=None):
+            return X - x_star(k) - (self.C if agents is None else self.C[list(agents)])
+
+        return gradient
+
+
+def by_hand(steps, graph=T.ring(N)):  # noqa: B008
+    """The rows of DGD after each step."""
+    A, C, X = graph.at(0).W.toarray(), Following().C, [np.zeros((N, D))]
+    for k in range(steps):
+        X.append(A @ X[-1] - MU * (X[-1] - x_star(k) - C))
+    return np.array(X)
+
+
+def errors(X, k):
+    """error, error_rms and error_max of rows at step k."""
+    away = np.linalg.norm(X - x_star(k), axis=1)
+    mean = np.linalg.norm(X.mean(axis=0) - x_star(k))
+    return np.array([mean, np.sqrt((away**2).mean()), away.max()]) / np.linalg.norm(x_star(k))
+
+
+def run(net, steps=40, **options):
+    oracle = Following(net.lo, net.m)
+    return mpidec.solve(oracle, S.DGD(MU, order="awc"), T.ring(N), steps=steps, net=net, **options)
+
+
+def msd(X, agents, k):
+    return ((X - x_star(k)) ** 2).sum(axis=1) * (1 + np.array(agents))
+
+
+@pytest.fixture
+def net(comm):
+    with mpidec.Network(N, comm) as made:
+        yield made
+
+
+def test_errors_are_those_against_the_minimizer_of_their_step(net, shared_tmp):
+    path = shared_tmp / "run.h5"
+    run(net, 17, every=5, record=path)
+    found = run(net, 40, every=5, record=mpidec.Record(path, resume=True)).metrics
+    steps, X = found["step"], by_hand(40)
+    assert steps[-1] == 40
+    expected = np.array([errors(X[k], k) for k in steps])
+    for name, values in zip(("error", "error_rms", "error_max"), expected.T):
+        np.testing.assert_allclose(found[name], values, rtol=1e-12)
+    with h5py.File(path) as file:
+        recorded = file["metrics/error"][...]
+        np.testing.assert_allclose(
+            recorded, [errors(X[k], k)[0] for k in file["metrics/step"][...]], rtol=1e-12
+        )
+        assert "f_star" not in file.attrs
+
+
+def test_a_target_is_judged_against_the_minimizer_of_its_step(net):
+    X = by_hand(200)
+    level = 1.2 * min(errors(X[k], k)[0] for k in range(60))
+    first = next(k for k in range(200) if errors(X[k], k)[0] <= level)
+    ended = run(net, 200, every=1, stop={"error": level})
+    assert (ended.outcome, ended.steps) == ("stopped", first) and first > 3
+
+
+@pytest.mark.serial
+def test_asynchronous_records_have_the_minimizer_of_their_step():
+    for go in (mpidec.simulate, mpidec.solve):
+        found = go(Following(), S.PairwiseGossip(0.1), T.ring(N), steps=30, metrics={"msd": near})
+        assert found.metrics["step"][-1] >= 30
+        scale = np.array([np.linalg.norm(x_star(k)) for k in found.metrics["step"]])
+        np.testing.assert_allclose(
+            found.metrics["msd"], (scale * found.metrics["error_rms"]) ** 2, rtol=1e-12
+        )
+
+
+def near(X, agents, k):
+    return ((X - x_star(k)) ** 2).sum(axis=1)
+
+
+def test_own_metrics_are_averages_over_all_agents_with_the_same_bits(net):
+    found = run(
+        net, 23, every=10, metrics={"msd": msd, "step_number": lambda X, a, k: [k] * len(a)}
+    )
+    X, steps = by_hand(23), [0, 10, 20, 23]
+    assert found.metrics["step_number"].tolist() == steps
+    expected = [np.mean(msd(X[k], range(N), k)) for k in steps]
+    np.testing.assert_allclose(found.metrics["msd"], expected, rtol=1e-12)
+    with mpidec.Network(N, MPI.COMM_SELF) as alone:
+        whole = run(alone, 23, every=10, metrics={"msd": msd})
+    np.testing.assert_array_equal(found.metrics["msd"], whole.metrics["msd"])
+
+
+def test_own_metrics_are_recorded_resumed_and_drawn(net, shared_tmp):
+    path, own = shared_tmp / "run.h5", {"msd": msd}
+    run(net, 17, every=5, record=path, metrics=own)
+    for others in (None, {"other": msd}):
+        with pytest.raises(ResumeError, match=r"metrics was \['msd'\], is now \["):
+            run(net, 40, record=mpidec.Record(path, resume=True), metrics=others)
+    run(net, 40, every=5, record=mpidec.Record(path, resume=True), metrics=own)
+    net.comm.Barrier()
+    found = read(path)
+    X = by_hand(40)
+    expected = [np.mean(msd(X[k], range(N), k)) for k in found.metrics["step"]]
+    np.testing.assert_allclose(found.metrics["msd"], expected, rtol=1e-12)
+    (drawn,), label = y_values([found], "msd")
+    np.testing.assert_array_equal(drawn, found.metrics["msd"])
+    assert label == "msd"
+
+
+def test_own_metrics_are_targets_and_may_have_any_value(net):
+    decibel = lambda X, agents, k: np.full(len(X), -np.inf if k == 0 else -float(k))
+    ended = run(net, 60, every=5, metrics={"db": decibel}, stop={"db": -20})
+    assert (ended.outcome, ended.steps) == ("stopped", 0)  # -inf is smaller
+    ended = run(net, 60, every=5, metrics={"db": lambda X, a, k: [-k] * len(a)}, stop={"db": -20})
+    assert (ended.outcome, ended.steps) == ("stopped", 20)
+    ended = run(net, 9, metrics={"db": lambda X, a, k: [np.nan] * len(a)}, stop={"db": -20})
+    assert (ended.outcome, ended.steps) == ("missed", 9)
+
+
+def test_own_metrics_leave_the_rows_alone(net):
+    def spoils(X, agents, k):
+        X[:] = 9
+        return X[:, 0]
+
+    np.testing.assert_array_equal(run(net, metrics={"nine": spoils}).X, run(net).X)
+
+
+def test_errors_of_own_metrics_and_minimizers_are_raised_on_all_ranks(net):
+    last = lambda X, agents, k: [1 / (N - 1 - i) for i in agents]
+    with pytest.raises(ZeroDivisionError):
+        run(net, metrics={"inverse": last})
+    with pytest.raises(
+        ValueError, match=r"metric wrong: f\(X, agents, k\) returns float64 of shape"
+    ):
+        run(net, metrics={"wrong": lambda X, agents, k: X if N - 1 in agents else X[:, 0]})
+    moving = Following(net.lo, net.m, lambda k: x_star(k)[: 1 if k > 9 else 2])
+    with pytest.raises(ValueError, match=r"x_star\(10\) is of shape \(1,\), expected finite"):
+        mpidec.solve(moving, S.DGD(MU), T.ring(N), steps=20, net=net)
+    assert net.sum(np.ones((net.m, 1)))[0] == N  # in step
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("metrics", "error", "says"),
+    [
+        ({"error": msd}, ValueError, "'error' is a metric of every run, expected .* 'my_error'"),
+        ({"m/s": msd}, ValueError, "'m/s' is no name"),
+        ({"msd": 3}, TypeError, r"msd is 3, expected a function: f\(X, agents, k\)"),
+        ([msd], TypeError, "expected a mapping"),
+    ],
+    ids=str,
+)
+def test_what_is_no_metric_is_refused(metrics, error, says):
+    with pytest.raises(error, match=says):
+        mpidec.solve(Following(), S.DGD(MU), T.ring(N), steps=1, metrics=metrics)
+    with pytest.raises(error, match=says):
+        mpidec.simulate(Following(), S.PairwiseGossip(MU), T.ring(N), steps=1, metrics=metrics)
