@@ -178,7 +178,6 @@ def test_errors_of_own_metrics_and_minimizers_are_raised_on_all_ranks(net):
         ({"msd": 3}, TypeError, r"msd is 3, expected a function: f\(X, agents, k\)"),
         ([msd], TypeError, "expected a mapping"),
     ],
-    ids=str,
 )
 def test_what_is_no_metric_is_refused(metrics, error, says):
     with pytest.raises(error, match=says):

@@ -102,7 +102,7 @@ def test_samples_belong_to_seed_agent_and_step_in_any_order():
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("loss", ["least_squares", squared], ids=str)
+@pytest.mark.parametrize("loss", ["least_squares", squared])
 @pytest.mark.parametrize("of", [draw, complex_draw])
 def test_gradients_are_those_of_samples_and_of_their_mean(of, loss):
     drawn = []
@@ -188,7 +188,6 @@ def test_held_out_samples_of_a_minimizer_that_moves_are_those_of_step_0():
         ({"x_star": W[:2]}, ValueError, r"x_star has shape \(2,\), expected \(3,\), or a function"),
         ({"seed": -1}, ValueError, "Stream: seed is -1"),
     ],
-    ids=str,
 )
 def test_what_is_no_stream_is_refused(options, error, says):
     with pytest.raises(error, match=says):
