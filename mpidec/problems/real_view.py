@@ -54,7 +54,17 @@ class RealView(Described):
 
     def __getattr__(self, name: str) -> Any:
         """Constants of the problem that are those of the view, such as `smoothness` and `n`."""
-        if name not in ("n", "smoothness", "strong_convexity", "A", "y", "mask", "counts", "p", "sampled"):
+        if name not in (
+            "n",
+            "smoothness",
+            "strong_convexity",
+            "A",
+            "y",
+            "mask",
+            "counts",
+            "p",
+            "sampled",
+        ):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return getattr(self.problem, name)
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ..comm.mixing.mixer import Mixer
 from ..driver.solve import solve
 from ..problems import Custom, l1
 from ..solvers.base import Solver
@@ -14,8 +15,6 @@ from ..theory.steady import rest as resting, steady_state
 from ..topology import Schedule, Topology
 from .case import SMALL, alone, bearable, costs, graph_of, problem, require, solved, with_number
 from .linear import Quadratics, run
-
-LATE = 40  # steps over which a mean square distance is averaged, at least
 
 
 def minimizer(solver: Solver) -> None:
@@ -84,6 +83,7 @@ def rate(solver: Solver) -> None:
         W, method = net.mixer(graph), with_number(solver, float(result.step_size or 0))  # type: ignore[arg-type]
         steps = Steps(method, W, f.h[:, :, None])
         if not steps.linear:
+            repeats(solver, method, W, f, "rate")
             return
         radius = steps.radius()
     k, error = result.metrics["step"], result.metrics["error_rms"]
@@ -100,6 +100,20 @@ def rate(solver: Solver) -> None:
         f"radius {radius:.4f} (step size {result.step_size:.3g}, {graph.name}), expected "
         "logarithms within 10 %",
         "does step() use the W of another step, or gradients from elsewhere than point(s)?",
+    )
+
+
+def repeats(solver: Solver, method: Solver, W: Mixer, f: Quadratics, name: str) -> None:
+    """Five steps from the same rows lead to the same rows again."""
+    X = 0 * f.c
+    first, again = (run(method, W, f, method.init(X, W.at(0)), 5).X for _ in range(2))
+    require(
+        (first == again).all(),
+        solver,
+        name,
+        f"five steps from the same rows end {abs(first - again).max():.2g} apart when they are "
+        "repeated, expected the same rows",
+        "does step() keep something between steps that is not in the state?",
     )
 
 
@@ -182,24 +196,30 @@ def steady(solver: Solver) -> None:
         W = net.mixer(graph)
         steps = Steps(method, W, f.h[:, :, None])
         if not steps.linear:
+            repeats(solver, method, W, f, "steady")
             return
         expected = steady_state(model, method, graph, noise=sizes[:, 0]).msd
-        rng, X = np.random.default_rng(7), np.tile(f.minimizer, (graph.n, 2000))
-        settled = math.ceil(7 / max(-math.log(steps.radius()), 0.01))
-        late = steps.length * math.ceil(LATE / steps.length)
-        s, found = method.init(X, W.at(0)), np.zeros(graph.n)
-        for k in range(settled + late):
-            noisy = Quadratics(f.h, f.c + sizes / f.h * rng.standard_normal(X.shape))
-            s = run(method, W, noisy, s, 1, k)
-            found += ((s.X - f.minimizer) ** 2).mean(axis=1) * (k >= settled) / late
-    ratios = 10 * np.log10(found / expected)
+        # in column (p, j), agent j's gradient is off once, at phase p of a cycle
+        L, n, k = steps.length, graph.n, 0
+        X, found = np.tile(f.minimizer, (n, L * n + 1)), np.zeros(n)
+        s, end = method.init(X, W.at(0)), steps.first + math.ceil(14 / -math.log(steps.radius()))
+        for k in range(L * math.ceil(end / L)):
+            off, phase = 0 * X, k - steps.first
+            if 0 <= phase < L:
+                off[:, phase * n : (phase + 1) * n] = np.diag((sizes / f.h)[:, 0])
+            s = run(method, W, Quadratics(f.h, f.c + off), s, 1, k)
+            found += ((s.X[:, :-1] - s.X[:, -1:]) ** 2).sum(axis=1) / L
+        for j in range(k + 1, k + 1 + L):
+            s = run(method, W, f, s, 1, j)
+            found += (s.X[:, -1] - f.minimizer) ** 2 / L
+    off = abs(found / expected - 1).max()
     require(
-        abs(10 * np.log10(found.mean() / expected.mean())) <= 0.15 and abs(ratios).max() <= 0.4,
+        off <= 1e-3,
         solver,
         "steady",
-        f"under gradient noise, agents rest at the mean square distance {found.mean():.4g}, the "
-        f"linear map of step() predicts {expected.mean():.4g} ({graph.name}; of single agents, at "
-        f"most {abs(ratios).max():.2g} dB apart), expected within .15 dB (.4 dB)",
+        f"what single errors of gradients add to the agents' mean square distance is off by "
+        f"{off:.2g} from the steady state that the linear map of step() predicts ({graph.name}), "
+        "expected at most .001",
         "does step() keep something between steps that is not in the state?",
     )
 

@@ -125,7 +125,7 @@ def first_gradient_twice(self, s, G, W):
     return self.State(X, WY, G)
 
 
-HIDDEN = count()
+HIDDEN, DRAWN = count(), np.random.default_rng(0)
 
 
 def hidden_state(self, s, G, W):
@@ -134,6 +134,11 @@ def hidden_state(self, s, G, W):
     size = self.step_size if next(HIDDEN) % 2 else self.step_size / 4
     X, WY = W([X - size * Y, Y])
     return self.State(X, WY, G)
+
+
+def random_step_size(self, s, G, W):
+    """From a generator that is not in the state."""
+    return self.State(W(s.X - self.step_size * DRAWN.uniform(0.5, 1.5) * G))
 
 
 def prox_of_half_a_step(self, s, F, W):
@@ -262,6 +267,7 @@ SEEN = {
     "rate": [broken(Tracking, step=hidden_state)],
     "bias": [broken(Descent, step=alpha_twice), broken(Descent, step=alpha_on_the_rows)],
     "noise": [broken(Descent, step=one_speaks), *map(one_counts_more, (S.DLM, S.RelaySGD))],
+    "steady": [broken(Descent, step=random_step_size)],
     "mean": [
         broken(Descent, step=one_speaks),
         broken(Tracking, step=first_gradient_twice),
