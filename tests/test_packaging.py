@@ -34,6 +34,7 @@ NEEDED = (
     "docs/figures/*",
     "examples/**/*.*",
     "tutorials/*.ipynb",
+    "tutorials/*.mplstyle",
     "jobscripts/*.*",
     "benchmarks/*.py",
     "data/*.*",
