@@ -119,11 +119,16 @@ class Steps:
     first : int
         The step that the first map belongs to.
 
+    walk : array (w, w)
+        Covariance of what moves beside the solver, at the end of the state; w = 0 for nothing.
+
     Raises
     ------
     ValueError
         If there are too many numbers.
     """
+
+    walk: Array = np.zeros((0, 0))
 
     def __init__(self, solver: Solver, W: Mixer, H: Array):
         self.solver, self.W, self.H = solver, W, H

@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import block_diag
 
 from ..comm.mixing.mixer import Mixer
 from ..comm.mixing.network import Network
@@ -23,6 +24,7 @@ from ..topology import Schedule, Topology
 from .linear import Array, Step, Steps
 from .noise import Noise
 from .quadratic import Quadratic
+from .walk import WalkingSteps
 
 # Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change of the
 # covariance, and of the mean.
@@ -77,6 +79,7 @@ def steady_state(
     topology: Topology | Schedule,
     *,
     noise: ArrayLike | None = None,
+    walk: ArrayLike | None = None,
     x0: ArrayLike | None = None,
 ) -> SteadyState:
     r"""The steady state of a solver: mean-square deviation, bias and noise of each agent.
@@ -105,6 +108,11 @@ def steady_state(
         rows, of its modulus), or its covariance; independent between agents and steps.  By default
         that of the oracle, from draws, and with it what the noise gains with the distance from the
         minimizer; none for a problem.
+    walk : float or array (d, d), optional
+        For a minimizer that moves, :math:`x^{\star, k+1} = x^{\star, k} + q^k`, that of all agents
+        by the same: the standard deviation of each coordinate of :math:`q^k`, or its covariance.
+        Deviations are then from the minimizer of their step, and `noise` has the part of the walk,
+        too.
     x0 : array (d,) or (n, d), optional
         The initial point, zero by default, on which no limit should depend.
 
@@ -146,10 +154,23 @@ def steady_state(
     with _mixer(topology) as W:
         for Q, part in model.parts() if v.change is None else [(np.eye(d), model)]:
             steps = Steps(solver, W, part.H)
+            if walk is not None:
+                steps = WalkingSteps(solver, W, part.H, Q.conj().T @ _walk(walk, d) @ Q)
             X = start @ Q.conj()
             sums = _steady(steps, part, X, v.within(Q))
             bias, spread = bias + sums[0], spread + sums[1]
     return SteadyState(bias + spread, bias, spread)
+
+
+def _walk(walk: ArrayLike, d: int) -> Array:
+    """The covariance of the steps of a minimizer."""
+    q = np.asarray(walk)
+    if q.shape not in ((), (d, d)):
+        raise ValueError(
+            f"theory: walk has the shape {q.shape}, expected a number or ({d}, {d}): the standard "
+            "deviation of the minimizer's steps, or their covariance"
+        )
+    return q**2 * np.eye(d) if q.ndim == 0 else q
 
 
 def rate(
@@ -391,15 +412,17 @@ class _Moments:
         x = _origin(steps, part)
         b = (part.H @ x - part.g)[:, :, None]
         self._x_star = np.tile(x, len(part.g))[:, None]
-        self._b, self._C, self._asked = b.reshape(-1, 1), steps.observe(), steps.asked()
+        self._walk, self._C, self._asked = steps.walk, steps.observe(), steps.asked()
+        self._b = np.vstack([b.reshape(-1, 1), np.zeros((len(steps.walk), 1))])
         self.z = steps.state(X + x - part.x_star, b)
-        self.V = np.zeros((steps.size, steps.size), steps.dtype)
+        self.V = np.zeros((len(self.z), len(self.z)), steps.dtype)
 
     def covariance(self) -> Array:
-        """That of the noise of the next step, (n d, n d)."""
+        """That of the noise of the next step, (n d, n d), and of the walk."""
         (n, d), P = self._shape, self._asked
         V = (P @ self.V @ P.conj().T).reshape(n, d, n, d)[np.arange(n), :, np.arange(n)]
-        return self._noise.at((P @ self.z - self._x_star).reshape(n, d), V)
+        noise = self._noise.at((P @ self.z - self._x_star).reshape(n, d), V)
+        return np.asarray(block_diag(noise, self._walk))
 
     def after(self, step: Step) -> None:
         """Take a step."""

@@ -80,6 +80,20 @@ def test_the_orders_of_diffusion_solve_their_lyapunov_equations(order):
     )
 
 
+def test_a_minimizer_that_walks_is_followed():
+    n, d, mu = 5, 2, 0.2
+    H, graph = curvatures(n, d), topology.star(n)
+    P, q = quadratics(H, np.zeros((n, d))), np.array([[0.5, 0.2], [0.2, 0.3]])
+    s = theory.steady_state(P, solvers.Diffusion(mu), graph, noise=0.6, walk=q)
+    A, eye = np.kron(graph.at(0).W.toarray(), np.eye(d)), np.eye(n * d)
+    B, E = A @ (eye - mu * block_diag(*H)), np.hstack([mu * A, np.tile(np.eye(d), (n, 1))])
+    V = lyapunov(B, E, block_diag(0.36 * eye, q)).reshape(n, d).sum(axis=1)
+    np.testing.assert_allclose(s.msd, V, rtol=1e-6)
+    fast = theory.steady_state(P, solvers.EXTRA(mu), topology.ring(n), walk=0.1).msd
+    slow = theory.steady_state(P, solvers.EXTRA(mu), topology.ring(n), walk=0.01).msd
+    np.testing.assert_allclose(fast, 100 * slow, rtol=1e-6)
+
+
 def test_schedules_are_taken_phase_by_phase():
     n, mu = 8, 0.2
     graph, h = topology.one_peer_exponential(n), np.linspace(0.5, 2, n)
