@@ -56,8 +56,8 @@ SIZES = np.geomspace(1e-3, 2, 34)  # step sizes of the figure
 def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
     """Return the arguments, checked."""
     for name, least in (("n", 2), ("noise", 0.0), ("seed", 0)):
-        if not getattr(args, name) >= least:
-            raise ConfigError(f"--{name} {getattr(args, name)}: expected at least {least:g}")
+        if not vars(args)[name] >= least:
+            raise ConfigError(f"--{name} {vars(args)[name]}: expected at least {least:g}")
     if not args.step > 0 or not math.isfinite(args.step):
         raise ConfigError(f"--step {args.step:g}: expected a positive number")
     return args

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import count, islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,17 @@ LONGEST, LARGEST = 64, 6000
 SETTLED, LATEST, SETTLED_TO = 4, 20000, 1e-10
 # Singular values below this part of the largest count as zero.
 RANK = 1e-6
+
+
+class State(Protocol):
+    """State of a solver: a named tuple with the rows of all agents."""
+
+    @property
+    def X(self) -> Array: ...
+
+    def _asdict(self) -> dict[str, Array]: ...
+
+    def _replace(self, **fields: Array) -> State: ...
 
 
 class Quadratics:
@@ -146,7 +157,8 @@ class Steps:
             )
         self._settled, self.first = self._settle()
         before = self._wide[: self._wide.index("X")]
-        at = sum(getattr(narrow, name)[..., : self.d].size for name in before)
+        fields = narrow._asdict()
+        at = sum(fields[name][..., : self.d].size for name in before)
         self._X = np.arange(at, at + self.n * self.d)
 
     @property
@@ -157,7 +169,9 @@ class Steps:
     def _costs(self, B: Array | None) -> Quadratics:
         return Quadratics(self.H, np.zeros((self.n, self.d, 1)) if B is None else B)
 
-    def _run(self, X: Array, B: Array | None, steps: int, first: int = 0, s: Any = None) -> Any:
+    def _run(
+        self, X: Array, B: Array | None, steps: int, first: int = 0, s: State | None = None
+    ) -> State:
         costs = self._costs(B)
         if s is None:
             s = self.solver.init(X.astype(self.dtype), self.W.at(0))
@@ -166,7 +180,7 @@ class Steps:
             s = method.step(s, method.ask(costs, s), self.W.at(k))
         return s
 
-    def _settle(self) -> tuple[Any, int]:
+    def _settle(self) -> tuple[State, int]:
         """The state, one problem wide, at the first step from which on all that gradients do not
         change repeats with the cycle, and that step.
         """
@@ -179,32 +193,29 @@ class Steps:
             s, k = later, k + self.length
         return s, k
 
-    def _weights(self, s: Any) -> list[Array]:
+    def _weights(self, s: State) -> list[Array]:
         """The arrays of a state that gradients do not change."""
         arrays = s._asdict().items()
         return [a[..., self.d * (name in self._wide) :] for name, a in arrays if np.ndim(a) >= 2]
 
-    def _zero(self, S: int) -> Any:
+    def _zero(self, S: int) -> State:
         """The state at step `first` of S problems whose iterates have always been zero."""
 
         def widened(rows: Array) -> Array:
             zeros = np.zeros((*rows.shape[:-1], self.d * S), self.dtype)
             return np.concatenate([zeros, rows[..., self.d :]], axis=-1)
 
-        return self._settled._replace(
-            **{name: widened(getattr(self._settled, name)) for name in self._wide}
-        )
+        fields = self._settled._asdict()
+        return self._settled._replace(**{name: widened(fields[name]) for name in self._wide})
 
-    def _pack(self, s: Any) -> Array:
-        S = s.X.shape[-1] // self.d
-        return np.vstack(
-            [getattr(s, name)[..., : self.d * S].reshape(-1, S) for name in self._wide]
-        )
+    def _pack(self, s: State) -> Array:
+        S, fields = s.X.shape[-1] // self.d, s._asdict()
+        return np.vstack([fields[name][..., : self.d * S].reshape(-1, S) for name in self._wide])
 
-    def _unpack(self, Z: Array, s: Any) -> Any:
+    def _unpack(self, Z: Array, s: State) -> State:
         at, wide = 0, s.X.shape[-1]
         for name in self._wide:
-            rows = np.array(getattr(s, name), dtype=Z.dtype)
+            rows = np.array(s._asdict()[name], dtype=Z.dtype)
             part = rows[..., :wide]
             height = part.size // Z.shape[1]
             part[...] = Z[at : at + height].reshape(part.shape)
@@ -237,7 +248,7 @@ class Steps:
             probes, states = probes[:1], states[:1]
             states = [self._run(s.X, None, 1, k, s) for s in states]
 
-    def _after(self, probe: Array, s: Any, k: int) -> Array:
+    def _after(self, probe: Array, s: State, k: int) -> Array:
         """The packed states after step k, of which each column of `probe` is the packed state
         before, and the b.
         """
@@ -300,13 +311,10 @@ class Steps:
         return float(max(abs(np.linalg.eigvals(J)), default=0.0) ** (1 / self.length))
 
 
-def _wide(narrow: Any, wide: Any) -> list[str]:
+def _wide(narrow: State, wide: State) -> list[str]:
     """The names of the arrays of a state whose width grows with that of the rows."""
-    return [
-        name
-        for name, a, b in zip(narrow._fields, narrow, wide)
-        if getattr(a, "ndim", 0) >= 2 and b.shape[-1] > a.shape[-1]
-    ]
+    pairs = zip(narrow._asdict().items(), wide._asdict().values())
+    return [name for (name, a), b in pairs if np.ndim(a) >= 2 and b.shape[-1] > a.shape[-1]]
 
 
 def _same(a: Array, b: Array) -> bool:
