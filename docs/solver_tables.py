@@ -24,7 +24,9 @@ from mpidec.solvers import CATALOGUE, Solver
 from mpidec.solvers.asynchronous import PushSolver, is_asynchronous
 from mpidec.testing.case import SMALL, alone, costs, graph_of, made, problem, with_number
 from mpidec.testing.convergence import rest
-from mpidec.testing.linear import LinearMap, Quadratics, cycle_length, run
+from mpidec.testing.linear import Quadratics, run
+from mpidec.theory import steady
+from mpidec.theory.linear import Steps
 
 PAGE = Path(__file__).resolve().parent / "guide" / "choosing.md"
 BEGIN, END = "<!-- {}: written by docs/solver_tables.py -->", "<!-- end of {} -->"
@@ -73,11 +75,11 @@ def bears(solver: Solver, graph: T.Topology | T.Schedule) -> bool:
             end = run(method, W, f, method.init(X, W.at(0)), 600).X
             return bool(np.ptp(end) < 1e-6)
         constant = "column" not in solver.needs.kinds and not solver.adaptive
-        if constant and cycle_length(method, W) is not None:
-            steps = LinearMap(method, W, f.h)
-            if steps.linear:
-                end = steps.limit(f.c, 0 * f.c) if steps.radius() < 1 - 1e-9 else np.inf
-                return bool(np.max(abs(end - f.minimizer)) < 1e-6)
+        if constant and (steps := Steps(method, W, f.h[:, :, None])).linear:
+            end = np.inf + f.c
+            if steps.radius() < 1 - 1e-9:
+                end = steady.rest(steps, 0 * f.c[:, None], (f.h * f.c)[:, None])[:, 0]
+            return bool(np.max(abs(end - f.minimizer)) < 1e-6)
         end = run(method, W, f, method.init(0 * f.c, W.at(0)), 1500).X
         return bool(np.max(abs(end - f.minimizer)) < 1e-6)
 

@@ -150,7 +150,7 @@ except ImportError as error:
     assert remedy == "mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'"
     assert names == (
         "ConfigError InputError Interrupted Mixer Network Outcome Pending RankMismatchError Record Result ResumeError Unstable "
-        "__version__ plot problems read simulate solve solvers sweep testing topology tune"
+        "__version__ plot problems read simulate solve solvers sweep testing theory topology tune"
     )
 
 

@@ -305,14 +305,19 @@ def is_toml_type(hint: object) -> bool:
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in UNIONS:
-        return all(
-            is_toml_type(choice)
-            for choice in arguments
-            if choice is not type(None) and typing.get_origin(choice) is not Callable
-        )
+        written = [choice for choice in arguments if not _only_in_python(choice)]
+        return bool(written) and all(map(is_toml_type, written))
     if origin in LISTS:
         return bool(arguments) and is_toml_type(arguments[0])
     return origin is Literal or hint in (int, float, str, bool)
+
+
+def _only_in_python(hint: object) -> bool:
+    """Whether a form of a parameter is one of several that only programs use: a function, or an
+    object of the package.
+    """
+    own = getattr(hint, "__module__", "").startswith("mpidec.")
+    return hint is type(None) or typing.get_origin(hint) is Callable or own
 
 
 def describe(hint: object, range: str = "") -> str:

@@ -145,7 +145,6 @@ BAD_ARRAYS = {
         {"A": A4[:0], "y": Y4[:0]},
         r"A has shape \(0, 2\), expected .*at least one sample",
     ),
-    "complex": ({"A": A4 * 1j, "y": Y4}, "A has dtype complex128, expected real numbers"),
     "strings": ({"A": A4.astype(str), "y": Y4}, "A has dtype <U.*expected real numbers"),
     "nan": ({"A": nan_at(A4, (2, 1)), "y": Y4}, "A is nan at row 2, column 1"),
     "nan_label": ({"A": A4, "b": nan_at(Y4, 3)}, "b is nan at row 3"),

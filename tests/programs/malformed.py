@@ -281,7 +281,7 @@ def data_files(draw: random.Random) -> Case:
             lambda: ("x.npz", npz(A=A[:0], y=y[:0])),
             lambda: ("x.npz", npz(A=A, y=np.array([{}] * 8))),
             lambda: ("x.npz", npz(A=A.astype(str), y=y)),
-            lambda: ("x.npz", npz(A=A + 1j, y=y)),
+            lambda: ("x.npz", npz(A=A + 1j * np.nan, y=y)),
             lambda: ("x.npz", npz(A=A, y=y, b=y)),
             lambda: ("x.npz", npz(A=A, y=y)[:-cut]),
             lambda: ("x.npz", npz(A=A[:3], y=y[:3])),

@@ -690,8 +690,8 @@ def test_curves(tmp_path):
     assert told[3].startswith("consensus") and told[4:] == ["test loss, mean"]
     assert [axes.get_xlabel() for axes in figure.axes][2:5] == ["epochs"] * 3
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "atc, one peer exponential",
-        "relay, binary tree",
+        "atc, One-peer exponential",
+        "relay, Binary tree",
     ]
 
 
