@@ -153,6 +153,7 @@ def test_admm_minimizes_functions_with_a_term(term):
     np.testing.assert_allclose(result.X, np.tile(x, (N, 1)), atol=1e-10)
 
 
+@pytest.mark.serial
 def test_admm_needs_proximal_points():
     square = P.Custom(lambda X: (X**2).sum(axis=1), lambda X: 2 * X, m=2, d=1)
     with pytest.raises(ValueError, match=r"ADMM needs problem\.prox"):
