@@ -187,8 +187,8 @@ class LinearModel(Described):
                 f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or "
                 "simplex"
             )
-        if term is not None:
-            term.prox(np.zeros((0, self.A.shape[2]), self.A.dtype), 1.0)  # refuses complex rows
+        if term is not None and is_complex(self.A):
+            term.prox(np.zeros((0, self.A.shape[2]), self.A.dtype), 1.0)  # may refuse them
         self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
         self.m, self.p, self.features = self.A.shape
