@@ -131,7 +131,9 @@ def draw(
                 msd, bias, rates = np.where(np.isfinite(found), found, math.nan).T
                 upper.loglog(SIZES, msd, color=colour, label=label)
                 upper.loglog(SIZES, np.where(bias > 1e-14, bias, math.nan), "--", color=colour)
-                lower.semilogx(SIZES, np.minimum(rates, 1.0), color=colour, label=label)
+                lower.semilogx(
+                    SIZES, np.where(rates < 1, rates, math.nan), color=colour, label=label
+                )
             upper.set_title(f"{graph.name}, n = {graph.n}")
             lower.set_xlabel("step size")
         axes[0, 0].set_ylabel("mean-square deviation (dashed: bias)")

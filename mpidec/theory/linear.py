@@ -272,7 +272,13 @@ class Steps:
         ValueError
             If the steps are not linear.
         """
-        return list(islice(self.maps(), self.length))
+        *cycle, again = islice(self.maps(), self.length + 1)
+        if self.periodic and not np.allclose(again.M, cycle[0].M, rtol=1e-6, atol=1e-9):
+            raise ValueError(
+                f"the steps of {name_of(self.solver)} change with their number, expected the same "
+                "ones in each cycle"
+            )
+        return cycle
 
     def state(self, X: Array, B: Array, steps: int | None = None) -> Array:
         """The packed state after `steps` steps (None: `first`) from the rows X, (n, d S)."""

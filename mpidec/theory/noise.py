@@ -9,6 +9,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..problems.members import moves, x_star_of
 from ..problems.oracles import Oracle
 from .linear import Array
 from .quadratic import Quadratic
@@ -17,6 +18,23 @@ from .quadratic import Quadratic
 DRAWS, CURVATURES, SEED = 1000, 200, 2**63
 # The size of a change of the noise with the point, relative to the curvatures, that is rounding.
 CONSTANT = 1e-6
+
+
+def covariance(S: Array, name: str) -> Array:
+    """The matrices S, checked: Hermitian, without negative eigenvalues.
+
+    Raises
+    ------
+    ValueError
+    """
+    size = np.abs(S).max(initial=0.0)
+    hermitian = np.isfinite(size) and np.abs(S - S.conj().swapaxes(-1, -2)).max() <= 1e-9 * size
+    if not hermitian or np.linalg.eigvalsh(S).min() < -1e-9 * size:
+        raise ValueError(
+            f"theory: {name} holds no covariance, expected finite Hermitian matrices without "
+            "negative eigenvalues"
+        )
+    return S
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +61,11 @@ class Noise:
         ValueError
         """
         s = np.asarray(noise)
+        if not np.isfinite(s).all() or (s.ndim < 3 and (np.iscomplexobj(s) or (s < 0).any())):
+            raise ValueError(
+                "theory: noise has entries that are no standard deviations, expected finite "
+                "numbers >= 0"
+            )
         if s.shape not in ((), (n,), (n, d), (n, d, d)):
             raise ValueError(
                 f"theory: noise has the shape {s.shape}, expected ({n},), ({n}, {d}) or "
@@ -50,7 +73,7 @@ class Noise:
                 "covariances"
             )
         if s.ndim == 3:
-            return cls(s)
+            return cls(covariance(s, "noise"))
         s = np.broadcast_to(s[:, None] if s.ndim == 1 else s, (n, d))
         return cls(s[:, :, None] ** 2 * np.eye(d))
 
@@ -61,13 +84,17 @@ class Noise:
         if not oracle.random:
             return cls(np.zeros((n, d, d)))
         gradient = oracle.gradients(range(n), SEED)
-        at = np.tile(model.x_star, (n, 1))
-        v = np.array([gradient(at, k) for k in range(DRAWS)])
+        at, moving = np.tile(model.x_star, (n, 1)), moves(oracle.problem)
+
+        def minimizer(k: int) -> Array:
+            return np.tile(np.asarray(x_star_of(oracle.problem, k)), (n, 1)) if moving else at
+
+        v = np.array([gradient(minimizer(k), k) for k in range(DRAWS)])
         mean = v.mean(axis=0)
         h = max(float(np.abs(model.x_star).max(initial=0.0)), 1.0) * 1e-4
         draws = np.array(
             [
-                [(gradient(at + h * e, k) - v[k]) / h for e in np.eye(d, dtype=at.dtype)]
+                [(gradient(minimizer(k) + h * e, k) - v[k]) / h for e in np.eye(d, dtype=at.dtype)]
                 for k in range(CURVATURES)
             ]
         ).transpose(0, 2, 3, 1)

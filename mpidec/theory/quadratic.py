@@ -9,7 +9,7 @@ import numpy as np
 
 from .._complex import doubled, is_complex
 from ..problems.base import Problem
-from ..problems.members import is_sampled, moves, term_of, x_star_of
+from ..problems.members import is_sampled, term_of, x_star_of
 from .linear import Array
 
 # Steps of Newton's method, and the relative size of a gradient that vanishes.
@@ -42,6 +42,16 @@ class Quadratic:
     H: Array
     g: Array
 
+    def __post_init__(self) -> None:
+        n, d = self.g.shape if self.g.ndim == 2 else (0, 0)
+        if self.H.shape != (n, d, d) or self.x_star.shape != (d,):
+            raise ValueError(
+                f"Quadratic: x_star, H and g have the shapes {self.x_star.shape}, {self.H.shape}, "
+                f"{self.g.shape}, expected (d,), (n, d, d) and (n, d)"
+            )
+        if not np.abs(self.g.sum(axis=0)).max() <= 1e-6 * (np.abs(self.g).sum() or 1.0):
+            raise ValueError("Quadratic: the g_i of all agents add up to something, expected zero")
+
     @classmethod
     def of(cls, problem: Problem) -> Quadratic:
         """The model of a problem with all agents in this process.
@@ -57,11 +67,6 @@ class Quadratic:
             raise ValueError(
                 f"theory: {type(problem).__name__} has the term {term}, expected a smooth "
                 "problem: near a term, steps are not linear"
-            )
-        if moves(problem):
-            raise ValueError(
-                f"theory: the minimizer of {type(problem).__name__} moves, expected one that "
-                "rests: give x_star as an array"
             )
         known = x_star_of(problem)
         x = np.zeros(problem.d) if known is None else known

@@ -15,14 +15,15 @@ from scipy.linalg import block_diag
 from ..comm.mixing.mixer import Mixer
 from ..comm.mixing.network import Network
 from ..comm.runtime.mpi import MPI
-from ..driver.arguments import as_oracle, as_solver
+from ..driver.arguments import TopologyLike, as_oracle, as_solver, as_topology
 from ..problems.base import Problem
+from ..problems.members import moves
 from ..problems.oracles import Oracle, OracleLike
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology
 from .linear import Array, Step, Steps
-from .noise import Noise
+from .noise import Noise, covariance
 from .quadratic import Quadratic
 from .walk import WalkingSteps
 
@@ -76,7 +77,7 @@ class SteadyState:
 def steady_state(
     problem: Problem | OracleLike | Quadratic,
     solver: Solver,
-    topology: Topology | Schedule,
+    topology: TopologyLike,
     *,
     noise: ArrayLike | None = None,
     walk: ArrayLike | None = None,
@@ -111,8 +112,8 @@ def steady_state(
     walk : float or array (d, d), optional
         For a minimizer that moves, :math:`x^{\star, k+1} = x^{\star, k} + q^k`, that of all agents
         by the same: the standard deviation of each coordinate of :math:`q^k`, or its covariance.
-        Deviations are then from the minimizer of their step, and `noise` has the part of the walk,
-        too.
+        Deviations are then from the minimizer that the gradients of the next step see, and `noise`
+        has the part of the walk, too.
     x0 : array (d,) or (n, d), optional
         The initial point, zero by default, on which no limit should depend.
 
@@ -143,7 +144,7 @@ def steady_state(
     A. H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
     Machine Learning 7 (2014), chapter 11.
     """
-    model, oracle = _model(problem, solver, topology)
+    model, oracle, solver, topology = _model(problem, solver, topology, walk is not None)
     n, d = model.g.shape
     if noise is None and oracle is not None:
         v = Noise.of(oracle, model)
@@ -170,11 +171,11 @@ def _walk(walk: ArrayLike, d: int) -> Array:
             f"theory: walk has the shape {q.shape}, expected a number or ({d}, {d}): the standard "
             "deviation of the minimizer's steps, or their covariance"
         )
-    return q**2 * np.eye(d) if q.ndim == 0 else q
+    return covariance(np.abs(q) ** 2 * np.eye(d) if q.ndim == 0 else q, "walk")
 
 
 def rate(
-    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: Topology | Schedule
+    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: TopologyLike
 ) -> float:
     """The factor per step by which the error of a solver falls in the end: that of the slowest
     mode that runs reach and iterates show.
@@ -200,13 +201,13 @@ def rate(
     >>> round(rate(problem, mpidec.solvers.Diffusion(0.4), mpidec.topology.ring(2)), 9)
     0.6
     """
-    model, _ = _model(problem, solver, topology)
+    model, _, solver, topology = _model(problem, solver, topology)
     with _mixer(topology) as W:
         return _rate(solver, W, model)
 
 
 def largest_step(
-    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: Topology | Schedule
+    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: TopologyLike
 ) -> float:
     """The step size up to which a solver is stable, to four digits.
 
@@ -231,7 +232,7 @@ def largest_step(
     >>> round(largest_step(problem, mpidec.solvers.Diffusion(1.0), mpidec.topology.ring(2)), 3)
     2.0
     """
-    model, _ = _model(problem, solver, topology)
+    model, _, solver, topology = _model(problem, solver, topology)
     L = float(np.abs(np.linalg.eigvalsh(model.H)).max())
     with _mixer(topology) as W:
 
@@ -296,10 +297,20 @@ def _steady(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
 
 
 def _model(
-    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: Topology | Schedule
-) -> tuple[Quadratic, Oracle | None]:
-    """The quadratic model and the oracle, after a check of what the theory holds for."""
-    as_solver(solver)
+    problem: Problem | OracleLike | Quadratic,
+    solver: Solver,
+    topology: TopologyLike,
+    walking: bool = False,
+) -> tuple[Quadratic, Oracle | None, Solver, Topology | Schedule]:
+    """The quadratic model, the oracle, the solver and the graph, after a check of what the theory
+    holds for.
+    """
+    oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
+    functions = None if oracle is None else oracle.problem
+    if oracle is None and not isinstance(problem, Quadratic):
+        raise TypeError("theory: problem is None, expected a problem")
+    n = len(problem.g) if isinstance(problem, Quadratic) else functions.m
+    solver = as_solver(solver)
     if isinstance(solver, Asynchronous):
         raise ValueError(
             f"theory: {name_of(solver)} is asynchronous, expected a solver whose agents take "
@@ -320,20 +331,18 @@ def _model(
             f"theory: {name_of(solver)} has the step size {step!r}, expected a number: choose one "
             "with mpidec.tune(problem, solver, topology)"
         )
-    solver.check(topology)
-    oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
-    if oracle is None:
-        if not isinstance(problem, Quadratic):
-            raise TypeError("theory: problem is None, expected a problem")
-        model = problem
-    elif oracle.problem.m != topology.n:
+    try:
+        graph = as_topology(topology, n)
+    except ValueError as error:
+        raise ValueError(f"theory: all {n} agents of the problem are here: {error}") from None
+    solver.check(graph)
+    if moves(functions) and not walking:
         raise ValueError(
-            f"theory: the problem has {oracle.problem.m} agents in this process, the topology "
-            f"{topology.n}, expected all of them here"
+            f"theory: the minimizer of {name_of(functions)} moves, expected one that rests, or "
+            "walk=, the covariance of its steps"
         )
-    else:
-        model = Quadratic.of(oracle.problem)
-    return model, oracle
+    model = problem if isinstance(problem, Quadratic) else Quadratic.of(functions)
+    return model, oracle, solver, graph
 
 
 @contextmanager
