@@ -145,6 +145,11 @@ class Metrics:
         self.error: Exception | None = None
         self._k, self._moves = 0, moves(problem)
         self._x_star = x_star_of(problem)
+        if is_complex(self._x_star):  # the view of a complex problem has a real one
+            raise TypeError(
+                f"problem {type(problem).__name__}: x_star is complex, the rows are real, expected "
+                "real numbers, or complex data"
+            )
         self._scale = self._norm()
         names = ["consensus"] if problem is None else ["consensus", "gradient_norm", "objective"]
         self.names = (

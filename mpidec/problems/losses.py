@@ -111,11 +111,16 @@ class LeastSquares(LinearModel):
     @cached_property
     def _view(self) -> LeastSquares:
         """The same functions of real and imaginary parts, as `RealView`."""
-        parts = as_reals(np.stack([self.A, 1j * self.A], axis=-1).reshape(*self.A.shape[:2], -1))
+        parts = as_reals(
+            np.stack([self.A, 1j * self.A], axis=-1).reshape(self.m, self.p, 2 * self.features)
+        )
         A = parts.reshape(self.m, self.p, self.features, 2, 2).transpose(0, 1, 4, 2, 3)
         term = None if self.term is None else RealView(self).term
         view = LeastSquares(
-            A.reshape(self.m, 2 * self.p, -1), as_reals(self.y), self.l2, weight=self.weight
+            A.reshape(self.m, 2 * self.p, 2 * self.features),
+            as_reals(self.y),
+            self.l2,
+            weight=self.weight,
         )
         view.term, view.intercept = term, self.intercept
         view._penalty = np.repeat(self._penalty, 2) if np.ndim(self._penalty) else self._penalty

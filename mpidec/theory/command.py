@@ -13,9 +13,8 @@ from ..cli.program import Command, Flag, Status
 from ..cli.tables import aligned
 from ..comm.runtime.agreement import on_root
 from ..comm.runtime.mpi import MPI
-from ..driver.arguments import as_topology
+from ..driver.arguments import as_solver, as_topology
 from ..exceptions import ConfigError, InputError
-from ..registry import SOLVERS
 from ..solvers.base import Solver, with_step_size
 from ..topology import Schedule, Topology
 from .quadratic import Quadratic
@@ -81,7 +80,7 @@ def _show(args: argparse.Namespace) -> None:
     model = example(args.n, args.seed)
     try:
         graphs = [as_topology(name, args.n) for name in args.topology]
-        solvers = [with_step_size(SOLVERS[name](), args.step) for name in args.solver]
+        solvers = [_solver(name, args.step) for name in args.solver]
         lines = [["topology", "solver", "largest step", "rate", "msd", "bias"]]
         for graph in graphs:
             for solver in solvers:
@@ -95,6 +94,13 @@ def _show(args: argparse.Namespace) -> None:
     if args.out is not None:
         draw(model, solvers, graphs, args.noise).savefig(args.out, dpi=200)
         print(args.out, flush=True)
+
+
+def _solver(name: str, step: float) -> Solver:
+    solver = as_solver(name)
+    if not solver.needs.problem:
+        raise ValueError(f"--solver {name}: it minimizes nothing, expected a solver that does")
+    return with_step_size(solver, step)
 
 
 def _line(model: Quadratic, solver: Solver, graph: Topology | Schedule, noise: float) -> list[str]:

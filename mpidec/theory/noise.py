@@ -47,10 +47,13 @@ class Noise:
         Covariances of the v_i.
     change : array (S, n, d, d) or None
         Draws of :math:`\Delta_i`, the curvature of a sample beyond its mean; None for none.
+    at_rest : array (S, n, d) or None
+        The v_i of the same draws.
     """
 
     sigma: Array
     change: Array | None = None
+    at_rest: Array | None = None
 
     @classmethod
     def given(cls, noise: ArrayLike, n: int, d: int) -> Noise:
@@ -102,7 +105,7 @@ class Noise:
         v = v - mean
         sigma = np.einsum("sni,snj->nij", v, v.conj()) / DRAWS
         varies = np.abs(change).max() > CONSTANT * np.abs(model.H).max()
-        return cls(sigma, change if varies else None)
+        return cls(sigma, change, v[:CURVATURES]) if varies else cls(sigma)
 
     def at(self, e: Array, V: Array) -> Array:
         """The covariance (n d, n d) of all agents' noise at points with the mean deviations `e`,
@@ -110,9 +113,14 @@ class Noise:
         """
         sigma = self.sigma
         if self.change is not None:
-            V = V + e[:, :, None] * e[:, None, :].conj()
-            D = self.change
-            sigma = sigma + np.einsum("snij,njk,snlk->nil", D, V, D.conj(), optimize=True) / len(D)
+            D, v = self.change, self.at_rest
+            more = np.einsum("snij,njk,snlk->nil", D, V, D.conj(), optimize=True)
+            w = np.einsum("snij,nj->sni", D, e)  # at the mean, where it goes with v
+            more = more + np.einsum("sni,snj->nij", w, w.conj())
+            if v is not None:
+                both = np.einsum("sni,snj->nij", w, v.conj())
+                more = more + both + both.conj().transpose(0, 2, 1)
+            sigma = sigma + more / len(D)
         n, d = sigma.shape[:2]
         S = np.zeros((n, d, n, d), sigma.dtype)
         S[np.arange(n), :, np.arange(n), :] = sigma
@@ -120,7 +128,8 @@ class Noise:
 
     def within(self, Q: Array) -> Noise:
         """The noise in the coordinates with the basis Q, (d, q)."""
-        change = self.change
         return Noise(
-            Q.conj().T @ self.sigma @ Q, None if change is None else Q.conj().T @ change @ Q
+            Q.conj().T @ self.sigma @ Q,
+            None if self.change is None else Q.conj().T @ self.change @ Q,
+            None if self.at_rest is None else self.at_rest @ Q.conj(),
         )

@@ -184,3 +184,11 @@ def test_what_is_no_metric_is_refused(metrics, error, says):
         mpidec.solve(Following(), S.DGD(MU), T.ring(N), steps=1, metrics=metrics)
     with pytest.raises(error, match=says):
         mpidec.simulate(Following(), S.PairwiseGossip(MU), T.ring(N), steps=1, metrics=metrics)
+
+
+@pytest.mark.serial
+def test_a_complex_minimizer_of_real_rows_is_refused():
+    problem = P.LeastSquares(np.ones((1, 2, 1)), [[1.0, 2.0]])
+    problem.x_star = np.array([1.5 + 1j])
+    with pytest.raises(TypeError, match="x_star is complex, the rows are real"):
+        mpidec.solve(problem, S.DGD(0.1), T.ring(1), steps=1)

@@ -35,7 +35,7 @@ COMPILED = _kernel is not None
 _dense = getattr(_kernel, "dense", None)
 _BLOCK = 256
 _FIRST = np.zeros(1, np.int64)
-_BITS = {"f": 20, "d": 40}  # s in `difference`
+_BITS = {"f": 20, "d": 40, "F": 20, "D": 40}  # s in `difference`
 
 
 class Entries(NamedTuple):

@@ -81,4 +81,10 @@ def test_what_averages_refuses_filters():
         T.from_weights(np.eye(5), kind="all")
     with pytest.raises(ValueError, match="expected a finite number"):
         T.from_weights([[np.inf]], kind="any")
+
+
+@pytest.mark.serial
+def test_a_filter_is_drawn():
+    pytest.importorskip("matplotlib")
+    filter = T.from_weights(np.eye(5) - T.ring(5).W.toarray(), kind="any")
     assert len(filter.plot().axes) == 2
