@@ -35,7 +35,7 @@ COMPILED = _kernel is not None
 _dense = getattr(_kernel, "dense", None)
 _BLOCK = 256
 _FIRST = np.zeros(1, np.int64)
-_BITS = {"f": 20, "d": 40, "F": 20, "D": 40}  # s in `difference`
+_BITS = {"f": 20, "d": 40}  # s in `difference`
 
 
 class Entries(NamedTuple):
@@ -171,6 +171,7 @@ class Weights:
 
     def scaled(self, dtype: np.dtype) -> Weights:
         """The weights in the precision of the rows, times :math:`2^s`; see `difference`."""
+        dtype = np.dtype(dtype.char.lower())  # real, as the weights
         if dtype.char not in self._scaled:
             weights, factor = self.astype(dtype), dtype.type(2.0 ** _BITS[dtype.char])
             self._scaled[dtype.char] = Weights(
@@ -216,6 +217,7 @@ class Runs:
         """The runs with weights in the precision of the rows, times :math:`2^s`; see
         `difference`.
         """
+        dtype = np.dtype(dtype.char.lower())  # real, as the weights
         factor = dtype.type(2.0 ** _BITS[dtype.char])
         return Runs(
             [
@@ -292,7 +294,7 @@ def difference(
     else:
         weighted_sum(scaled, X, halo, out)
     out -= X
-    out *= out.dtype.type(0.5 ** _BITS[out.dtype.char])
+    out *= 0.5 ** _BITS[out.dtype.char.lower()]
     return out
 
 
