@@ -146,6 +146,11 @@ class Changing(Schedule):
             given = Topology(self.name, Stored(matrix))
         if given.n != self.n:
             raise ValueError(f"{where}: the graph has {given.n} agents, expected {self.n}")
+        if given.kind == "any":
+            raise ValueError(
+                f"{where}: {given.name} is a graph filter, expected {self.kind} stochastic: make a "
+                "mixer of each filter"
+            )
         if given.kind not in ("doubly", self.kind):
             raise ValueError(
                 f"{where}: {given.name} is {given.kind} stochastic, expected {self.kind} "

@@ -193,7 +193,7 @@ class Phase(EdgeExchange):
         if self.topology.kind not in ("doubly", "row"):
             raise ValueError(
                 f"W.with_weights{self._over}: its W is of kind {self.topology.kind!r}, expected "
-                "rows that sum to 1: from_function(n, f, kind=...) takes any W in each step"
+                "rows that sum to 1: make a mixer of topology.from_weights(A, ...) instead"
             )
         A = np.asarray(A.toarray() if hasattr(A, "toarray") else A)
         if A.shape not in ((n, n), (m, n)) or A.dtype.kind not in "iuf":
