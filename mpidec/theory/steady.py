@@ -306,10 +306,12 @@ def _model(
     holds for.
     """
     oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
-    functions = None if oracle is None else oracle.problem
-    if oracle is None and not isinstance(problem, Quadratic):
+    if isinstance(problem, Quadratic):
+        model, n = problem, len(problem.g)
+    elif oracle is None:
         raise TypeError("theory: problem is None, expected a problem")
-    n = len(problem.g) if isinstance(problem, Quadratic) else functions.m
+    else:
+        n = oracle.problem.m
     solver = as_solver(solver)
     if isinstance(solver, Asynchronous):
         raise ValueError(
@@ -336,13 +338,14 @@ def _model(
     except ValueError as error:
         raise ValueError(f"theory: all {n} agents of the problem are here: {error}") from None
     solver.check(graph)
-    if moves(functions) and not walking:
+    if oracle is None:
+        return model, oracle, solver, graph
+    if moves(oracle.problem) and not walking:
         raise ValueError(
-            f"theory: the minimizer of {name_of(functions)} moves, expected one that rests, or "
-            "walk=, the covariance of its steps"
+            f"theory: the minimizer of {name_of(oracle.problem)} moves, expected one that rests, "
+            "or walk=, the covariance of its steps"
         )
-    model = problem if isinstance(problem, Quadratic) else Quadratic.of(functions)
-    return model, oracle, solver, graph
+    return Quadratic.of(oracle.problem), oracle, solver, graph
 
 
 @contextmanager
