@@ -80,7 +80,7 @@ ROOMS = {
     ),
     "trace": ((*GROUND, "comm.runtime", "comm.timeline", "cli"), ()),
     "diagnostics": ((*GROUND, "topology", *COMM, "cli"), ("h5py", "mpi4py", "threadpoolctl")),
-    "theory": ((*MATHEMATICS, *COMM, "registry", "driver", "cli"), ("matplotlib",)),
+    "theory": ((*MATHEMATICS, *COMM, "registry", "driver", "cli"), ("scipy", "matplotlib")),
     "testing": ((*MATHEMATICS, *COMM, "driver", "theory"), ("torch",)),
     "experiment": (
         (
