@@ -171,10 +171,15 @@ class Faults(tuple[Fault, ...]):
         """Those that change what is received."""
         return [fault for fault in self if type(fault).arrive is not Fault.arrive]
 
+    @cached_property
+    def averaging(self) -> Fault:
+        """The last one that has an average of its own."""
+        changed = [fault for fault in self if type(fault).average is not Fault.average]
+        return (changed or self)[-1]
+
     def average(self, own: np.ndarray, at: Round) -> Average:
-        """That of the last fault that has one of its own; see `Fault.average`."""
-        own_ones = [fault for fault in self if type(fault).average is not Fault.average]
-        return (own_ones or self)[-1].average(own, at)
+        """That of the fault that has one of its own; see `Fault.average`."""
+        return self.averaging.average(own, at)
 
 
 @dataclass(frozen=True, repr=False)
