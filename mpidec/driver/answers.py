@@ -99,18 +99,20 @@ class Errors:
         """
         if self.first is None:
             try:
-                answer = evaluate()
-                if np.shape(answer) != shape:
+                answer = np.asarray(evaluate())
+                if answer.shape != shape:
                     raise ValueError(
                         "the problem returned gradients (or values, or proximal points) of shape "
-                        f"{np.shape(answer)}, expected {shape}"
+                        f"{answer.shape}, expected {shape}"
                     )
-                if np.iscomplexobj(answer) and not is_complex(np.dtype(dtype)):
+                if answer.dtype == dtype:
+                    return answer
+                if is_complex(answer) and not is_complex(np.dtype(dtype)):
                     raise TypeError(
                         "the problem returned complex gradients (or values, or proximal points), "
                         f"expected real numbers: {REAL}"
                     )
-                return np.asarray(answer).astype(dtype, copy=False)
+                return answer.astype(dtype)
             except Exception as error:
                 if self._net.size == 1:
                     raise
