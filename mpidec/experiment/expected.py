@@ -12,6 +12,7 @@ from ..comm.mixing.network import Network
 from ..driver.asynchronous import AsyncResult
 from ..driver.solve import Result
 from ..problems.base import Problem
+from ..problems.members import moves
 from ..record.runfile import annotate
 from ..solvers.base import Bias, with_step_size
 from .build import Job
@@ -41,6 +42,7 @@ def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, 
         or not isinstance(result, Result)
         or result.outcome in ("diverged", "interrupted")
         or job.x_star is None
+        or moves(job.oracle.problem)
         or not (job.solver.needs.problem and n * d <= LARGE and job.topology.period)
         or wanted.mixing != Mixing()
         or wanted.problem.variance_reduction is not None
