@@ -25,7 +25,7 @@ from mpidec.solvers.asynchronous import PushSolver, is_asynchronous
 from mpidec.testing.case import SMALL, alone, costs, graph_of, made, problem, with_number
 from mpidec.testing.convergence import rest
 from mpidec.testing.linear import Quadratics, run
-from mpidec.theory import steady
+from mpidec.theory import moments
 from mpidec.theory.linear import Steps
 
 PAGE = Path(__file__).resolve().parent / "guide" / "choosing.md"
@@ -78,7 +78,7 @@ def bears(solver: Solver, graph: T.Topology | T.Schedule) -> bool:
         if constant and (steps := Steps(method, W, f.h[:, :, None])).linear:
             end = np.inf + f.c
             if steps.radius() < 1 - 1e-9:
-                end = steady.rest(steps, 0 * f.c[:, None], (f.h * f.c)[:, None])[:, 0]
+                end = moments.rest(steps, 0 * f.c[:, None], (f.h * f.c)[:, None])[:, 0]
             return bool(np.max(abs(end - f.minimizer)) < 1e-6)
         end = run(method, W, f, method.init(0 * f.c, W.at(0)), 1500).X
         return bool(np.max(abs(end - f.minimizer)) < 1e-6)

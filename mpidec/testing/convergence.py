@@ -11,7 +11,8 @@ from ..driver.solve import solve
 from ..problems import Custom, l1
 from ..solvers.base import Solver
 from ..theory.linear import Steps
-from ..theory.steady import rest as resting, steady_state
+from ..theory.moments import rest as resting
+from ..theory.steady import steady_state
 from ..topology import Schedule, Topology
 from .case import SMALL, alone, bearable, costs, graph_of, problem, require, solved, with_number
 from .linear import Quadratics, run

@@ -6,11 +6,9 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import block_diag
 
 from ..comm.mixing.mixer import Mixer
 from ..comm.mixing.network import Network
@@ -22,24 +20,12 @@ from ..problems.oracles import Oracle, OracleLike
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology
-from .linear import Array, Step, Steps
+from .linear import Array, Steps
+from .moments import deviations
 from .noise import Noise, covariance
 from .quadratic import Quadratic
 from .walk import WalkingSteps
 
-# Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change of the
-# covariance, and of the mean.
-DOUBLINGS, CHANGE, MOVED = 40, 1e-6, 1e-8
-# Steps of schedules that never repeat, over which the steady state is an average: first, and at
-# most; what counts as settled, and as growth without end.
-SHORT, LONG, SETTLES, GROWS = 512, 4096, 0.02, 1e6
-# Singular values of J - I up to which a part of the state is conserved, and how close to others it
-# may be.
-CONSERVED, CLOSE = 1e-13, 1e6
-# Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
-REPEATS, SAME = 200, 1e-4
-# Relative distance that is rounding.
-STAYS = 1e-9
 # Relative accuracy of the largest step size; factor between those tried first.
 ACCURACY, FACTOR = 1e-4, 2.0
 # A rate from which on nothing converges.
@@ -158,7 +144,7 @@ def steady_state(
             if walk is not None:
                 steps = WalkingSteps(solver, W, part.H, Q.conj().T @ _walk(walk, d) @ Q)
             X = start @ Q.conj()
-            sums = _steady(steps, part, X, v.within(Q))
+            sums = deviations(steps, part, X, v.within(Q))
             bias, spread = bias + sums[0], spread + sums[1]
     return SteadyState(bias + spread, bias, spread)
 
@@ -214,7 +200,7 @@ def largest_step(
     Parameters
     ----------
     problem, solver, topology : see `rate`
-        The solver's own step size is where the search begins.
+        The solver's own step size, a number, has no influence.
 
     Returns
     -------
@@ -285,15 +271,10 @@ def against_step(
             for Q, part in model.parts():
                 steps = Steps(with_step_size(solver, size), W, part.H)
                 X = 0 * part.g
-                bias, spread = _steady(steps, part, X, noises.within(Q))
+                bias, spread = deviations(steps, part, X, noises.within(Q))
                 row[:2] += (bias + spread).mean(), bias.mean()
                 row[2] = max(row[2], steps.radius() if steps.periodic else np.nan)
     return found
-
-
-def _steady(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
-    """Bias and noise of each agent, (2, n)."""
-    return (_periodic if steps.periodic else _average)(steps, part, X, noise)
 
 
 def _model(
@@ -365,173 +346,3 @@ def _rate(solver: Solver, W: Mixer, model: Quadratic) -> float:
             )
         rates.append(steps.radius())
     return max(rates)
-
-
-def rest(steps: Steps, X: Array, B: Array) -> Array:
-    """The iterates that steps without noise lead to, at the first step of a cycle.
-
-    Parameters
-    ----------
-    steps : Steps
-        That repeat.
-    X, B : array (n, d, S)
-        Initial points, and the b_i of the quadratics, of S problems.
-
-    Returns
-    -------
-    array (n, d, S)
-
-    Examples
-    --------
-    >>> import mpidec
-    >>> with mpidec.Network(2) as net:
-    ...     W = net.mixer(mpidec.topology.ring(2))
-    ...     steps = Steps(mpidec.solvers.Diffusion(0.4), W, np.ones((2, 1, 1)))
-    ...     rest(steps, np.zeros((2, 1, 1)), np.array([[[1.0]], [[3.0]]])).ravel().round(6)
-    array([2., 2.])
-    """
-    z, J = steps.state(X.reshape(steps.n, -1), B), np.eye(steps.size)
-    b, c = B.reshape(steps.n * steps.d, -1), 0 * z
-    for step in steps.cycle:  # the cycle as one map
-        J, c = step.M @ J, step.M @ c + step.E @ b
-    z = _limit(J, c, np.zeros_like(J), steps.observe(), z)[0]
-    return (steps.observe() @ z).reshape(X.shape)
-
-
-def _origin(steps: Steps, part: Quadratic) -> Array:
-    """Where to put the minimizer: at zero, where rounding errors are least, if agents that begin
-    at a common minimizer stay there; where it is if they do not.
-    """
-    X, B = np.tile(part.x_star, (len(part.g), 1)), (part.H @ part.x_star)[:, :, None]
-    for k in (1, steps.length, steps.first):
-        x = steps.observe() @ steps.state(X, B, k)
-        if abs(x - X.reshape(-1, 1)).max() > STAYS * abs(X).max(initial=0.0):
-            return part.x_star
-    return 0 * part.x_star
-
-
-class _Moments:
-    """Mean and covariance of the packed state, step by step.
-
-    Attributes
-    ----------
-    z : array (N, 1)
-    V : array (N, N)
-    """
-
-    def __init__(self, steps: Steps, part: Quadratic, X: Array, noise: Noise):
-        self._noise, self._shape = noise, part.g.shape
-        x = _origin(steps, part)
-        b = (part.H @ x - part.g)[:, :, None]
-        self._x_star = np.tile(x, len(part.g))[:, None]
-        self._walk, self._C, self._asked = steps.walk, steps.observe(), steps.asked()
-        self._b = np.vstack([b.reshape(-1, 1), np.zeros((len(steps.walk), 1))])
-        self.z = steps.state(X + x - part.x_star, b)
-        self.V = np.zeros((len(self.z), len(self.z)), steps.dtype)
-
-    def covariance(self) -> Array:
-        """That of the noise of the next step, (n d, n d), and of the walk."""
-        (n, d), P = self._shape, self._asked
-        V = (P @ self.V @ P.conj().T).reshape(n, d, n, d)[np.arange(n), :, np.arange(n)]
-        noise = self._noise.at((P @ self.z - self._x_star).reshape(n, d), V)
-        return np.asarray(block_diag(noise, self._walk))
-
-    def after(self, step: Step) -> None:
-        """Take a step."""
-        S = self.covariance()
-        self.z = step.M @ self.z + step.E @ self._b
-        self.V = step.M @ self.V @ step.M.conj().T + step.E @ S @ step.E.conj().T
-
-    def sizes(self) -> Array:
-        """Bias and noise of each agent, (2, n)."""
-        C, n = self._C, self._shape[0]
-        bias = (np.abs(C @ self.z - self._x_star) ** 2).reshape(n, -1).sum(axis=1)
-        return np.array([bias, np.diag(C @ self.V @ C.T).real.reshape(n, -1).sum(axis=1)])
-
-    def settle(self, cycle: list[Step]) -> bool:
-        """Go to the limits of a cycle, with the noise as it is here; whether there are any."""
-        J, c, F, S = np.eye(len(self.V)), 0 * self.z, 0 * self.V, self.covariance()
-        for step in cycle:  # the cycle as one map
-            J, c = step.M @ J, step.M @ c + step.E @ self._b
-            F = step.M @ F @ step.M.conj().T + step.E @ S @ step.E.conj().T
-        self.z, self.V = _limit(J, c, F, self._C, self.z)
-        return bool(np.isfinite(self.z).all())
-
-
-def _periodic(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
-    """Bias and noise of each agent, in the mean over a cycle, (2, n)."""
-    moments, before = _Moments(steps, part, X, noise), np.full((2, steps.n), math.inf)
-    for _ in range(REPEATS):  # the noise depends on the deviations where curvatures are drawn
-        if not moments.settle(steps.cycle):
-            return np.full((2, steps.n), math.inf)
-        sums = np.zeros((2, steps.n))
-        for step in steps.cycle:
-            moments.after(step)
-            sums += moments.sizes() / len(steps.cycle)
-        if noise.change is None or abs(sums - before).max() <= SAME * sums.max():
-            return sums
-        before = sums
-    return np.full((2, steps.n), math.inf)
-
-
-def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Array]:
-    r"""The limits of :math:`z \gets J z + c` and :math:`V \gets J V J^* + F`, as far as C shows
-    them, by squaring J; infinite where there are none.
-    """
-    size = max(abs(C @ z).max(), abs(C @ c).max())
-    kept = _conserved(J)
-    if _small(kept @ c, c) and _small(kept @ F, F):
-        # rounding errors do not grow in what steps conserve, and noise does not reach
-        rest = np.eye(len(J)) - kept
-        same, z, c, J, F = kept @ z, rest @ z, rest @ c, J - kept, rest @ F @ rest.conj().T
-    else:
-        same = 0 * z
-    V, rested = F, False
-    with np.errstate(all="ignore"):
-        for _ in range(DOUBLINGS):
-            more, moved = J @ V @ J.conj().T, J @ z + c - z
-            V, z, c, J = V + more, z + moved, J @ c + c, J @ J
-            total, x = abs(np.diag(C @ V @ C.T)).sum(), C @ z
-            if not (np.isfinite(total) and np.isfinite(x).all()):
-                break
-            rests = abs(np.diag(C @ more @ C.T)).sum() <= CHANGE * total
-            rests = rests and abs(C @ moved).max() <= MOVED * max(abs(x).max(), size)
-            if rests and rested:
-                return z + same, V
-            rested = rests
-    return np.full_like(z, math.inf), np.full_like(V, math.inf)
-
-
-def _small(part: Array, whole: Array) -> bool:
-    return bool(abs(part).max(initial=0.0) <= CHANGE * abs(whole).max(initial=0.0))
-
-
-def _conserved(J: Array) -> Array:
-    """The projection on the part of the state that J conserves, zero where it cannot be told
-    apart.
-    """
-    U, s, Wh = np.linalg.svd(J - np.eye(len(J)))
-    few = s <= CONSERVED * max(s.max(initial=0.0), 1.0)
-    left, right = U[:, few], Wh[few].conj().T
-    G = left.conj().T @ right
-    if not G.size or np.linalg.cond(G) > CLOSE:
-        return np.zeros_like(J)
-    return np.asarray(right @ np.linalg.solve(G, left.conj().T))
-
-
-def _average(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
-    """Bias and noise of each agent, in the mean over the steps of a schedule that never repeats,
-    (2, n).
-    """
-    moments, before = _Moments(steps, part, X, noise), math.inf
-    maps, length = steps.maps(), SHORT
-    while True:
-        sums = np.zeros((2, steps.n))
-        for step in islice(maps, length):
-            moments.after(step)
-            sums += moments.sizes() / length
-        if not np.isfinite(sums).all() or sums.sum() > GROWS * before:
-            return np.full_like(sums, math.inf)
-        if abs(sums.sum() - before) <= SETTLES * sums.sum() or length >= LONG:
-            return sums
-        before, length = sums.sum(), 2 * length
