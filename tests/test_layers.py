@@ -97,7 +97,13 @@ ROOMS = {
         (*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "experiment"),
         ("matplotlib", "threadpoolctl"),
     ),
-    "reproduce": ((*MATHEMATICS, *COMM, "driver", "cli", "train"), ()),
+    "reproduce": (
+        (
+            *(*MATHEMATICS, *COMM, "registry", "record", "driver", "theory", "optim", "cli"),
+            *("experiment", "train", "sweep"),
+        ),
+        ("h5py", "matplotlib", "scipy", "threadpoolctl", "torch"),
+    ),
     "bench": (
         (*GROUND, "topology", *COMM, "registry", "cli", "diagnostics"),
         ("matplotlib", "mpi4py"),

@@ -1,19 +1,17 @@
-"""Published experiments at the size of this machine: ``python -m mpidec.reproduce
-relaysgd-table2``.
-
-Each experiment trains a small network on digits in place of the published one, and returns a table
-with the published figures beside the measured ones.  What compares is the order of the methods, not
-the figures.
+"""Published experiments, repeated with a verdict for each published figure: ``python -m
+mpidec.reproduce --list``.
 
     >>> from mpidec import reproduce
-    >>> sorted(reproduce.EXPERIMENTS)
-    ['acid-table4', 'ceca-table2', 'relaysgd-table2']
+    >>> "ceca-fig5" in reproduce.EXPERIMENTS
+    True
 """
 
-from .experiments import EXPERIMENTS as EXPERIMENTS, table as table
-from .tables import Cell as Cell, Table as Table
+from .catalogue import EXPERIMENTS as EXPERIMENTS
+from .experiment import Experiment as Experiment
+from .measuring import measure as measure, publish as publish
+from .verdict import Line as Line, Report as Report
 
-__all__ = ["EXPERIMENTS", "Cell", "Table", "table"]
+__all__ = ["EXPERIMENTS", "Experiment", "Line", "Report", "measure", "publish"]
 
 
 def __dir__() -> list[str]:

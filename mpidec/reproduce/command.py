@@ -5,73 +5,149 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 from ..cli.program import Command, Flag, Interrupts, Status, quiet
+from ..cli.tables import plural
+from ..comm.runtime.agreement import on_root
 from ..comm.runtime.mpi import MPI
-from ..exceptions import ConfigError, InputError
-from .experiments import EXPERIMENTS, table
+from ..exceptions import ConfigError
+from ..experiment.schema import Setting, check_name, entries
+from .catalogue import EXPERIMENTS
+from .experiment import Experiment
+from .measuring import measure, publish
+from .page import write_page
 
 EPILOG = """\
 examples:
-  python -m mpidec.reproduce relaysgd-table2                16 workers in this process: some minutes
-  mpirun -n 2 python -m mpidec.reproduce relaysgd-table2    the same workers on two ranks
-  python -m mpidec.reproduce acid-table4                    simulated rings of 16, 32 and 64 workers
-  mpirun -n 4 python -m mpidec.reproduce acid-table4        a ring of 4 asynchronous workers, one on each rank
+  python -m mpidec.reproduce --list
+  python -m mpidec.reproduce ceca-fig5 relaysgd-fig6          two figures, in seconds
+  mpirun -n 4 python -m mpidec.reproduce --all                everything, four cells at a time
+  python -m mpidec.reproduce relaysgd-fig2b --seeds 3,4 --set sizes=10,20
 
-experiments:
-  relaysgd-table2   the worst of 16 workers with heterogeneous data: RelaySGD, D2, SGP, gossip (Vogels et al. 2021)
-  ceca-table2       17 workers: DSGD-CECA-2P against ring, one-peer exponential, EquiDyn, all-reduce (Ding et al. 2023)
-  acid-table4       A2CiD2 on rings of asynchronous workers (Nabli et al. 2023)
-
-Digits and small networks take the place of the published data sets and models: what compares is the order of the methods."""
-
+Each experiment leaves NAME.h5 (what was measured), NAME.png, NAME.txt, NAME.csv and NAME.md in the folder --out, and index.md
+has all that are there on one page.  A command that was killed continues where it stopped.  The exit status is 1 if a line that
+should agree with the paper does not."""
 
 FLAGS = [
-    Flag("experiment", nargs="?", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS)),
-    Flag("--seeds", type=int, metavar="N", help="runs of each method (default: 3, with --quick 1)"),
-    Flag("--quick", action="store_true", help="short runs, which show the form of the table alone"),
-    Flag("--out", metavar="FILE", help="also write the table: .csv, else text"),
-    quiet("no line for each row as it is completed"),
+    Flag("experiment", nargs="*", metavar="EXPERIMENT", help="names, see --list"),
+    Flag("--all", action="store_true", help="all experiments"),
+    Flag("--list", action="store_true", help="list the experiments: paper, minutes, differences"),
+    Flag("--seeds", metavar="S,S,...", help="seeds of the runs, other than the default ones"),
+    Flag(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="set a field of the experiment",
+    ),
+    Flag(
+        "--quick", action="store_true", help="short runs, which show the form of the report alone"
+    ),
+    Flag(
+        "--out",
+        metavar="FOLDER",
+        help="folder of the results (default: reproduced, or with --quick reproduced-quick)",
+    ),
+    Flag("--force", action="store_true", help="replace results that are there"),
+    quiet("no line for each cell as it is completed"),
 ]
 
 
-def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
-    """Return the arguments, checked."""
-    if args.experiment is None:
-        raise ConfigError(f"no experiment: expected one of {', '.join(EXPERIMENTS)}")
-    folder = os.path.dirname(os.path.abspath(args.out)) if args.out is not None else "."
-    if not os.path.isdir(folder):
-        raise ConfigError(f"--out {args.out}: there is no folder {folder}: make it first")
-    return args
+class Asked(NamedTuple):
+    """What a command line asks for."""
+
+    experiments: Sequence[Experiment[Any]]
+    folder: str
+    quick: bool
+    force: bool
+    quiet: bool
 
 
-def execute(args: argparse.Namespace, comm: MPI.Intracomm) -> int:
-    """Run the experiment on all ranks of `comm`, print its table, and return the exit status."""
-    shown = comm.rank == 0 and not args.quiet
-    on_line = partial(print, file=sys.stderr, flush=True) if shown else lambda line: None
-    seeds = args.seeds if args.seeds is not None else 1 if args.quick else 3
-    try:
-        result = table(args.experiment, seeds=seeds, quick=args.quick, comm=comm, on_line=on_line)
-    except (ValueError, RuntimeError) as error:
-        raise InputError(str(error)) from error
-    if comm.rank == 0:
-        print(result, flush=True)
-        if args.out is not None:
-            with open(args.out, "w", encoding="utf-8") as file:
-                file.write(result.csv() if args.out.endswith(".csv") else f"{result}\n")
+def prepare(args: argparse.Namespace, ranks: int) -> Asked | str:
+    """Return what the arguments ask for, checked, or the list."""
+    if args.list:
+        return listing()
+    if args.all == bool(args.experiment):
+        raise ConfigError("expected names of experiments, or --all: --list has them")
+    for name in args.experiment:
+        check_name("experiment", name, EXPERIMENTS, "command line")
+    names = list(EXPERIMENTS) if args.all else list(dict.fromkeys(args.experiment))
+    given = [f"seeds={args.seeds}"] * (args.seeds is not None) + args.set
+    chosen = [configured(EXPERIMENTS[name](), given, args.quick, args.all) for name in names]
+    folder = args.out or ("reproduced-quick" if args.quick else "reproduced")
+    os.makedirs(folder, exist_ok=True)
+    return Asked(chosen, folder, args.quick, args.force, args.quiet)
+
+
+def configured(
+    experiment: Experiment[Any], given: Sequence[str], quick: bool = False, some: bool = False
+) -> Experiment[Any]:
+    """Return an experiment with ``name=value`` settings; with `some`, it takes those that it has.
+
+    Raises
+    ------
+    ConfigError
+        For a name or a value that it does not have.
+    """
+    values: dict[str, Any] = dict(experiment.quick) if quick else {}
+    known = {entry.name: entry for entry in entries(type(experiment)).values()}
+    for text in given:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if some and name not in known:
+            continue
+        origin = f"{experiment.name}: {name}"
+        check_name("setting", name, known, experiment.name)
+        if not equals:
+            raise ConfigError(f"--set {text}: expected NAME=VALUE")
+        if isinstance(getattr(experiment, name), tuple):
+            value = f"{value.strip('[]')},"  # a list of one number has no comma
+        values[name] = known[name].convert(Setting(name, value, origin))
+    return replace(experiment, **values)  # type: ignore[type-var]
+
+
+def listing() -> str:
+    """Return the list of the experiments."""
+    lines = []
+    for name, experiment in EXPERIMENTS.items():
+        lines.append(f"{name}  ({experiment.source}; {experiment.minutes:g} min)")
+        lines.append(f"    {experiment.shows}")
+        if experiment.differs:
+            lines.append(f"    here: {experiment.differs}")
+    return "\n".join(lines)
+
+
+def execute(asked: Asked, comm: MPI.Intracomm) -> int:
+    """Measure on all ranks of `comm`, print the reports, and return the exit status."""
+    shown = comm.rank == 0 and not asked.quiet
+    on_cell = partial(print, file=sys.stderr, flush=True) if shown else lambda line: None
+    failed = []
+    for experiment in asked.experiments:
+        path = os.path.join(asked.folder, f"{experiment.name}.h5")
+        measure(experiment, path, comm=comm, force=asked.force, on_cell=on_cell)
+        report = on_root(comm, publish, experiment, path)
+        if report.failed:
+            failed.append(experiment.name)
+        if comm.rank == 0:
+            print(report, end="\n\n", flush=True)
+    on_root(comm, write_page, asked.folder)
+    if failed and comm.rank == 0 and not asked.quick:
+        print(f"{plural(len(failed), 'experiment')} differ: {', '.join(failed)}", flush=True)
     comm.Barrier()
-    return Status.OK
+    return Status.FAILED if failed and not asked.quick else Status.OK
 
 
 REPRODUCE = Command(
     name="reproduce",
-    description="Repeat a published experiment on digits, and print its table beside the published "
-    "figures.",
+    description="Repeat published experiments, and say line by line whether they agree.",
     epilog=EPILOG,
     flags=FLAGS,
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.TOGETHER,
+    interrupted="interrupted: the same command continues",
 )
 main = REPRODUCE.main

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..cli.tables import plural
-from ..comm.mixing import Network
-from ..comm.runtime.mpi import MPI
-from .tables import Cell, OnLine, Table, trained, worst
+from ...cli.tables import plural
+from ...comm.mixing import Network
+from ...comm.runtime.mpi import MPI
+from ..tables import Cell, OnLine, Table, trained, worst
 
 NAME = "relaysgd-table2"
 WORKERS, EPOCHS, QUICK = 16, 40, 8

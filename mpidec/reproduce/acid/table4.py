@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import solvers, topology
-from ..cli.tables import plural
-from ..comm.mixing import Network
-from ..comm.runtime.interrupts import interrupts
-from ..comm.runtime.mpi import MPI
-from ..driver.asynchronous import simulate
-from ..driver.asynchronous.result import AsyncResult
-from ..driver.result import Result
-from ..driver.solve import solve
-from .tables import Cell, OnLine, Table
+from ... import solvers, topology
+from ...cli.tables import plural
+from ...comm.mixing import Network
+from ...comm.runtime.interrupts import interrupts
+from ...comm.runtime.mpi import MPI
+from ...driver.asynchronous import simulate
+from ...driver.asynchronous.result import AsyncResult
+from ...driver.result import Result
+from ...driver.solve import solve
+from ..tables import Cell, OnLine, Table
 
 NAME = "acid-table4"
 WORKERS, EPOCHS, QUICK = (16, 32, 64), 40, 4
@@ -48,10 +48,10 @@ def measured(
     comm : Comm, optional
         With several ranks, the workers run on them in real time, else the run is simulated.
     """
-    from ..datasets.images import images
-    from ..nn import models
-    from ..nn.schedules import goyal
-    from ..problems import MiniBatch, Neural
+    from ...datasets.images import images
+    from ...nn import models
+    from ...nn.schedules import goyal
+    from ...problems import MiniBatch, Neural
 
     data = images("digits")
     samples = len(data.train_x)

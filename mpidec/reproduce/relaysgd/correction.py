@@ -1,0 +1,83 @@
+"""Figure 6: the correction of the learning rate that delays of RelaySum ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ... import topology
+from ...solvers import RelaySGD
+from ...topology import Topology
+from ..drawing import curves
+from ..experiment import Experiment, Results, alone
+from ..verdict import Line, within
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell = tuple[str, int]  # tree, n
+TREES: Mapping[str, Callable[[int], Topology]] = {
+    "chain": topology.chain,
+    "binary tree": topology.binary_tree,
+    "star": topology.star,
+}
+
+
+def distances(graph: Topology) -> np.ndarray:
+    """Return the hops between all pairs of agents."""
+    from scipy.sparse.csgraph import shortest_path
+
+    return np.asarray(shortest_path(graph.W, unweighted=True))
+
+
+@dataclass(frozen=True)
+class CorrectionFactor(Experiment[Cell]):
+    """One update of 1 by all workers at step 0, then communication alone: 1 / the limit."""
+
+    name: ClassVar[str] = "relaysgd-fig6"
+    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Appendix, Figure 6"
+    shows: ClassVar[str] = (
+        "delays make the first steps of RelaySGD smaller, by a factor of the tree"
+    )
+    minutes: ClassVar[float] = 0.1
+    quick: ClassVar[Mapping[str, object]] = {"sizes": (4, 16)}
+
+    sizes: tuple[int, ...] = (2, 4, 8, 16, 32, 80)
+
+    def cells(self) -> Iterable[Cell]:
+        """Each tree and n."""
+        return ((tree, n) for tree in TREES for n in self.sizes)
+
+    def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
+        """The factor of the solver, and 1 + mean of max(d(i, j) - 1, 0)."""
+        tree, n = cell
+        graph = TREES[tree](n)
+        hops = distances(graph)
+        solver = RelaySGD(1.0)
+        with alone(n) as net:
+            W = net.mixer(graph)
+            s = solver.init(np.zeros((n, 1)), W.at(0))
+            gradient = -np.ones((n, 1))
+            for k in range(100 * n):
+                s = solver.step(s, gradient, W.at(k))
+                gradient = np.zeros((n, 1))
+                if np.ptp(s.X) < 1e-13:
+                    break
+        factor = 1 / s.X.mean()
+        return {"factor": factor, "derived": 1 + np.maximum(hops - 1, 0).mean()}
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """The solver's factor against the derived one."""
+        for (tree, n), found in results.items():
+            yield within(f"{tree}, n = {n}", float(found["derived"]), float(found["factor"]), 1e-6)
+
+    def draw(self, results: Results[Cell], figure: Figure) -> None:
+        """The factors against n."""
+        lines = {
+            tree: (self.sizes, [results[tree, n]["factor"] for n in self.sizes]) for tree in TREES
+        }
+        curves(figure.add_subplot(), lines, "workers", "correction factor", log="xy", marked=True)

@@ -1,0 +1,115 @@
+"""The file of an experiment: a group for each cell that has been measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._version import __version__
+from ..exceptions import InputError
+from ..experiment.schema import to_toml
+from ..record.atomic import AtomicFile
+from .experiment import Arrays, Experiment
+
+
+def settings(experiment: Experiment[Any]) -> str:
+    """Return the settings of an experiment as TOML, without its axes."""
+    values = {field.name: getattr(experiment, field.name) for field in fields(experiment)}  # type: ignore[arg-type]
+    return "\n".join(
+        f"{name} = {to_toml(value)}"
+        for name, value in values.items()
+        if not isinstance(value, tuple)
+    )
+
+
+def key(cell: tuple[object, ...]) -> str:
+    """Return the name of a cell's group.
+
+    Examples
+    --------
+    >>> key(("RelaySGD/Grad", 16, 0.01))
+    'RelaySGD|Grad, 16, 0.01'
+    """
+    return ", ".join(map(str, cell)).replace("/", "|")
+
+
+class Store:
+    """HDF5 file of an experiment, complete and readable after each cell.  A context manager.
+
+    Parameters
+    ----------
+    path : str
+        Continued if it exists.
+    experiment : Experiment
+    force : bool
+        Whether a file that exists is replaced.
+
+    Raises
+    ------
+    InputError
+        If the file has been made with other settings.
+    """
+
+    def __init__(self, path: str, experiment: Experiment[Any], force: bool = False):
+        existing = os.path.exists(path) and not force
+        self.path, self._settings = path, settings(experiment)
+        if existing:
+            self._check()
+        self._file = AtomicFile(path, existing)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def _check(self) -> None:
+        import h5py
+
+        with h5py.File(self.path, "r") as file:
+            theirs = file.attrs.get("settings")
+        if theirs != self._settings:
+            raise InputError(
+                f"{self.path} was made with other settings ({theirs!r}, now {self._settings!r}): "
+                "--force replaces it, --out names another folder"
+            )
+
+    def put(
+        self, cell: tuple[object, ...], arrays: Mapping[str, ArrayLike], seconds: float
+    ) -> None:
+        """Write what a cell has given."""
+        with self._file.update() as file:
+            file.attrs.update(settings=self._settings, mpidec=__version__)
+            group = file.create_group(key(cell))
+            group.attrs["seconds"] = seconds
+            for name, values in arrays.items():
+                group[name] = np.asarray(values, float)
+
+    def read(self) -> tuple[dict[str, Arrays], float]:
+        """Return the arrays of each cell by its key, and the seconds of all."""
+        return read(self.path)
+
+
+def read(path: str) -> tuple[dict[str, Arrays], float]:
+    """Return the arrays of each cell of a file by its key, and the seconds that all took."""
+    import h5py
+
+    if not os.path.exists(path):
+        return {}, 0.0
+    with h5py.File(path, "r") as file:
+        found: dict[str, Arrays] = {
+            name: {one: np.asarray(values) for one, values in group.items()}
+            for name, group in file.items()
+        }
+        return found, float(sum(group.attrs["seconds"] for group in file.values()))

@@ -1,0 +1,170 @@
+"""Published figures beside measured ones, and whether they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..cli.tables import aligned, csv_text, plural
+
+Figure = float | str | None
+HEAD = ("", "published", "here", "ratio", "verdict")
+
+
+class Line(NamedTuple):
+    """A published figure or statement, and what was measured.
+
+    Parameters
+    ----------
+    what : str
+    published : float or str, optional
+        None if the paper has none: `expected` is derived.
+    here : float or str
+    agrees : bool, optional
+        None for a line that is not judged.
+    expected : str
+        What agreement is.
+    because : str
+        The known reason of a difference, which is then no failure.
+
+    Examples
+    --------
+    >>> within("steps, chain", 20.8, 21.0, 0.05).verdict
+    'agrees'
+    >>> Line("accuracy", 98.5, 97.0, False, "within 1").verdict
+    'differs: expected within 1'
+    """
+
+    what: str
+    published: Figure
+    here: Figure
+    agrees: bool | None = None
+    expected: str = ""
+    because: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the line differs for no known reason."""
+        return self.agrees is False and not self.because
+
+    @property
+    def ratio(self) -> float | None:
+        """What is measured over what is published."""
+        if isinstance(self.here, str) or isinstance(self.published, str):
+            return None
+        return self.here / self.published if self.published and self.here is not None else None
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.agrees is None:
+            return self.because or "not judged"
+        if self.agrees:
+            return "agrees"
+        return (
+            f"differs, because {self.because}"
+            if self.because
+            else f"differs: expected {self.expected}"
+        )
+
+    def cells(self, digits: int = 4) -> tuple[str, ...]:
+        """As texts of a table."""
+        return (
+            self.what,
+            *(_text(value, digits) for value in (self.published, self.here)),
+            _text(self.ratio, 3),
+            self.verdict,
+        )
+
+
+def _text(value: Figure, digits: int) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.{digits}g}"
+
+
+def within(what: str, published: float, here: float, relative: float) -> Line:
+    """Return a line that agrees if both differ by at most this part of the published one."""
+    agrees = abs(here - published) <= relative * abs(published)
+    return Line(what, published, here, agrees, f"within {100 * relative:.3g} %")
+
+
+def holds(what: str, agrees: bool, here: Figure, expected: str, published: Figure = None) -> Line:
+    """Return a line for a statement."""
+    return Line(what, published, here, bool(agrees), expected)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The lines of an experiment.
+
+    Parameters
+    ----------
+    name, source, shows, differs : str
+        As of the `Experiment`.
+    lines : sequence of Line
+    notes : sequence of str
+
+    Examples
+    --------
+    >>> lines = [within("steps", 10.0, 10.2, 0.05), Line("floor", 1.0, 3.0, False, "equal")]
+    >>> print(Report("fig1", "Nobody, Figure 1", "steps and floor", "", lines))
+    fig1: Nobody, Figure 1
+    steps and floor
+    <BLANKLINE>
+           published  here  ratio  verdict
+    steps         10  10.2   1.02  agrees
+    floor          1     3      3  differs: expected equal
+    <BLANKLINE>
+    1 of 2 lines agree, 1 differ
+    """
+
+    name: str
+    source: str
+    shows: str
+    differs: str
+    lines: Sequence[Line]
+    notes: Sequence[str] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a line that should agree does not."""
+        return any(line.failed for line in self.lines)
+
+    @property
+    def summary(self) -> str:
+        """Counts of the verdicts."""
+        agree = sum(line.agrees is True for line in self.lines)
+        known = sum(line.agrees is False and not line.failed for line in self.lines)
+        failed = sum(line.failed for line in self.lines)
+        counts = f"{agree} of {plural(len(self.lines), 'line')} agree"
+        more = [f"{known} differ for a known reason"] * bool(known) + [f"{failed} differ"] * bool(
+            failed
+        )
+        return ", ".join([counts, *more])
+
+    def __str__(self) -> str:
+        head = [f"{self.name}: {self.source}", self.shows]
+        if self.differs:
+            head.append(f"here: {self.differs}")
+        body = aligned([HEAD, *(line.cells() for line in self.lines)], "<>>><")
+        return "\n".join([*head, "", *body, "", *self.notes, self.summary])
+
+    def csv(self) -> str:
+        """The lines as CSV."""
+        rows = [(*line.cells(digits=8), line.expected) for line in self.lines]
+        return csv_text([("what", *HEAD[1:], "expected"), *rows])
+
+    def markdown(self) -> str:
+        """A section of the page, with the figure ``NAME.png``."""
+        rows = [
+            HEAD,
+            ("---", "---:", "---:", "---:", "---"),
+            *(line.cells() for line in self.lines),
+        ]
+        table = [
+            f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows
+        ]
+        text = [f"*{self.source}.* {self.shows}", self.differs and f"Here: {self.differs}"]
+        picture = f"![{self.name}: {self.shows}]({self.name}.png)"
+        parts = [f"## {self.name}", *filter(None, text), picture, "\n".join(table), *self.notes]
+        return "\n\n".join([*parts, f"{self.summary}.", ""])

@@ -1,0 +1,46 @@
+"""Command line of ``mpidec reproduce``."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpidec.reproduce import EXPERIMENTS
+from mpidec.reproduce.command import main
+
+pytestmark = pytest.mark.serial
+
+
+def test_an_experiment_leaves_its_files_and_a_page(tmp_path, capsys):
+    out = str(tmp_path / "folder")
+    assert main(["ceca-fig5", "--seeds", "7", "--set", "sizes=5,6", "--out", out, "--quiet"]) == 0
+    text, error = capsys.readouterr()
+    assert "n = 5, 2P, seed 7" in text and "3 of 3 lines agree" in text and not error
+    page = (tmp_path / "folder" / "index.md").read_text()
+    assert "## ceca-fig5" in page and "| n = 6, 1P, seed 7" in page
+    assert main(["ceca-fig5", "--set", "sizes=7", "--out", out]) == 0
+    assert capsys.readouterr().err.count("ceca-fig5: 7, 2, ") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected names of experiments, or --all"),
+        (["ceca-fig5", "--all"], "expected names of experiments, or --all"),
+        (["ceca-fig55"], "unknown experiment 'ceca-fig55': did you mean ceca-fig5"),
+        (["ceca-fig5", "--set", "size=3"], "unknown setting 'size': did you mean sizes"),
+        (["ceca-fig5", "--set", "sizes=a"], "ceca-fig5: sizes: expected a list, each an integer"),
+        (["ceca-fig5", "--fast"], "--fast"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    text, error = capsys.readouterr()
+    assert message in error and error.count("\n") == 1 and not text
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_names_all(capsys):
+    assert main(["--list"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"{name}  (" in text for name in EXPERIMENTS)

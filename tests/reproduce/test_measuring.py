@@ -1,0 +1,95 @@
+"""Measuring of cells: in one process, on ranks, after a kill; and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpidec.exceptions import InputError
+from mpidec.reproduce import Experiment, measure, publish
+from mpidec.reproduce.drawing import curves
+from mpidec.reproduce.store import key, read
+from mpidec.reproduce.verdict import Line, holds, within
+
+WORLD = MPI.COMM_WORLD
+
+
+@dataclass(frozen=True)
+class Squares(Experiment[tuple[str, int]]):
+    """Squares of numbers, of which one is not as published."""
+
+    name: ClassVar[str] = "squares"
+    source: ClassVar[str] = "Nobody, Table 1"
+    shows: ClassVar[str] = "squares grow"
+    minutes: ClassVar[float] = 0
+
+    sizes: tuple[int, ...] = (1, 2, 3, 4, 5)
+    power: int = 2
+    fails_at: int = 0
+
+    def cells(self):
+        return (("a/b", n) for n in self.sizes)
+
+    def measure(self, cell):
+        _, n = cell
+        if n == self.fails_at:
+            raise ZeroDivisionError("as asked")
+        return {"square": n**self.power, "random": np.random.default_rng(n).random(3)}
+
+    def judge(self, results):
+        for (_, n), found in results.items():
+            yield within(f"n = {n}", n * n + (n == 3), float(found["square"]), 0.05)
+        yield holds("grow", True, "yes", "each larger than the one before")
+        yield Line("known", 1.0, 2.0, False, "equal", "the paper says so")
+
+    def draw(self, results, figure):
+        squares = [found["square"] for found in results.values()]
+        curves(figure.add_subplot(), {"here": (self.sizes, squares)}, "n", "square")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return WORLD.bcast(str(tmp_path))
+
+
+def test_cells_are_the_same_on_ranks_and_after_an_error(folder):
+    whole, broken = f"{folder}/whole.h5", f"{folder}/broken.h5"
+    measure(Squares(), whole)
+    with pytest.raises(ZeroDivisionError):
+        measure(Squares(fails_at=5, sizes=(1, 2, 5)), broken)
+    lines: list[str] = []
+    if WORLD.rank == 0:
+        done = read(broken)[0]
+        assert 0 < len(done) <= 2 and key(("a/b", 5)) not in done
+    WORLD.Barrier()
+    with pytest.raises(InputError, match="made with other settings"):
+        measure(Squares(), broken)
+    measure(Squares(fails_at=6), f"{folder}/other.h5", on_cell=lines.append)
+    if WORLD.rank == 0:
+        assert len(lines) == 5
+        one, two = read(whole)[0], read(f"{folder}/other.h5")[0]
+        assert list(one) == list(two) == [f"a|b, {n}" for n in range(1, 6)]
+        for name in one:
+            assert all((one[name][x] == two[name][x]).all() for x in ("square", "random"))
+    WORLD.Barrier()
+
+
+@pytest.mark.serial
+def test_what_is_there_is_not_measured_again_and_the_report_counts_verdicts(tmp_path):
+    path, lines = str(tmp_path / "squares.h5"), []
+    measure(Squares(sizes=(1, 2)), path, on_cell=lines.append)
+    measure(Squares(), path, on_cell=lines.append)
+    assert [line.split(":")[1] for line in lines] == [f" a/b, {n}" for n in range(1, 6)]
+    report = publish(Squares(), path)
+    assert report.failed and report.summary == (
+        "5 of 7 lines agree, 1 differ for a known reason, 1 differ"
+    )
+    assert "differs: expected within 5 %" in str(report)
+    assert "differs, because the paper says so" in (tmp_path / "squares.csv").read_text()
+    assert "| n = 3 | 10 | 9 | 0.9 |" in (tmp_path / "squares.md").read_text()
+    assert (tmp_path / "squares.png").stat().st_size > 5000
+    assert not publish(Squares(sizes=(1, 2)), path).failed
