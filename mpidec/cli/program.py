@@ -65,7 +65,7 @@ class Interrupts(enum.Enum):
 
     AT_ONCE = enum.auto()  # and the job with it
     DEFERRED = enum.auto()  # at the next step, also of SIGTERM and SIGUSR1: the file can be resumed
-    TOGETHER = enum.auto()  # likewise, and the command itself raises it on every rank
+    TOGETHER = enum.auto()  # likewise, and the command raises KeyboardInterrupt on every rank
 
 
 class Flag:
@@ -208,7 +208,7 @@ class Command(Generic[T]):
             with ExitStack() as stack:
                 if self.interrupts is not Interrupts.AT_ONCE:
                     stack.enter_context(_signals_interrupt())
-                if self.interrupts is Interrupts.DEFERRED and comm.size > 1:
+                if self.interrupts is not Interrupts.AT_ONCE and comm.size > 1:
                     stack.enter_context(
                         interrupts()
                     )  # before the first step they cannot end together

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers import launch
 
 from mpidec.reproduce import EXPERIMENTS
 from mpidec.reproduce.command import main
@@ -44,3 +45,27 @@ def test_the_list_names_all(capsys):
     assert main(["--list"]) == 0
     text = capsys.readouterr().out
     assert all(f"{name}  (" in text for name in EXPERIMENTS)
+
+
+EARLY = """
+import os, signal, sys
+from mpi4py import MPI
+from mpidec.reproduce import command, measuring
+on_root = measuring.on_root
+def interrupted(comm, act, *args):
+    measuring.on_root = on_root
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+    return on_root(comm, act, *args)
+measuring.on_root = interrupted
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.launch
+def test_an_interrupt_of_one_rank_before_its_first_cell_ends_all(tmp_path):
+    arguments = ["ceca-fig5", "--quick", "--quiet", "--out", str(tmp_path)]
+    done = launch.mpirun(2, ["-c", EARLY, *arguments], timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "interrupted: the same command continues" in done.stderr
+    assert "Traceback" not in done.stderr
