@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .._words import warn
 from ..comm.kernels.descent import descend
 from ..protocols import Functions, Graph, Operator
-from .base import Bias, Solver, averages, needed
+from .base import _LARGE, REMEDIES, Bias, Solver, averages, name_of, needed
 from .needs import Choice, Needs
 from .step_schedules import StepSize
 
@@ -80,7 +81,10 @@ class DGD(Solver):
     -----
     Sent per step: one row to each neighbour: of :math:`X^k - \alpha \nabla F(X^k)` (atc), of
     :math:`X^k` (awc), or of :math:`X^{k+1}` (cta: step k ends with :math:`\Phi^{k+1} = W^{k+1}
-    X^{k+1}`, `init` with :math:`\Phi^0`).  `W`: doubly stochastic, constant or varying in time.
+    X^{k+1}`, `init` with :math:`\Phi^0`).  `W`: doubly or row stochastic, constant or varying in
+    time.  With a row-stochastic one, such as that of `topology.hastings`, small step sizes lead to
+    the minimizer of :math:`\sum_i p_i f_i`, where :math:`p^T W = p^T` (Perron vector), which is
+    also that of the average if all agents have the same minimizer.
 
     Examples
     --------
@@ -93,12 +97,13 @@ class DGD(Solver):
     ----------
     awc: A. Nedic, A. Ozdaglar, "Distributed subgradient methods for multi-agent optimization", IEEE
     TAC 54 (2009). atc, cta: F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed
-    estimation", IEEE TSP 58 (2010).
+    estimation", IEEE TSP 58 (2010). Row-stochastic W: A. H. Sayed, *Adaptation, Learning, and
+    Optimization over Networks*, Foundations and Trends in Machine Learning 7 (2014), chapter 8.
     """
 
     keeps_rows: ClassVar = True
     exact: ClassVar = False
-    needs: ClassVar = Needs(graph="exponential")
+    needs: ClassVar = Needs(kinds=("row", "doubly"), graph="exponential")
     step_size: StepSize = "auto"
     order: Annotated[str, Choice("awc", "atc", "cta")] = "awc"
 
@@ -114,7 +119,18 @@ class DGD(Solver):
     def point(self, s: State) -> np.ndarray:
         return s.Phi
 
+    def check(self, topology: Graph) -> None:
+        super().check(topology)
+        if topology.kind == "row":
+            warn(
+                f"{name_of(self)} minimizes a weighted sum of the agents' functions on the "
+                f"{topology.name} topology, whose W is row stochastic{_weights(topology)}; for "
+                f"their average, {REMEDIES['doubly']}"
+            )
+
     def bias_on(self, topology: Graph) -> Bias:
+        if topology.kind == "row":
+            return Bias.OTHER
         return Bias.NONE if self.order == "atc" and averages(topology) else Bias.STEP
 
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
@@ -127,6 +143,16 @@ class DGD(Solver):
             else descend(W(s.X), self.step_size, G)
         )
         return self.State(X, X)
+
+
+def _weights(topology: Graph) -> str:
+    """In words, the weights of the agents' functions on a row-stochastic W."""
+    if topology.period != 1 or topology.n > _LARGE:
+        return ""
+    W = topology.at(0).W.toarray()
+    A = np.vstack([W.T - np.eye(len(W)), np.ones(len(W))])
+    p = np.linalg.lstsq(A, np.eye(len(A))[-1], rcond=None)[0]
+    return f", with weights p = W^T p from {p.min():.3g} to {p.max():.3g} (1/n is {1 / len(W):.3g})"
 
 
 @dataclass(frozen=True)
@@ -146,7 +172,7 @@ class Diffusion(DGD):
     Notes
     -----
     Sent per step: one row to each neighbour: of :math:`\Psi^k` (atc), or of :math:`X^{k+1}` (cta;
-    `init` sends :math:`X^0`). `W`: doubly stochastic, constant or varying in time.
+    `init` sends :math:`X^0`). `W`: as for `DGD`.
 
     Examples
     --------

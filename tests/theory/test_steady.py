@@ -55,10 +55,13 @@ def test_diffusion_on_equal_agents_has_its_closed_form():
     assert s.msd_db == pytest.approx(10 * math.log10(closed))
 
 
+@pytest.mark.filterwarnings("ignore:.*weighted sum")
+@pytest.mark.parametrize("rule", [None, topology.hastings, topology.relative_variance])
 @pytest.mark.parametrize("order", ["atc", "cta", "awc"])
-def test_the_orders_of_diffusion_solve_their_lyapunov_equations(order):
+def test_the_orders_of_diffusion_solve_their_lyapunov_equations(order, rule):
     n, d, mu = 6, 3, 0.15
-    H, c, graph = curvatures(n, d), RNG.standard_normal((n, d)), topology.star(n)
+    weights = "metropolis" if rule is None else rule(RNG.uniform(0.5, 4, n))
+    H, c, graph = curvatures(n, d), RNG.standard_normal((n, d)), topology.star(n, weights=weights)
     root = RNG.standard_normal((n, d, d))
     sigma = root @ root.transpose(0, 2, 1)
     A, R = np.kron(graph.at(0).W.toarray(), np.eye(d)), block_diag(*H)
