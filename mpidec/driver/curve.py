@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from .._complex import as_reals
+from .._complex import as_reals, double, width
 from .._words import ADDRESS, number, settings, word
 from ..comm.mixing import Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import on_all_ranks
+from ..problems.members import moves, x_star_of
 from ..problems.real_view import seen
 from ..solvers.base import Solver, name_of, step_size_of
 from .arguments import problem_of
+from .metrics import NONE, Metrics, Own
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
@@ -41,12 +43,14 @@ def curve(
     X: np.ndarray,
     seed: int,
     mixer: Operator[StepOperator] | None = None,
+    metrics: Mapping[str, Own] = NONE,
     **conditions: object,
 ) -> dict[str, str]:
     """The root attribute ``curve``, on rank 0: texts and numbers by name, as JSON; collective.
 
     Of the problem its class and its plain parameters, and value and gradient at the initial rows
-    `X`, unless they are random.  Its data have a hash besides (see `provenance`).
+    `X`, unless they are random; likewise the minimizer and the `metrics` of one's own, which shape
+    the recorded curve.  Its data have a hash besides (see `provenance`).
     """
     rows = net.gather(X)
     problem = problem_of(oracle)
@@ -55,6 +59,9 @@ def curve(
         **_parts(solver, "solver."),
         **_oracles(oracle),
         **_at_start(net, problem, X),
+        **_minimizer(problem, X),
+        "metrics": word([*metrics]),
+        **_metrics(net, metrics, X),
         "seed": str(seed),
         "x0": word(number(rows)),
         "dtype": str(X.dtype),
@@ -129,6 +136,33 @@ def _at_start(net: Network, problem: Problem | None, X: np.ndarray) -> Words:
     value, slope, square, *random, beside = net.sum(sums).tolist()
     found: Words = {} if random[0] else {"value at x0": [value], "value beside x0": [beside]}
     return found if random[1] else {**found, "gradient at x0": [slope, float(np.sqrt(square))]}
+
+
+def _minimizer(problem: Problem | None, X: np.ndarray) -> Words:
+    """Numbers of the minimizer; of one that moves, of those of the first steps."""
+    found: list[float] = []
+    with suppress(Exception):  # of a function that ends
+        for k in STEPS if moves(problem) else (0,):
+            x = x_star_of(seen(problem, X), k)
+            if x is not None:
+                found += [float(x @ np.cos(np.arange(1.0, len(x) + 1))), float(np.linalg.norm(x))]
+    return {"x_star": found} if found else {}
+
+
+def _metrics(net: Network, own: Mapping[str, Own], X: np.ndarray) -> Words:
+    """The averages of one's own metrics beside X, without those that are random."""
+    if not own:
+        return {}
+    measure = Metrics(net, None, own, like=X)
+    beside = double(as_reals(X)) + np.cos(np.arange(1.0, width(X) + 1))
+    sums = np.full((len(X), 2, len(own)), np.nan)
+    for column, (name, function) in enumerate(own.items()):
+        with suppress(Exception), np.errstate(all="ignore"):  # outside of the domain
+            one, other = (measure.of_agents(name, function, beside) for _ in range(2))
+            sums[:, 0, column] = one
+            sums[:, 1, column] = one != other
+    found = zip(own, *net.mean(sums).tolist())
+    return {f"{name} beside x0": [value] for name, value, random in found if random == 0}
 
 
 def _elsewhere(problem: Problem, X: np.ndarray) -> np.ndarray:

@@ -148,7 +148,7 @@ class Journal:
             X=plan.X,
             seed=plan.seed,
             mixer=self._mixer,
-            metrics=[*plan.metrics],
+            metrics=plan.metrics,
         )
         return meta | ({} if least is None else {"f_star": least})
 

@@ -201,7 +201,7 @@ class Metrics:
                 at[:] = mean
                 terms[:, 3], terms[:, 5 : 5 + d] = problem.value(at), problem.grad(at)
             for column, (name, function) in enumerate(self._own.items(), 5 + d):
-                terms[:, column] = self._of_agents(name, function, X)
+                terms[:, column] = self.of_agents(name, function, X)
         except Exception as error:  # the other ranks come to the sum
             if m == 0 or self._net.size == 1:
                 raise
@@ -209,7 +209,7 @@ class Metrics:
             terms[:, 3:], terms[0, 4] = 0, 1
         return terms
 
-    def _of_agents(self, name: str, function: Own, X: np.ndarray) -> np.ndarray:
+    def of_agents(self, name: str, function: Own, X: np.ndarray) -> np.ndarray:
         """An own metric of each local agent."""
         agents, own = range(self._net.lo, self._net.lo + len(X)), X.copy()
         own = own.view(np.complex128) if self._complex else own
@@ -217,7 +217,7 @@ class Metrics:
         if values.shape != (len(X),) or values.dtype.kind not in "biuf":
             raise ValueError(
                 f"metric {name}: f(X, agents, k) returns {values.dtype} of shape {values.shape} "
-                f"for X of shape {X.shape}, expected real numbers of shape ({len(X)},): one per "
+                f"for X of shape {own.shape}, expected real numbers of shape ({len(X)},): one per "
                 "local agent"
             )
         return values

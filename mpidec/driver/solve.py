@@ -125,7 +125,7 @@ def solve(
         Metrics of one's own: ``f(X, agents, k)`` receives the rows of the local agents, (m, d), their
         numbers among all, a range, and the step, and returns one number per local agent, (m,).
         The average over all agents is recorded, and `stop` may name it: smaller is better, and any
-        value is one.
+        value is one.  With `record`, they are also called near `x0`, to be recognized by a resume.
 
     Returns
     -------

@@ -14,7 +14,7 @@ from .._validation import Array
 from .._words import Described
 from .agents import by_agents
 from .base import Problem
-from .members import is_checked, term_of
+from .members import is_checked, term_of, x_star_of
 from .oracles import Gradients, Oracle, OracleLike, adapted
 from .terms import Face, Separable, Term
 
@@ -73,7 +73,7 @@ class RealView(Described):
         """That of the problem, (2 d,), or the function of the step."""
         known: Any = getattr(self.problem, "x_star", None)
         if callable(known):
-            return lambda k: as_reals(np.asarray(known(k), complex))
+            return lambda k: as_reals(np.asarray(x_star_of(self.problem, k), complex))
         return None if known is None else as_reals(np.asarray(known, complex))
 
     def value(self, X: Array) -> Array:

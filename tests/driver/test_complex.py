@@ -174,6 +174,13 @@ class Given:
         return lambda X, k: self.problem.grad(X) + 1j
 
 
+def moving(until):
+    """A problem whose minimizer has the wrong shape from a step on."""
+    return P.Custom(
+        value, grad, N, D, dtype=complex, x_star=lambda k: np.ones(D + (k >= until), complex)
+    )
+
+
 CUSTOM = {"m": N, "d": D, "dtype": complex}
 REFUSED = {
     "of real rows": (
@@ -210,6 +217,16 @@ REFUSED = {
     "simulated": (
         lambda: mpidec.simulate(made(), S.RunningSumTracking(0.1), T.ring(N), steps=3),
         "exchange real rows",
+    ),
+    "metric": (
+        lambda: mpidec.solve(
+            made(), S.EXTRA(0.1), T.ring(N), steps=3, metrics={"own": lambda X, agents, k: X[0, 0]}
+        ),
+        rf"for X of shape \({N}, {D}\), expected real",
+    ),
+    "x_star": (
+        lambda: mpidec.solve(moving(3), S.EXTRA(0.1), T.ring(N), steps=3),
+        rf"x_star\(3\) is of shape \({D + 1},\), expected finite numbers of shape \({D},\)",
     ),
     "tuned": (lambda: mpidec.tune(made(), S.A2CiD2(0.1), T.ring(N)), "exchange real rows"),
 }

@@ -30,6 +30,11 @@ def custom(net, at=1.0):
     )
 
 
+def moving(net, speed=1.0):
+    f = logistic(net)
+    return P.Custom(f.value, f.grad, net.m, 3, x_star=lambda k: np.array([speed * k, 0, 0]))
+
+
 def batches(net, size=2):
     return P.MiniBatch(logistic(net, l2=0.1), size)
 
@@ -83,6 +88,26 @@ CHANGES = {  # name: settings before, those that change, what the message says
     ),
     "data": ({}, option(logistic, A=A + 1e-12), "the data of the problem have changed"),
     "custom": ({"problem": custom}, option(custom, at=1.0001), "gradient at x0 was"),
+    "x_star": (
+        option(logistic, x_star=[1.0, 0.0, 0.0]),
+        option(logistic, x_star=[1.0, 1e-6, 0.0]),
+        "x_star was .*, is now",
+    ),
+    "x_star of the step": (
+        {"problem": moving},
+        option(moving, speed=2.0),
+        "x_star was .*, is now",
+    ),
+    "metric": (
+        {"metrics": {"msd": lambda X, agents, k: (X**2).sum(axis=1)}},
+        {"metrics": {"msd": lambda X, agents, k: abs(X).sum(axis=1)}},
+        "msd beside x0 was .*, is now",
+    ),
+    "metric of another name": (
+        {"metrics": {"msd": lambda X, agents, k: X[:, 0]}},
+        {"metrics": {"mse": lambda X, agents, k: X[:, 0]}},
+        r"metrics was \['msd'\], is now \['mse'\]",
+    ),
     "batch": ({"problem": batches}, option(batches, size=4), "batch_size was 2, is now 4"),
     "oracle": (
         {"problem": batches},
@@ -165,9 +190,10 @@ def test_what_has_not_changed_is_accepted_on_any_number_of_ranks(net, shared_tmp
 def test_functions_that_are_random_are_not_compared(tmp_path):
     draw = np.random.default_rng(0).normal
     problem = lambda net: P.Custom(lambda X: X[:, 0], lambda X: X + draw(size=X.shape), m=N, d=3)
+    metrics = {"random": lambda X, agents, k: draw(size=N)}
     with mpidec.Network(N) as net:
-        run(net, tmp_path / "run.h5", problem=problem)
-        run(net, resumed(tmp_path / "run.h5"), 9, problem=problem)
+        run(net, tmp_path / "run.h5", problem=problem, metrics=metrics)
+        run(net, resumed(tmp_path / "run.h5"), 9, problem=problem, metrics=metrics)
 
 
 @pytest.mark.serial

@@ -147,7 +147,7 @@ def _attempt(
             delay=plan.delay,
             drop=plan.drop,
             straggler=plan.straggler,
-            metrics=[*plan.metrics],
+            metrics=plan.metrics,
         )
         file = AsyncFile(
             net,
