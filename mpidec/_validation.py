@@ -123,7 +123,7 @@ def choice(value: object, name: str, known: Iterable[T], more: str = "") -> T:
     hint = did_you_mean(value, map(str, known))
     raise ValueError(
         f"{name} is {value!r}, expected one of "
-        f"{', '.join(map(str, known))}{more}{hint and f' ({hint})'}"
+        f"{', '.join(str(one) or repr(one) for one in known)}{more}{hint and f' ({hint})'}"
     )
 
 
@@ -266,6 +266,8 @@ def minimizer(x_star: ArrayLike | None, d: int, complex_too: bool = False) -> Ar
     array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     if array.shape != (d,):
         raise ValueError(f"x_star has shape {array.shape}, expected ({d},)")
+    if not np.isfinite(array).all():
+        raise ValueError(f"x_star is {array}, expected finite numbers")
     return array
 
 

@@ -486,10 +486,10 @@ def check_callbacks(
     >>> import mpidec, numpy as np
     >>> check_callbacks(mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2))), np.zeros((1, 1)))
     """
-    from ..problems import Custom
+    from ..problems import Custom, Stream
 
     own = not type(problem).__module__.startswith("mpidec.problems")
-    if problem is None or not (own or isinstance(problem, Custom)):
+    if problem is None or not (own or isinstance(problem, (Custom, Stream))):
         return
     name, given = f"problem {name_of(problem)}", X.copy()
     _called(f"{name}: value(X)", problem.value, given, X, X.shape[:1])

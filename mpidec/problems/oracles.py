@@ -68,6 +68,7 @@ class Gradients:
 
     def __init__(self, gradient: Gradient, m: int, source: Gradients | None = None) -> None:
         self._gradient, self._some = gradient, by_agents(gradient, m)
+        self._m = m
         own = gradient if isinstance(gradient, Remembering) else None
         self._remembered = own if source is None else source.remembered
 
@@ -77,7 +78,16 @@ class Gradients:
         return self._remembered
 
     def __call__(self, X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
-        return self._gradient(X, k) if agents is None else self._some(X, k, agents=agents)
+        if agents is None:
+            return self._gradient(X, k)
+        forgets = isinstance(self._gradient, Remembering) and self._some is not self._gradient
+        if forgets and len(agents) < self._m:
+            raise TypeError(
+                f"the gradients of {type(self._gradient).__name__} remember earlier steps and have "
+                "no argument agents, so that those of one agent would change what all remember: "
+                "write gradient(X, k, agents=None), which updates the memory of these agents alone"
+            )
+        return self._some(X, k, agents=agents)
 
     def memory(self) -> dict[str, Array]:
         """What is remembered of the local agents, by name: arrays (m, ...); empty before the
@@ -97,8 +107,8 @@ class Oracle(Described):
 
     For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents,
     one row of `X` for each; without it, the gradients of all local agents are evaluated
-    (`mpidec.problems.agents`).  If it has the methods ``memory()`` and ``recall(memory)``,
-    checkpoints hold what it remembers of earlier steps.
+    (`mpidec.problems.agents`), which a gradient that remembers earlier steps refuses.  If it has the
+    methods ``memory()`` and ``recall(memory)``, checkpoints hold what it remembers.
 
     An oracle of one's own may be any object with ``problem`` and ``start``; what else it has of
     these attributes, it states.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _validation as check
+from .. import _validation as valid
 from .._random import HELD_OUT, STREAM, Streams
 from .oracles import Gradient, Oracle
 
@@ -54,6 +54,9 @@ class Stream(Oracle):
     held_out : int, optional
         Number of samples of each agent of which `value` and `grad` are means; 1000, or 100 for a
         loss of one's own.
+    check : bool
+        Whether `solve` compares the gradients of a loss of one's own with differences of its values,
+        see `Custom`.
 
     Raises
     ------
@@ -103,6 +106,7 @@ class Stream(Oracle):
         seed: int = 0,
         x_star: ArrayLike | Callable[[int], ArrayLike] | None = None,
         held_out: int | None = None,
+        check: bool = True,
     ) -> None:
         if not callable(draw):
             raise TypeError(
@@ -110,23 +114,19 @@ class Stream(Oracle):
                 "draw(rng, agent, k) -> (u, y)"
             )
         if not callable(loss):
-            check.choice(loss, "Stream: loss", ("least_squares",), ", or loss(x, u, y)")
+            valid.choice(loss, "Stream: loss", ("least_squares",), ", or loss(x, u, y)")
         self.problem, self._draw, self.loss = self, draw, loss
-        self.m = check.integer(m, "Stream: m", least=0)
-        self.d = check.integer(d, "Stream: d")
-        self.lo = check.integer(lo, "Stream: lo", least=0)
-        self.seed = check.integer(seed, "Stream: seed", least=0)
+        self.m = valid.integer(m, "Stream: m", least=0)
+        self.d = valid.integer(d, "Stream: d")
+        self.lo = valid.integer(lo, "Stream: lo", least=0)
+        self.seed = valid.integer(seed, "Stream: seed", least=0)
         few = FEW if callable(loss) else MANY
-        self._count = check.integer(few if held_out is None else held_out, "Stream: held_out")
+        self._count = valid.integer(few if held_out is None else held_out, "Stream: held_out")
         U, y = self._samples(self._streams(HELD_OUT), [self.lo if m else 0], [0])
         #: float64 or complex128, as the samples are.
         self.dtype = np.result_type(U, y if y.dtype.kind == "c" else U, np.float64)
-        known = x_star if x_star is None or callable(x_star) else np.array(x_star)
-        if isinstance(known, np.ndarray) and known.shape != (self.d,):
-            raise ValueError(
-                f"Stream: x_star has shape {known.shape}, expected ({self.d},), or a function of "
-                "the step k"
-            )
+        self.check = check and callable(loss)
+        known = x_star if callable(x_star) else valid.minimizer(x_star, self.d, complex_too=True)
         self.x_star: Array | Callable[[int], ArrayLike] | None = known
 
     def _extent(self) -> dict[str, object]:
@@ -176,7 +176,7 @@ class Stream(Oracle):
 
     def _streams(self, purpose: int, run: int = 0) -> Streams:
         """The random numbers of a purpose, which the seeds of the stream and of the run give."""
-        seeds = [self.seed, check.integer(run, "seed", least=0)]
+        seeds = [self.seed, valid.integer(run, "seed", least=0)]
         return Streams(int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0]), purpose)
 
     @cached_property
@@ -235,7 +235,13 @@ class Stream(Oracle):
         values, G = np.zeros(len(U)), np.zeros((len(U), self.d), np.result_type(X, self.dtype))
         for i, x in enumerate(X):
             for u, y in zip(U[i], Y[i]):
-                value, g = loss(x, u, y)
+                found = loss(x, u, y)
+                if not (isinstance(found, (tuple, list)) and len(found) == 2):
+                    raise TypeError(
+                        f"Stream: loss(x, u, y) returns a {type(found).__name__}, expected a pair: "
+                        "the value and the gradient"
+                    )
+                value, g = found
                 if np.shape(value) != () or np.shape(g) != (self.d,):
                     raise ValueError(
                         f"Stream: loss(x, u, y) returns shapes {np.shape(value)} and "

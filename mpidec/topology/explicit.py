@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import networkx
     from scipy.sparse import csr_array
 
+KIND = " (which sums are 1 follows from W)"
+
 
 @with_known_options
 def from_weights(
@@ -87,7 +89,7 @@ def from_weights(
     Networks 4 (2018).
     """
     matrix = matrix_of(W)
-    if check.choice(kind, "from_weights: kind", ("", "any")):
+    if check.choice(kind, "from_weights: kind", ("", "any"), KIND):
         check_entries(matrix, signed=True)
         return _topology("from_weights", Stored(matrix, "any"), connected)
     check_entries(matrix, signed)

@@ -185,7 +185,8 @@ def test_held_out_samples_of_a_minimizer_that_moves_are_those_of_step_0():
         ({"draw": lambda rng, i, k: (W, W)}, ValueError, r"and \(3,\), expected \(3,\) and \(\)"),
         ({"loss": "squares"}, ValueError, "loss is 'squares', expected one of least_squares, or"),
         ({"m": -1}, ValueError, "Stream: m is -1"),
-        ({"x_star": W[:2]}, ValueError, r"x_star has shape \(2,\), expected \(3,\), or a function"),
+        ({"x_star": W[:2]}, ValueError, r"x_star has shape \(2,\), expected \(3,\)"),
+        ({"x_star": [1.0, np.nan, 0.0]}, ValueError, r"x_star is \[ 1\. nan.*expected finite"),
         ({"seed": -1}, ValueError, "Stream: seed is -1"),
     ],
 )
@@ -200,5 +201,12 @@ def test_wrong_agents_and_gradients_of_streams_are_refused():
         mpidec.solve(P.Stream(draw, N, D, lo=2, held_out=1), S.DGD(0.1), T.ring(N), steps=1)
     with pytest.raises(ValueError, match=r"shapes \(\) and \(2,\), expected \(\) and \(3,\)"):
         P.Stream(draw, N, D, loss=lambda x, u, y: (0.0, u[:2])).value(np.zeros((N, D)))
+    with pytest.raises(TypeError, match=r"loss\(x, u, y\) returns a float64, expected a pair"):
+        P.Stream(draw, N, D, loss=lambda x, u, y: u @ x).value(np.zeros((N, D)))
+    wrong = lambda x, u, y: (squared(x, u, y)[0], 2 * squared(x, u, y)[1])
+    with pytest.raises(ValueError, match=r"problem Stream: grad.* is not the gradient of value"):
+        mpidec.solve(P.Stream(draw, N, D, loss=wrong), S.DGD(0.1), T.ring(N), steps=1)
+    unchecked = P.Stream(draw, N, D, loss=wrong, check=False)
+    assert mpidec.solve(unchecked, S.DGD(0.1), T.ring(N), steps=1).steps == 1
     with pytest.raises(TypeError, match="complex samples, but the rows are real"):
         P.Stream(complex_draw, N, D, held_out=1).grad(np.zeros((N, D)))

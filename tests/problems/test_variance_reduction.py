@@ -323,3 +323,30 @@ def test_asynchronous_runs_take_them_but_cannot_be_resumed(tmp_path):
             steps=10,
             record=mpidec.Record(tmp_path / "run.h5", resume=True),
         )
+
+
+@pytest.mark.serial
+def test_a_memory_of_all_agents_is_not_overwritten_by_those_of_one():
+    class Momentum:
+        def __init__(self, problem):
+            self.problem, self.b = problem, np.zeros((problem.m, problem.d))
+
+        def __call__(self, X, k):
+            self.b = 0.5 * self.b + self.problem.grad(X)
+            return self.b.copy()
+
+        def memory(self):
+            return {"b": self.b}
+
+        def recall(self, memory):
+            self.b = memory["b"]
+
+        def start(self, agents, seed):
+            return self
+
+    oracle = Momentum(made())
+    assert mpidec.solve(oracle, S.DGD(0.01), T.ring(N), steps=3).steps == 3
+    with pytest.raises(TypeError, match=r"Momentum remember .* agents=None"):
+        mpidec.simulate(oracle, S.RunningSumTracking(0.01), T.ring(N), steps=3)
+    alone = P.oracles.Gradients(Momentum(P.LeastSquares(np.ones((1, 1, 1)), [[1.0]])), m=1)
+    assert alone(np.zeros((1, 1)), 0, agents=[0]) == -1

@@ -79,6 +79,11 @@ def test_from_networkx_of_directed_graphs():
 ROW = [[0.5, 0.75], [0.5, 0.5]]
 WRONG = [
     (
+        lambda: T.from_weights(np.eye(2), kind="doubly"),
+        ValueError,
+        "from_weights: kind is 'doubly', expected one of '', any (which sums are 1 follows from W)",
+    ),
+    (
         lambda: T.from_weights(ROW),
         ValueError,
         'agent 0: row of W sums to 1.25, expected 1 (kind="any" makes a graph filter; '
