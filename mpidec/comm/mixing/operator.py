@@ -498,6 +498,10 @@ class Wrapped(Operator[Step]):
     def over(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
         """The same mixer made of another one."""
 
+    def with_weights(self, A: object) -> StepOperator:
+        """Refused; see `StepOperator.with_weights`."""
+        return self.at(0).with_weights(A)
+
     @property
     def calls(self) -> str:
         return f"{self.W.calls}.{self.call}"

@@ -73,6 +73,20 @@ class StepOperator(ABC):
         """
         return 1.0
 
+    def with_weights(self, A: object) -> StepOperator:
+        """Refused: only the operator of one graph itself takes other weights; see
+        `Phase.with_weights`.
+
+        Raises
+        ------
+        TypeError
+        """
+        raise TypeError(
+            f"W.with_weights: W is a {type(self).__name__}, expected the mixer of one graph itself, "
+            "without compress, lossy, repeat and the like: these take weights that change in each "
+            "step from net.mixer(topology.from_function(n, f))"
+        )
+
     @abstractmethod
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`, or several arrays of rows (list, tuple or dict)."""

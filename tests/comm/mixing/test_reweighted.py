@@ -95,6 +95,9 @@ def test_wrong_weights_are_refused_and_all_go_on(transport):
                 ValueError, match="is of kind 'column', expected rows that sum to 1"
             ):
                 push.with_weights(np.eye(7))
+            for other in (W.repeat(2), W.compress("top_k", fraction=0.5).at(3), W.accelerate(2)):
+                with pytest.raises(TypeError, match="expected the mixer of one graph itself"):
+                    other.with_weights(ring)
 
 
 @pytest.mark.usefixtures("kernel")
