@@ -111,14 +111,14 @@ FLAGS = [
     Flag(
         "--tune",
         action="store_true",
-        help="print the step sizes that auto compares, and its choice; do not run",
+        help="print the step sizes that auto compares, and its choice, which --out FIGURE draws; do "
+        "not run",
     ),
     Flag(
         "--trace",
         metavar="FILE",
         help="timeline of all ranks, for Perfetto: run.json; the summary tells who waited for whom",
     ),
-    Flag("-o", metavar="tune.png", dest="picture", help="with --tune: draw them, too"),
     Flag("--version", action="store_true", help="print the versions of mpidec and MPI"),
 ]
 
@@ -135,6 +135,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
         return version()
     if args.list:
         return catalogue.listing()
+    args.picture, args.out = (args.out, None) if args.tune else (None, args.out)
     given = [*flag_settings(args, config.FLAGS), *map(config.parse_set, args.set)]
     timeline_of(args.trace)
     if args.tune:
@@ -149,8 +150,6 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
                 f"--force replaces {args.resume}, --resume continues it: omit one of them"
             )
         return _resumed(args.resume, given), args
-    if args.picture is not None and not args.tune:
-        raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
     experiment = config.load([*file, *given], ranks)
     if experiment.run.simulate and ranks > 1:
@@ -184,7 +183,7 @@ def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
     for flag in flags:
         if flag.key == "run.out":
             raise ConfigError(
-                f"{flag.origin} {flag.value}: a search writes no run; the file of its picture is -o"
+                f"{flag.origin} {flag.value}: a search writes no run; the file of its picture is --out"
             )
         if flag.key == config.STEP_SIZE.key and not config.is_auto(str(flag.value)):
             raise ConfigError(

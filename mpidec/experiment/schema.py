@@ -175,7 +175,8 @@ def flags(schema: Iterable[Entry], help: Mapping[str, str] | None = None) -> lis
             how = {"action": "store_const", "const": "true"}
             if entry.metavar:
                 how = {"action": "append" if entry.repeat else "store", "metavar": entry.metavar}
-            made.append(Flag(entry.flag, help=(help or {}).get(entry.flag, entry.help), **how))
+            names = ["-o"] * (entry.flag == "--out") + [entry.flag]
+            made.append(Flag(*names, help=(help or {}).get(entry.flag, entry.help), **how))
     what = "set any key of an experiment file"
     key = "table.key=value"
     return [*made, Flag("--set", metavar=key, action="append", default=[], help=what)]

@@ -48,6 +48,7 @@ FLAGS = [
         "--quick", action="store_true", help="short runs, which show the form of the report alone"
     ),
     Flag(
+        "-o",
         "--out",
         metavar="FOLDER",
         help="folder of the results (default: reproduced, or with --quick reproduced-quick)",

@@ -71,7 +71,13 @@ FLAGS = [
         type=int,
         help="number of seeds for each combination, counted from --seed (default: 1)",
     ),
-    Flag("--out", metavar="FOLDER", default="sweep", help="folder of the results (default: sweep)"),
+    Flag(
+        "-o",
+        "--out",
+        metavar="FOLDER",
+        default="sweep",
+        help="folder of the results (default: sweep)",
+    ),
     Flag(
         "--target",
         metavar="[METRIC=]VALUE",

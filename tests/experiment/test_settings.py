@@ -310,7 +310,6 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
                 ".csv",
             ],
         ),
-        (["-o", "tune.png"], ["-o", "--tune"]),
         (["--seed", "-1"], ["--seed", "an integer >= 0"]),
         (["--seed", str(2**32)], ["--seed"]),
         (["--set", "problem.partition=dirichelt"], ["problem.partition", "dirichlet"]),
@@ -327,6 +326,13 @@ def test_refusals_say_what_where_and_what_was_expected(argv, words):
         RUN.parse(argv, 1)
     missing = [text for text in words if text not in str(caught.value)]
     assert not missing, f"{caught.value} does not say {missing}"
+
+
+def test_o_is_the_output_file_of_a_run_and_the_picture_of_a_search(tmp_path):
+    path = str(tmp_path / "a.h5")
+    assert RUN.parse(["-o", path], 1)[0].run.out == RUN.parse(["--out", path], 1)[0].run.out == path
+    experiment, args = RUN.parse(["--tune", "-o", "tune.png"], 1)
+    assert args.picture == "tune.png" and experiment.run.out == "run.h5"
 
 
 @pytest.mark.parametrize(
