@@ -212,7 +212,7 @@ def topologies(draw: random.Random) -> Case:
             ],
             [
                 "--topology=star",
-                f"--solver={draw.choice(['dgd', 'gradient_tracking', 'extra', 'exact_diffusion'])}",
+                f"--solver={draw.choice(['gradient_tracking', 'extra', 'exact_diffusion'])}",
                 "--set=topology.weights=uniform",
             ],
         ]
