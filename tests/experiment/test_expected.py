@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,6 +59,29 @@ def test_where_a_run_with_noise_rests():
     )
     rest = np.sqrt((metrics["error_rms"][100:] ** 2).mean())
     assert rest == pytest.approx(told["error_rms"], rel=0.15)
+
+
+STREAMS = """
+import numpy as np
+from mpidec.problems import Stream
+
+def draw(rng, agent, k):
+    u = rng.standard_normal(2)
+    return u, u @ [1.0, -2.0] + 0.3 * rng.standard_normal()
+
+def lms(agents):
+    return Stream(draw, len(agents), 2, lo=agents.start, x_star=[1.0, -2.0])
+"""
+
+
+def test_where_the_streams_of_ones_own_rest(folder):
+    Path("own.py").write_text(STREAMS)
+    argv = ["--problem=own.py:lms", "--solver=dgd", "--step-size=0.1", "--steps=2000"]
+    assert main([*argv, "--agents=5", "--topology=ring", "--quiet", "--out=run.h5"]) == 0
+    found = read("run.h5")
+    rest = np.sqrt((found.metrics["error_rms"][100:] ** 2).mean())
+    told = json.loads(found.attributes["expected"])
+    assert rest == pytest.approx(told["error_rms"], rel=0.1)
 
 
 @pytest.mark.parametrize(
