@@ -92,20 +92,26 @@ def _show(args: argparse.Namespace) -> None:
     )
     print("\n".join(aligned(lines, "<<>>>>")), flush=True)
     if args.out is not None:
-        draw(model, solvers, graphs, args.noise).savefig(args.out, dpi=200)
+        stepping = [solver for solver in solvers if solver.needs.problem]
+        if not stepping:
+            raise InputError(
+                f"-o {args.out}: no solver has a step size, against which all is drawn"
+            )
+        draw(model, stepping, graphs, args.noise).savefig(args.out, dpi=200)
         print(args.out, flush=True)
 
 
 def _solver(name: str, step: float) -> Solver:
     solver = as_solver(name)
-    if not solver.needs.problem:
-        raise ValueError(f"--solver {name}: it minimizes nothing, expected a solver that does")
-    return with_step_size(solver, step)
+    return with_step_size(solver, step) if solver.needs.problem else solver
 
 
 def _line(model: Quadratic, solver: Solver, graph: Topology | Schedule, noise: float) -> list[str]:
-    s = steady_state(model, solver, graph, noise=noise)
     name = type(solver).__name__
+    if not solver.needs.problem:  # it averages
+        factor = f"{rate(model, solver, graph):.5f}" if graph.period else "-"
+        return [name, "-", factor, "-", "-"]
+    s = steady_state(model, solver, graph, noise=noise)
     if not graph.period:
         return [name, "-", "-", _db(s.msd.mean()), _db(s.bias.mean())]
     limit, factor = largest_step(model, solver, graph), rate(model, solver, graph)

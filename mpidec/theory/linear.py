@@ -23,7 +23,7 @@ LONGEST, LARGEST = 64, 6000
 # relative change of a limit.
 SETTLED, LATEST, SETTLED_TO = 4, 20000, 1e-10
 # Singular values below this part of the largest count as zero.
-RANK = 1e-6
+RANK = 1e-10
 
 
 class State(Protocol):

@@ -18,9 +18,9 @@ DOUBLINGS, CHANGE, MOVED = 40, 1e-6, 1e-8
 # Steps of schedules that never repeat, over which the steady state is an average: first, and at
 # most; what counts as settled, and as growth without end.
 SHORT, LONG, SETTLES, GROWS = 512, 4096, 0.02, 1e6
-# Singular values of J - I up to which a part of the state is conserved, and how close to others it
-# may be.
-CONSERVED, CLOSE = 1e-13, 1e6
+# Singular values of J - I up to which a part of the state is conserved; what of a state in it is
+# rounding; and the least angle between its left and right eigenvectors.
+CONSERVED, ROUNDING, APART = 1e-13, 1e-12, 1e-6
 # Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
 REPEATS, SAME = 200, 1e-4
 # Relative distance that is rounding.
@@ -162,41 +162,45 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
     them, by squaring J; infinite where there are none.
     """
     size = max(abs(C @ z).max(), abs(C @ c).max())
-    kept = _conserved(J)
-    if _small(kept @ c, c) and _small(kept @ F, F):
-        # rounding errors do not grow in what steps conserve, and noise does not reach
-        rest = np.eye(len(J)) - kept
-        same, z, c, J, F = kept @ z, rest @ z, rest @ c, J - kept, rest @ F @ rest.conj().T
-    else:
-        same = 0 * z
+    Q, same = _changing(J, c, F, z)
+    J, F, C = Q.conj().T @ J @ Q, Q.conj().T @ F @ Q, C @ Q
+    z, c = Q.conj().T @ (z - same), Q.conj().T @ c
     V, rested = F, False
     with np.errstate(all="ignore"):
         for _ in range(DOUBLINGS):
             more, moved = J @ V @ J.conj().T, J @ z + c - z
             V, z, c, J = V + more, z + moved, J @ c + c, J @ J
-            total, x = abs(np.diag(C @ V @ C.T)).sum(), C @ z
+            total, x = abs(np.diag(C @ V @ C.conj().T)).sum(), C @ z
             if not (np.isfinite(total) and np.isfinite(x).all()):
                 break
-            rests = abs(np.diag(C @ more @ C.T)).sum() <= CHANGE * total
+            rests = abs(np.diag(C @ more @ C.conj().T)).sum() <= CHANGE * total
             rests = rests and abs(C @ moved).max() <= MOVED * max(abs(x).max(), size)
             if rests and rested:
-                return z + same, V
+                return Q @ z + same, Q @ V @ Q.conj().T
             rested = rests
-    return np.full_like(z, math.inf), np.full_like(V, math.inf)
+    return np.full_like(same, math.inf), np.full((len(Q), len(Q)), math.inf, V.dtype)
 
 
-def _small(part: Array, whole: Array) -> bool:
-    return bool(abs(part).max(initial=0.0) <= CHANGE * abs(whole).max(initial=0.0))
+def _small(part: Array, whole: Array, than: float = CHANGE) -> bool:
+    return bool(abs(part).max(initial=0.0) <= than * abs(whole).max(initial=0.0))
 
 
-def _conserved(J: Array) -> Array:
-    """The projection on the part of the state that J conserves, zero where it cannot be told
-    apart.
+def _changing(J: Array, c: Array, F: Array, z: Array) -> tuple[Array, Array]:
+    """An orthonormal basis of the states without a part that J conserves, and c and F do not reach,
+    and that part of z; a basis of all, and zero, where they reach it.
+
+    Rounding errors would grow in that part.  It is taken off by left eigenvectors, which are
+    orthogonal to the rest: with small step sizes, the right ones are nearly parallel to it.
     """
     U, s, Wh = np.linalg.svd(J - np.eye(len(J)))
     few = s <= CONSERVED * max(s.max(initial=0.0), 1.0)
     left, right = U[:, few], Wh[few].conj().T
+    held = left.conj().T @ z
+    if not few.any() or not (_small(left.conj().T @ c, c) and _small(left.conj().T @ F, F)):
+        return np.eye(len(J)), 0 * z
+    if _small(held, z, ROUNDING):
+        return U[:, ~few], 0 * z
     G = left.conj().T @ right
-    if not G.size or np.linalg.cond(G) > CLOSE:
-        return np.zeros_like(J)
-    return np.asarray(right @ np.linalg.solve(G, left.conj().T))
+    if np.linalg.svd(G, compute_uv=False).min() < APART:
+        return np.eye(len(J)), 0 * z
+    return U[:, ~few], np.asarray(right @ np.linalg.solve(G, held))

@@ -14,8 +14,9 @@ from ..problems.oracles import Oracle
 from .linear import Array
 from .quadratic import Quadratic
 
-# Draws of the noise at the minimizer, and of the curvatures; a seed that no run has.
-DRAWS, CURVATURES, SEED = 1000, 200, 2**63
+# Draws of the noise at the minimizer, of each agent at least and of all together, and of the
+# curvatures; a seed that no run has.
+DRAWS, TOGETHER, CURVATURES, SEED = 1000, 20_000, 200, 2**63
 # The size of a change of the noise with the point, relative to the curvatures, that is rounding.
 CONSTANT = 1e-6
 
@@ -49,11 +50,14 @@ class Noise:
         Draws of :math:`\Delta_i`, the curvature of a sample beyond its mean; None for none.
     at_rest : array (S, n, d) or None
         The v_i of the same draws.
+    draws : int
+        Draws that sigma is the covariance of; 0 if it is known.
     """
 
     sigma: Array
     change: Array | None = None
     at_rest: Array | None = None
+    draws: int = 0
 
     @classmethod
     def given(cls, noise: ArrayLike, n: int, d: int) -> Noise:
@@ -92,20 +96,21 @@ class Noise:
         def minimizer(k: int) -> Array:
             return np.tile(np.asarray(x_star_of(oracle.problem, k)), (n, 1)) if moving else at
 
-        v = np.array([gradient(minimizer(k), k) for k in range(DRAWS)])
+        draws = max(DRAWS, TOGETHER // n)
+        v = np.array([gradient(minimizer(k), k) for k in range(draws)])
         mean = v.mean(axis=0)
         h = max(float(np.abs(model.x_star).max(initial=0.0)), 1.0) * 1e-4
-        draws = np.array(
+        slopes = np.array(
             [
                 [(gradient(minimizer(k) + h * e, k) - v[k]) / h for e in np.eye(d, dtype=at.dtype)]
                 for k in range(CURVATURES)
             ]
         ).transpose(0, 2, 3, 1)
-        change = draws - draws.mean(axis=0)
+        change = slopes - slopes.mean(axis=0)
         v = v - mean
-        sigma = np.einsum("sni,snj->nij", v, v.conj()) / DRAWS
+        sigma = np.einsum("sni,snj->nij", v, v.conj()) / draws
         varies = np.abs(change).max() > CONSTANT * np.abs(model.H).max()
-        return cls(sigma, change, v[:CURVATURES]) if varies else cls(sigma)
+        return cls(sigma, *((change, v[:CURVATURES]) if varies else (None, None)), draws)
 
     def at(self, e: Array, V: Array) -> Array:
         """The covariance (n d, n d) of all agents' noise at points with the mean deviations `e`,
@@ -132,4 +137,5 @@ class Noise:
             Q.conj().T @ self.sigma @ Q,
             None if self.change is None else Q.conj().T @ self.change @ Q,
             None if self.at_rest is None else self.at_rest @ Q.conj(),
+            self.draws,
         )

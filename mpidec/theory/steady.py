@@ -45,6 +45,8 @@ class SteadyState:
         The part of the mean, :math:`\|\mathbb{E} x_i - x^\star\|^2`.
     noise : array (n,)
         The part of the gradients' noise.
+    draws : int
+        Draws of each agent's gradient from which the noise is estimated; 0 if it was given.
 
     All are infinite where the solver diverges.
     """
@@ -52,6 +54,7 @@ class SteadyState:
     msd: NDArray[np.float64]
     bias: NDArray[np.float64]
     noise: NDArray[np.float64]
+    draws: int = 0
 
     @property
     def msd_db(self) -> float:
@@ -113,8 +116,9 @@ def steady_state(
 
     Notes
     -----
-    No communication: each caller computes all.  Steps so small that the rate is over 0.9999 lose
-    digits to rounding errors.
+    No communication: each caller computes all.  The noise of a random oracle is known from draws,
+    `SteadyState.draws` of each agent, at least 20,000 in all: for Gaussian samples, msd has a
+    relative standard error of some :math:`2 / \sqrt{n \cdot \mathrm{draws}}`, 0.06 dB.
 
     Examples
     --------
@@ -146,7 +150,7 @@ def steady_state(
             X = start @ Q.conj()
             sums = deviations(steps, part, X, v.within(Q))
             bias, spread = bias + sums[0], spread + sums[1]
-    return SteadyState(bias + spread, bias, spread)
+    return SteadyState(bias + spread, bias, spread, v.draws)
 
 
 def _walk(walk: ArrayLike, d: int) -> Array:
@@ -164,7 +168,7 @@ def rate(
     problem: Problem | OracleLike | Quadratic, solver: Solver, topology: TopologyLike
 ) -> float:
     """The factor per step by which the error of a solver falls in the end: that of the slowest
-    mode that runs reach and iterates show.
+    mode that runs reach and iterates show; the disagreement, of a solver that only averages.
 
     Parameters
     ----------
@@ -187,7 +191,7 @@ def rate(
     >>> round(rate(problem, mpidec.solvers.Diffusion(0.4), mpidec.topology.ring(2)), 9)
     0.6
     """
-    model, _, solver, topology = _model(problem, solver, topology)
+    model, _, solver, topology = _model(problem, solver, topology, averages=True)
     with _mixer(topology) as W:
         return _rate(solver, W, model)
 
@@ -282,9 +286,10 @@ def _model(
     solver: Solver,
     topology: TopologyLike,
     walking: bool = False,
+    averages: bool = False,
 ) -> tuple[Quadratic, Oracle | None, Solver, Topology | Schedule]:
     """The quadratic model, the oracle, the solver and the graph, after a check of what the theory
-    holds for.
+    holds for: minimizers that move, and solvers that average, if so wanted.
     """
     oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
     if isinstance(problem, Quadratic):
@@ -299,9 +304,9 @@ def _model(
             f"theory: {name_of(solver)} is asynchronous, expected a solver whose agents take "
             "steps together"
         )
-    if not solver.needs.problem:
+    if not (averages or solver.needs.problem):
         raise ValueError(
-            f"theory: {name_of(solver)} minimizes nothing, expected a solver that does"
+            f"theory: {name_of(solver)} minimizes nothing, expected a solver that does, or a rate"
         )
     if solver.adaptive:
         raise ValueError(
@@ -317,7 +322,11 @@ def _model(
     try:
         graph = as_topology(topology, n)
     except ValueError as error:
-        raise ValueError(f"theory: all {n} agents of the problem are here: {error}") from None
+        name = name_of(problem if oracle is None else oracle.problem)
+        raise ValueError(
+            f"theory: {name} has {n} agents, expected all of them in each process, and a graph for "
+            f"them: {error}"
+        ) from None
     solver.check(graph)
     if oracle is None:
         return model, oracle, solver, graph

@@ -334,3 +334,49 @@ def test_steps_that_change_with_their_number_are_refused():
     P = quadratics(np.full((4, 1, 1), 1.0), np.ones((4, 1)))
     with pytest.raises(ValueError, match="the steps of Slowing change with their number"):
         theory.rate(P, Slowing(0.1), topology.ring(4))
+
+
+@pytest.mark.parametrize("mu", [1e-4, 1e-7])
+@pytest.mark.parametrize(
+    "kind", [solvers.Diffusion, solvers.EXTRA, solvers.GradientTracking, solvers.ExactDiffusion]
+)
+def test_small_steps_lose_no_digits(kind, mu):
+    """The mean of n agents is one agent with the mean curvature, to first order in the step size."""
+    n, rng = 6, np.random.default_rng(5)
+    h, c, graph = rng.uniform(0.5, 2, n), rng.standard_normal(n), topology.ring(n)
+    P, solver, single = quadratics(h[:, None, None], c[:, None]), kind(mu), mu * h.mean()
+    s = theory.steady_state(P, solver, graph, noise=0.7)
+    np.testing.assert_allclose(s.noise, 0.49 * mu / (2 * n * h.mean()), rtol=100 * mu + 1e-5)
+    assert (1 - theory.rate(P, solver, graph)) / single == pytest.approx(1, rel=2 * mu + 5e-3)
+    if kind is solvers.Diffusion:
+        W = graph.W.toarray()
+        X = np.linalg.solve(np.eye(n) - W @ np.diag(1 - mu * h), mu * W @ c)
+        np.testing.assert_allclose(s.bias, (X - P.x_star) ** 2, rtol=1e-2)
+    else:
+        assert s.bias.max() < 1e-15
+
+
+def test_the_rate_of_averaging_is_that_of_the_disagreement():
+    graph = topology.star(7, weights="uniform")
+    modes = np.sort(abs(np.linalg.eigvals(graph.W.toarray())))
+    P = quadratics(np.ones((7, 1, 1)), np.ones((7, 1)))
+    assert theory.rate(P, solvers.Consensus(), graph) == pytest.approx(modes[-2])
+    with pytest.raises(ValueError, match=r"Consensus minimizes nothing, .* or a rate"):
+        theory.steady_state(P, solvers.Consensus(), graph)
+
+
+def test_a_graph_for_other_agents_is_refused():
+    model = theory.Quadratic(np.zeros(1), np.ones((4, 1, 1)), np.zeros((4, 1)))
+    with pytest.raises(ValueError, match=r"theory: Quadratic has 4 agents, .*ring has 5 agents"):
+        theory.rate(model, solvers.Diffusion(0.1), topology.ring(5))
+
+
+def test_few_agents_draw_more():
+    costs = (quadratics(np.ones((n, 1, 1)), np.ones((n, 1))) for n in (4, 40))
+    made = [problems.Noisy(P, 0.1) for P in costs]
+    for oracle, draws in zip(made, (5000, 1000)):
+        graph = topology.ring(oracle.problem.m)
+        found = theory.steady_state(oracle, solvers.Diffusion(0.1), graph)
+        known = theory.steady_state(oracle.problem, solvers.Diffusion(0.1), graph, noise=0.1)
+        assert (found.draws, known.draws) == (draws, 0)
+        assert found.msd.mean() == pytest.approx(known.msd.mean(), rel=0.05)
