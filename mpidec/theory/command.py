@@ -109,8 +109,8 @@ def _solver(name: str, step: float) -> Solver:
 def _line(model: Quadratic, solver: Solver, graph: Topology | Schedule, noise: float) -> list[str]:
     name = type(solver).__name__
     if not solver.needs.problem:  # it averages
-        factor = f"{rate(model, solver, graph):.5f}" if graph.period else "-"
-        return [name, "-", factor, "-", "-"]
+        known = f"{rate(model, solver, graph):.5f}" if graph.period else "-"
+        return [name, "-", known, "-", "-"]
     s = steady_state(model, solver, graph, noise=noise)
     if not graph.period:
         return [name, "-", "-", _db(s.msd.mean()), _db(s.bias.mean())]

@@ -110,7 +110,10 @@ class Noise:
         v = v - mean
         sigma = np.einsum("sni,snj->nij", v, v.conj()) / draws
         varies = np.abs(change).max() > CONSTANT * np.abs(model.H).max()
-        return cls(sigma, *((change, v[:CURVATURES]) if varies else (None, None)), draws)
+        found = cls(sigma, draws=draws)
+        return (
+            dataclasses.replace(found, change=change, at_rest=v[:CURVATURES]) if varies else found
+        )
 
     def at(self, e: Array, V: Array) -> Array:
         """The covariance (n d, n d) of all agents' noise at points with the mean deviations `e`,
