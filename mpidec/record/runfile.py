@@ -23,12 +23,24 @@ if TYPE_CHECKING:
 COUNTERS = frozenset(
     {"step", "rounds", "messages", "rows", "bytes", "gradients", "prox", "events"}
 )  # int64; others float64
+RISING = "accuracy"  # how the names of metrics begin of which more is better
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
 LONGEST_REASON = 2000  # characters
 FEWEST_ROWS = 64  # of a chunk of metrics: 512 bytes
 AGENTS = "agents/"  # where metrics are that have a number for each agent
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
+
+
+def rises(metric: str) -> bool:
+    """Whether more is better of a metric: its name begins with ``accuracy``.
+
+    Examples
+    --------
+    >>> rises("accuracy_worst"), rises("error")
+    (True, False)
+    """
+    return metric.startswith(RISING)
 
 
 class _Layout(NamedTuple):
