@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .._style import STYLES
 from ..record import Run, read
+from ..record.runfile import rises
 from .drawing import WRAP, Curve, Panel, Range, Sheet, View
 from .labels import (
     MISSING,
@@ -176,24 +177,13 @@ def drawn(
     every = [run for lines in parts.values() for runs in lines.values() for run in runs]
     if not every:
         raise ValueError("0 runs: expected at least one")
-    if theory:
-        y = y or EXPECTED
-        x = x or "steps"
-    columns = _list(x) or (["steps"] if banded else axes_by_default(every))
-    rows = _list(y) or (drawn_by_default(every)[-1:] if banded else drawn_by_default(every))
+    columns, rows = _quantities(every, _list(x), _list(y), banded, theory)
     for name, limits, shown in (("xlim", view.xlim, columns), ("ylim", view.ylim, rows)):
         if limits is not None and len(shown) > 1:
             raise ValueError(
                 f"{name} is one range for {' and '.join(shown)}: choose one with {name[0]}"
             )
-    if theory and EXPECTED not in rows:
-        raise ValueError(f"theory tells {EXPECTED}, which is not drawn: add y {EXPECTED}")
-    if theory and not any("expected" in run.attributes for run in every):
-        raise ValueError(
-            "theory: no file states what theory expects: mpidec run and mpidec sweep do, for "
-            "linear solvers on small smooth problems, in one process per run"
-        )
-    panels = _panels(parts, every, columns, rows, target, theory)
+    panels = _panels(parts, every, columns, rows, _aim(every, target), theory)
     across = len(parts) if len(parts) > 1 else len(columns)
     # many of one kind, or rows of one panel each: as many rows as needed
     if across > WRAP or across == 1:
@@ -201,6 +191,30 @@ def drawn(
     several = banded or sum(map(len, parts.values())) > 1
     title = common(every, names) if several else ""
     return Sheet(panels, across, style, title, view, arranged.places, arranged.key).draw()
+
+
+def _quantities(
+    every: Sequence[Run], x: Sequence[str], y: Sequence[str], banded: bool, theory: bool
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the quantities of the x and the y axes, those by default where none are given."""
+    if theory:
+        x, y = x or ["steps"], y or [EXPECTED]
+        if EXPECTED not in y:
+            raise ValueError(f"theory tells {EXPECTED}, which is not drawn: add y {EXPECTED}")
+        if not any("expected" in run.attributes for run in every):
+            raise ValueError(
+                "theory: no file states what theory expects: mpidec run and mpidec sweep do, for "
+                "linear solvers on small smooth problems, in one process per run"
+            )
+    if banded:
+        return x or ["steps"], y or drawn_by_default(every)[-1:]
+    return x or axes_by_default(every), y or drawn_by_default(every)
+
+
+def _aim(every: Sequence[Run], target: tuple[str, float] | None) -> tuple[str, float]:
+    """Return metric and limit of the dotted line; 0 if there is none."""
+    aims = {float(settings(run).get("run.stop_error", 0)) for run in every}
+    return target or (AIM, aims.pop() if len(aims) == 1 else 0.0)
 
 
 def _of_mapping(paths: Mapping[str, Mapping[str, Sequence[Path]]], label: object) -> Parts:
@@ -223,50 +237,63 @@ def _of_files(
     """Return the runs in files, those that differ in the seed alone in one line."""
     groups = of_seeds(runs)
     names = dict(label) if isinstance(label, Mapping) else {}
+    listed = None if label is None or names else list(label)
     given = given_of([group[0] for group in groups])
     last = set().union(*map(chosen, runs))
     if names:
         check_names(names, given, labels(groups))
-    keys = distinguishing(given, last)
     if panels or colour or dash:
-        if label is not None and not names:
+        if listed is not None:
             raise ValueError(
                 "a list of labels has no effect with panels, colour and dash: name values, "
                 "such as dgd=DSGD"
             )
         apart = [find(name, given, "panels") for name in panels]
-        within: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-        for one in given:
-            place = tuple(str(one.get(key, MISSING)) for key in apart)
-            rest = {key: value for key, value in one.items() if key not in apart}
-            within.setdefault(place, []).append(rest)
-        told = {
-            key for part in within.values() for some in distinguishing(part, last) for key in some
-        }
-        keys = [[key for key in dict.fromkeys([*one, *told]) if key in told] for one in given]
-        lines = [Line(*each) for each in zip(groups, given, keys)]
+        lines = [Line(*each) for each in zip(groups, given, _telling(given, apart, last))]
         return arrange(lines, apart, colour, dash, names)
-    if label is not None and not names and len(label) == len(runs):
-        groups = [[run] for run in runs]
-    own = labels(groups, names) if label is None or names else list(label)
+    if listed is not None:
+        groups = [[run] for run in runs] if len(listed) == len(runs) else groups
+        return Arranged({"": _labelled(listed, groups, len(runs))})
+    own = labels(groups, names)
+    parts = {"": _labelled(own, groups, len(runs))}
+    keys = distinguishing(given, last)
+    if set().union(*keys) != set(LOOKS):
+        return Arranged(parts)
+    lines = [Line(*each) for each in zip(groups, given, keys)]
+    arranged = arrange(lines, [], None, None, names)
+    if any(arranged.key):
+        return arranged
+    return Arranged(parts, dict(zip(own, arranged.places.values())))
+
+
+def _telling(
+    given: Sequence[Mapping[str, Any]], apart: Sequence[str], last: set[str]
+) -> list[list[str]]:
+    """Return the settings that tell lines from others of the same panel, by line; the panels differ
+    in the settings `apart`.
+    """
+    within: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for one in given:
+        place = tuple(str(one.get(key, MISSING)) for key in apart)
+        rest = {key: value for key, value in one.items() if key not in apart}
+        within.setdefault(place, []).append(rest)
+    told = {key for part in within.values() for some in distinguishing(part, last) for key in some}
+    keys = distinguishing(given, last)
+    return [[key for key in dict.fromkeys([*one, *told]) if key in told] for one in keys]
+
+
+def _labelled(
+    own: Sequence[str], groups: Sequence[Sequence[Run]], runs: int
+) -> dict[str, Sequence[Run]]:
+    """Return the runs of each line by its label."""
     if len(own) != len(groups):
-        lines_, per = f", {len(groups)} lines", "run or per line"
-        if len(groups) == len(runs):
-            lines_, per = "", "run"
-        raise ValueError(
-            f"{len(runs)} runs{lines_}, {len(own)} labels: expected one label per {per}"
-        )
+        lines, per = f", {len(groups)} lines", "run or per line"
+        if len(groups) == runs:
+            lines, per = "", "run"
+        raise ValueError(f"{runs} runs{lines}, {len(own)} labels: expected one label per {per}")
     if len(set(own)) < len(own):
         raise ValueError(f"labels {', '.join(own)}: expected different ones")
-    parts = {"": dict(zip(own, groups))}
-    told = {key for some in keys for key in some}
-    if told == set(LOOKS) and (label is None or names):
-        lines = [Line(*each) for each in zip(groups, given, keys)]
-        arranged = arrange(lines, [], None, None, names)
-        if any(arranged.key):
-            return arranged
-        return Arranged(parts, dict(zip(own, arranged.places.values())))
-    return Arranged(parts)
+    return dict(zip(own, groups))
 
 
 def find(name: str, given: Sequence[Mapping[str, Any]], what: str) -> str:
@@ -308,12 +335,9 @@ def arrange(
     each value of two others.
     """
     given = [line.settings for line in lines]
-    looks = [
-        None if key is None else find(key, given, what)
-        for key, what in ((colour, "colour"), (dash, "dash"))
-    ]
+    looks = [key and find(key, given, what) for key, what in ((colour, "colour"), (dash, "dash"))]
     for key, what in zip(looks, ("colour", "dash")):
-        if key is not None and key in panels:
+        if key in panels:
             raise ValueError(f"{what} {key}: it has the panels: choose another one")
 
     def value(line: Line, key: str) -> str:
@@ -323,17 +347,12 @@ def arrange(
     inside = [
         [key for key in dict.fromkeys([*line.keys, *varied]) if key not in panels] for line in lines
     ]
-    told = {key for keys in inside for key in keys}
-    if looks == [None, None] and told == set(LOOKS):
+    if not any(looks) and set().union(*inside) == set(LOOKS):
         looks = list(LOOKS)
     parts: dict[str, dict[str, list[Run]]] = {}
     values: dict[str, list[str]] = {}
     for line, keys in zip(lines, inside):
-        title = ", ".join(value(line, key) for key in panels)
-        text = label_of({key: line.settings.get(key, MISSING) for key in keys}, names)
-        text = text or displayed(
-            LOOKS[0], line.settings.get(LOOKS[0], f"{len(line.runs)} seeds"), names
-        )
+        title, text = ", ".join(value(line, key) for key in panels), _text(line, keys, names)
         part = parts.setdefault(title, {})
         if text in part:
             raise ValueError(
@@ -341,8 +360,15 @@ def arrange(
                 "fewer files"
             )
         part[text] = list(line.runs)
-        values[text] = ["" if key is None else value(line, key) for key in looks]
+        values[text] = [value(line, key) if key else "" for key in looks]
     return Arranged(parts, *_placed(values, looks))
+
+
+def _text(line: Line, keys: Sequence[str], names: Mapping[str, str]) -> str:
+    """Return the label of a line: the values of these settings, or else its solver."""
+    text = label_of({key: line.settings.get(key, MISSING) for key in keys}, names)
+    solver = line.settings.get(LOOKS[0], f"{len(line.runs)} seeds")
+    return text or displayed(LOOKS[0], solver, names)
 
 
 def _placed(
@@ -372,25 +398,16 @@ def _panels(
     every: Sequence[Run],
     columns: Sequence[str],
     rows: Sequence[str],
-    target: tuple[str, float] | None,
+    target: tuple[str, float],
     theory: bool,
 ) -> list[Panel]:
     """Return a panel for each quantity, x axis and part."""
     values = {row: y_values(every, row) for row in rows}
     number = {id(run): place for place, run in enumerate(every)}
-    aims = {float(settings(run).get("run.stop_error", 0)) for run in every}
-    metric, aim = target or (AIM, aims.pop() if len(aims) == 1 else 0.0)
 
     def curve(run: Run, row: str, column: str) -> Curve:
         y = values[row][0][number[id(run)]]
         return Curve(x_values(run, column), y, run.outcome == "diverged")
-
-    def expected(lines: Mapping[str, Sequence[Run]], column: str) -> dict[str, Curve]:
-        return {
-            name: Curve(x_values(runs[0], column), _expected(runs[0]))
-            for name, runs in lines.items()
-            if "expected" in runs[0].attributes and EXPECTED in runs[0].metrics
-        }
 
     return [
         Panel(
@@ -400,14 +417,23 @@ def _panels(
             title=title,
             unit=UNITS.get(column, ""),
             whole=column in WHOLE,
-            share=row.startswith("accuracy"),
-            target=aim if row == metric and aim > 0 else None,
-            theory=expected(lines, column) if theory and row == EXPECTED else {},
+            share=rises(row),
+            target=target[1] if row == target[0] and target[1] > 0 else None,
+            theory=_theory(lines, column) if theory and row == EXPECTED else {},
         )
         for row in rows
         for column in columns
         for title, lines in parts.items()
     ]
+
+
+def _theory(lines: Mapping[str, Sequence[Run]], column: str) -> dict[str, Curve]:
+    """Return what theory expects of the first run of each line whose file states it."""
+    return {
+        name: Curve(x_values(runs[0], column), _expected(runs[0]))
+        for name, runs in lines.items()
+        if "expected" in runs[0].attributes and EXPECTED in runs[0].metrics
+    }
 
 
 def _expected(run: Run) -> NDArray[np.float64]:
