@@ -20,6 +20,7 @@ from ..plot.labels import MISSING, check_names, displayed, flat, together, worde
 from ..plot.runs import Line, arrange, drawn, find
 from ..plugins import is_plugin, short
 from ..record import Run, read
+from ..record.runfile import rises
 from .cases import Case, shown
 
 if TYPE_CHECKING:
@@ -49,10 +50,11 @@ class Row:
         Number of runs, and how many of them reached the target.
     steps, bytes, seconds : Spread or None
         Cost of those that did; None if none did.  The step is the first one at which the metric
-        meets the target, on a logarithmic scale between two records; bytes and seconds are those
-        of that step.
+        meets the target, between two records on a logarithmic scale (a linear one of a metric that
+        `rises`); bytes and seconds are those of that step.
     last : float
-        Largest final value of the target's metric (NaN if some run has none).
+        Largest final value of the target's metric, or smallest of one that `rises` (NaN if some run
+        has none).
     outcomes : mapping
         Number of runs by outcome; "failed" for those that ended in an error, and "missing" for
         those that were not run.
@@ -89,7 +91,7 @@ class Table:
     ----------
     rows : sequence of Row
     metric, limit : str, float
-        The target: metric <= limit.
+        The target: metric <= limit, or >= of one that `rises`.
     notes : sequence of str
         What a reader of the table must know: errors of runs that failed, seeds without effect.
     clock : str
@@ -121,7 +123,8 @@ class Table:
         records = (
             "" if self.every in ((), (1,)) else f" (interpolated: records every {often} steps)"
         )
-        return f"until {self.metric} <= {self.limit:g}{records}"
+        sign = ">=" if rises(self.metric) else "<="
+        return f"until {self.metric} {sign} {self.limit:g}{records}"
 
     def _what(self, columns: Sequence[str], sent: str) -> str:
         """The costs among the columns, until the target."""
@@ -161,10 +164,11 @@ class Table:
         ValueError
             If a column or a setting is unknown.
         """
-        grid = self._grid(columns, rows, across, plain, _cell)
+        layout = self._layout(columns, rows, across)
+        grid = self._grid(layout, plain, _cell)
         lines = aligned(grid.lines, grid.sides, grid.best if bold else ())
         notes = [f"note: {note}" for note in self.notes]
-        what = self._what(grid.columns, "data sent (by all agents)")
+        what = self._what(layout.columns, "data sent (by all agents)")
         return "\n".join([f"{what}: mean ± standard deviation", *lines, *notes])
 
     def csv(self) -> str:
@@ -181,7 +185,7 @@ class Table:
             "runs",
             "reached",
             *numbers,
-            f"largest_final_{self.metric}",
+            f"{self._worst}_final_{self.metric}",
             "outcome",
         ]
         lines: list[Sequence[object]] = [head]
@@ -216,8 +220,9 @@ class Table:
                 else _cell(key, value)
             )
 
-        grid = self._grid(columns, rows, across, mathematical, cell)
-        what = self._what(grid.columns, "data sent")
+        layout = self._layout(columns, rows, across)
+        grid = self._grid(layout, mathematical, cell)
+        what = self._what(layout.columns, "data sent")
         comment = f"{what}: mean and standard deviation over the seeds; bold: the best"
         return latex(grid.lines, grid.sides, comment, grid.best, grid.heads)
 
@@ -269,59 +274,69 @@ class Table:
     def _keys(self) -> list[str]:
         return list(self.rows[0].varied) if self.rows else []
 
-    def _grid(
-        self,
-        columns: Sequence[str] | None,
-        rows: str | None,
-        across: str | None,
-        spread: Callable[[Spread | None, str], str],
-        cell: Callable[[str, Any], str],
-    ) -> Grid:
-        """Return the cells of the table, and which of them are the best."""
-        given = [row.varied for row in self.rows]
-        first = find(rows, given, "rows") if rows else next(iter(self._keys()), "")
+    def _layout(
+        self, columns: Sequence[str] | None, rows: str | None, across: str | None
+    ) -> Layout:
+        """Return what is shown where; see `text`."""
+        keys, given = self._keys(), [row.varied for row in self.rows]
+        first = find(rows, given, "rows") if rows else ""
         side = find(across, given, "across") if across else ""
-        if side and side == first:
-            if rows or len(self._keys()) < 2:
-                raise ValueError(f"across {across}: it has the rows: choose another setting")
-            first = next(key for key in self._keys() if key != side)
+        first = first or next((key for key in keys if key != side), "")
+        if side and first in ("", side):
+            raise ValueError(f"across {across}: it has the rows: choose another setting")
         shown = list(columns or (("steps",) if across else COLUMNS))
         for column in shown:
             if column not in COLUMNS:
                 raise ValueError(f"column {column}: expected some of {', '.join(COLUMNS)}")
-        best = self._best(first)
-        left = [key for key in dict.fromkeys([first, *self._keys()]) if key and key != side]
+        left = [key for key in dict.fromkeys([first, *keys]) if key and key != side]
+        return Layout(left, side, shown)
+
+    def _grid(
+        self,
+        layout: Layout,
+        spread: Callable[[Spread | None, str], str],
+        cell: Callable[[str, Any], str],
+    ) -> Grid:
+        """Return the cells of the table, and which of them are the best."""
+        left, side, shown = layout
+        best = self._best(next(iter(left), ""))
         sides = {str(row.varied.get(side)): row.varied.get(side) for row in self.rows}
         places: dict[tuple[str, ...], dict[str, Row]] = {}
         for row in self.rows:
             at = tuple(str(row.varied[key]) for key in left)
             places.setdefault(at, {})[str(row.varied.get(side))] = row
-        titles = [_title(key, self._keys()) for key in left]
-        heads = [[*titles, *[self._heading(column) for column in shown] * len(sides)]]
-        if side:
-            names = [cell(side, value) for value in sides.values()]
-            if len(shown) == 1:
-                heads = [[*titles, *names]]
-            else:
-                spans = [text for name in names for text in (name, *[""] * (len(shown) - 1))]
-                heads.insert(0, [*[""] * len(left), *spans])
+        heads = self._heads(layout, [cell(side, value) for value in sides.values()])
         lines, marked = list(heads), set()
         for found in places.values():
             one = next(iter(found.values()))
             line = [cell(key, one.varied[key]) for key in left]
             for value, column in itertools.product(sides, shown):
-                if value in found and (id(found[value]), column) in best:
+                if (id(found.get(value)), column) in best:
                     marked.add((len(lines), len(line)))
-                line.append(
-                    _shown(found[value], column, spread) if value in found else spread(None, "")
-                )
+                line.append(_shown(found.get(value), column, spread))
             lines.append(line)
         kinds = "".join("<" if column == "outcome" else ">" for column in shown)
-        return Grid(lines, "<" * len(left) + kinds * len(sides), marked, len(heads), shown)
+        return Grid(lines, "<" * len(left) + kinds * len(sides), marked, len(heads))
+
+    def _heads(self, layout: Layout, names: Sequence[str]) -> list[list[str]]:
+        """Return the lines above the table, one or two; `names` are those of the sides."""
+        titles = [_title(key, self._keys()) for key in layout.left]
+        columns = [self._heading(column) for column in layout.columns]
+        if not layout.side:
+            return [[*titles, *columns]]
+        if len(columns) == 1:
+            return [[*titles, *names]]
+        spans = [text for name in names for text in (name, *[""] * (len(columns) - 1))]
+        return [[*[""] * len(titles), *spans], [*titles, *columns * len(names)]]
+
+    @property
+    def _worst(self) -> str:
+        """Which of several final values the table has."""
+        return "smallest" if rises(self.metric) else "largest"
 
     def _heading(self, column: str) -> str:
-        metric = self.metric.replace("_", " ")
-        other = {"bytes": "data sent", "seconds": self.clock, "final": f"largest final {metric}"}
+        final = f"{self._worst} final {self.metric.replace('_', ' ')}"
+        other = {"bytes": "data sent", "seconds": self.clock, "final": final}
         return other.get(column, column)
 
     def _best(self, first: str) -> set[tuple[int, str]]:
@@ -331,36 +346,45 @@ class Table:
             rest = tuple(str(value) for key, value in row.varied.items() if key != first)
             groups.setdefault(rest, []).append(row)
         found = set()
-        for rows in groups.values():
-            for column in (*COSTS, "final") if len(rows) > 1 else ():
-                values = [
-                    (math.inf if math.isnan(row.last) else max(row.last, self.limit))
-                    if column == "final"
-                    else cost.mean
-                    if (cost := row.costs[column]) and row.reached == row.runs
-                    else math.inf
-                    for row in rows
-                ]
-                least = min(values)
-                best = [row for row, value in zip(rows, values) if value <= least < math.inf]
-                found |= {(id(row), column) for row in best if len(best) < len(rows)}
+        for rows, column in itertools.product(groups.values(), (*COSTS, "final")):
+            values = [self._rank(row, column) for row in rows]
+            least = min(values)
+            best = [row for row, value in zip(rows, values) if value <= least < math.inf]
+            found |= {(id(row), column) for row in best if len(best) < len(rows)}
         return found
+
+    def _rank(self, row: Row, column: str) -> float:
+        """Return what is to be small in a column; infinite where nothing counts."""
+        if column == "final":
+            sign = -1 if rises(self.metric) else 1
+            return math.inf if math.isnan(row.last) else max(sign * row.last, sign * self.limit)
+        cost = row.costs[column]
+        return cost.mean if cost and row.reached == row.runs else math.inf
+
+
+class Layout(NamedTuple):
+    """The settings at the left of a table, the one whose values stand side by side ("" if none),
+    and the columns.
+    """
+
+    left: Sequence[str]
+    side: str
+    columns: Sequence[str]
 
 
 class Grid(NamedTuple):
-    """Cells of a table: lines, of which the first are heads, alignment, places of the best, and the
-    columns shown.
-    """
+    """Cells of a table: lines, of which the first are heads, alignment, and places of the best."""
 
     lines: Sequence[Sequence[str]]
     sides: str
     best: set[tuple[int, int]]
     heads: int
-    columns: Sequence[str]
 
 
-def _shown(row: Row, column: str, spread: Callable[[Spread | None, str], str]) -> str:
-    """Return a cell of a row."""
+def _shown(row: Row | None, column: str, spread: Callable[[Spread | None, str], str]) -> str:
+    """Return a cell of a row, if there is one."""
+    if row is None:
+        return spread(None, "")
     if column == "reached":
         return f"{row.reached}/{row.runs}"
     if column == "outcome":
@@ -530,7 +554,7 @@ def _row(
         steps=steps,
         bytes=sent,
         seconds=seconds,
-        last=float(np.max(last)),
+        last=float((np.min if rises(metric) else np.max)(last)),
         outcomes=dict(outcomes),
         files=[
             case.file
@@ -544,7 +568,8 @@ def _cost(run: Run, metric: str, limit: float) -> list[float]:
     """Return the first step at which a run meets a target, and bytes and seconds at that step;
     empty if it does not.
     """
-    y = run.metrics[metric]
+    sign = -1 if rises(metric) else 1
+    y, limit = sign * run.metrics[metric], sign * limit
     met = np.flatnonzero(y <= limit)
     if not met.size:
         return []

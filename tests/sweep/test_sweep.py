@@ -527,11 +527,11 @@ def test_figures_have_a_panel_per_graph(tmp_path):
     assert [text.get_text() for text in shown.legends[0].get_texts()] == ["EXTRA", "DGD"]
 
 
-def written(path: Path, errors: list[float], outcome: str) -> None:
-    names = ["time", "bytes", "error"]
+def written(path: Path, errors: list[float], outcome: str, metric: str = "error") -> None:
+    names = ["time", "bytes", metric]
     with RunFile(path, n=4, row_shape=(1,), metrics=names, meta={}, trajectory=False) as file:
         for k, error in enumerate(errors):
-            file.append(10 * k, {"time": k / 2, "bytes": 1000 * k, "error": error})
+            file.append(10 * k, {"time": k / 2, "bytes": 1000 * k, metric: error})
         file.finish(np.zeros((4, 1)), outcome, 10 * (len(errors) - 1))
 
 
@@ -592,6 +592,27 @@ def test_a_table_by_hand(tmp_path):
     assert result.csv().splitlines()[0].endswith(",largest_final_error,outcome")
     line = result.csv().splitlines()[2].split(",")
     assert line[:5] == ["gradient_tracking", "3", "1", "10.0", ""] and line[-1] == ' 1 diverged"'
+
+
+@pytest.mark.serial
+def test_of_an_accuracy_more_is_better(tmp_path):
+    """The cost is that of the first record at the limit or above; the smallest final value counts."""
+    settings = load(**{"topology.name": "ring"})
+    found = cases(settings, [parse_vary("solver.name=extra,dgd")], 2, str(tmp_path))
+    for case, values in zip(found, [[0.1, 0.5, 0.95], [0.1, 0.9], [0.1, 0.8, 0.7], [0.1, 0.85]]):
+        written(case.file, values, "completed", "accuracy")
+    result = table(found, ("accuracy", 0.9), {})
+    extra, dgd = result.rows
+    # on a straight line between records: 10 + 10 * 0.4 / 0.45 = 18.9, so 19
+    assert (extra.reached, extra.steps.mean, extra.last) == (2, 14.5, 0.9)
+    assert (dgd.reached, dgd.steps, dgd.last) == (0, None, 0.7)
+    lines = result.text(["final"], bold=True).splitlines()
+    assert (
+        lines[0].startswith("values until accuracy >= 0.9 ")
+        and "smallest_final_acc" in result.csv()
+    )
+    assert lines[1].endswith("smallest final accuracy")
+    assert "\033[1m0.9\033[0m" in lines[2] and "\033" not in lines[3]
 
 
 def ended(solver, graph, steps, reached=2, last=1e-9):
