@@ -35,29 +35,15 @@ def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, 
     problems with few unknowns and a known minimizer; where the run rests elsewhere, to quadratic
     ones.
     """
-    wanted, step = job.experiment, result.step_size
-    n, d = job.topology.n, job.d
-    if (
-        net.size > 1
-        or not isinstance(result, Result)
-        or result.outcome in ("diverged", "interrupted")
-        or job.x_star is None
-        or moves(job.oracle.problem)
-        or not (job.solver.needs.problem and n * d <= LARGE and job.topology.period)
-        or wanted.mixing != Mixing()
-        or wanted.problem.variance_reduction is not None
-        or not isinstance(step, (int, float, type(None)))
-    ):
+    step, choice, graph = result.step_size, result.choice, job.topology
+    if not (_applies(job, result, net) and isinstance(step, (int, float, type(None)))):
         return {}
-    graph = job.topology
-    if len(graph.choices) > 1:
-        if result.choice is None:
-            return {}
-        graph = graph.chosen(result.choice.weights)
+    if choice is not None and len(graph.choices) > 1:
+        graph = graph.chosen(choice.weights)
     solver = job.solver if step is None else with_step_size(job.solver, float(step))
     try:
         model = theory.Quadratic.of(job.oracle.problem)
-        if n * max(len(part.x_star) for _, part in model.parts()) > DEPENDENT:
+        if job.topology.n * max(len(part.x_star) for _, part in model.parts()) > DEPENDENT:
             return {}
         factor = theory.rate(model, solver, graph)
         msd = 0.0
@@ -71,6 +57,17 @@ def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, 
     if not (AT_ONCE < factor < STILL and math.isfinite(msd)):
         return {}
     return {"rate": factor, "msd": msd, "error_rms": error if error > ROUNDING else 0.0}
+
+
+def _applies(job: Job, result: Result | AsyncResult, net: Network) -> bool:
+    """Whether the theory applies to a run, and is quick."""
+    wanted, graph = job.experiment, job.topology
+    plain = wanted.mixing == Mixing() and wanted.problem.variance_reduction is None
+    ended = isinstance(result, Result) and result.outcome not in ("diverged", "interrupted")
+    known = job.x_star is not None and not moves(job.oracle.problem)
+    small = job.solver.needs.problem and graph.n * job.d <= LARGE and bool(graph.period)
+    weights = len(graph.choices) == 1 or result.choice is not None
+    return net.size == 1 and ended and known and small and plain and weights
 
 
 def _quadratic(problem: Problem, model: theory.Quadratic) -> bool:
