@@ -289,16 +289,55 @@ def standardized(A: Array) -> Array:
     array([[-1.,  0.],
            [ 1.,  0.]])
     """
-    given = check.precision(A)
-    powers = -np.frexp(np.abs(double(A)).max(axis=0))[1]
-    # by powers of 2, which leave no trace: squares do not overflow
+    return Scaling.of(A)(A)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Shift and scale of each column, those of some samples: ``scaling(A)`` of these has mean 0
+    and variance 1.
+
+    Parameters
+    ----------
+    powers : (d,) array of int
+        Powers of 2 by which all is multiplied first; they leave no trace, and squares do not
+        overflow.
+    mean, deviation : (d,) arrays
+        Of the columns then; the deviation of constant columns, which become 0, is 0.
+
+    Examples
+    --------
+    >>> scaling = Scaling.of(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    >>> scaling(np.array([[4.0, 6.0]]))
+    array([[2., 0.]])
+    """
+
+    powers: NDArray[Any]
+    mean: Array
+    deviation: Array
+
+    @classmethod
+    def of(cls, A: Array) -> Scaling:
+        """The scaling of the samples `A`, (N, d)."""
+        powers = -np.frexp(np.abs(double(A)).max(axis=0))[1]
+        A = _times(A, powers)
+        mean = A.mean(axis=0)
+        deviation: Array = np.sqrt(squares(A - mean).mean(axis=0))
+        constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
+        return cls(powers, mean, np.where(constant, 0.0, deviation))
+
+    def __call__(self, A: Array) -> Array:
+        """Return samples (N, d) with the columns shifted and scaled; the dtype is that of `A`."""
+        constant = self.deviation == 0
+        shifted = _times(A, self.powers) - self.mean
+        result: Array = np.where(constant, 0.0, shifted / np.where(constant, 1.0, self.deviation))
+        return result.astype(check.precision(A), copy=False)
+
+
+def _times(A: Array, powers: NDArray[Any]) -> Array:
+    """`A` in double precision, its columns multiplied by powers of 2."""
     parts = np.ldexp(as_reals(double(A)), np.repeat(powers, 2) if is_complex(A) else powers)
-    A = from_reals(parts) if is_complex(A) else parts
-    shifted: Array = A - A.mean(axis=0)
-    deviation: Array = np.sqrt(squares(shifted).mean(axis=0))
-    constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
-    result: Array = np.where(constant, 0.0, shifted / np.where(constant, 1.0, deviation))
-    return result.astype(given, copy=False)
+    return from_reals(parts) if is_complex(A) else parts
 
 
 def _distinct_labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:

@@ -65,6 +65,7 @@ def once(attempt: Attempt) -> Result:
             choice=attempt.choice,
             limit=codec_limits.disturbance(plan.solver, attempt.mixer),
             unstable=attempt.unstable,
+            problem=plan.problem,
         )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from .._complex import as_reals, double, is_complex
 from .._words import ByName
 from ..comm.runtime.agreement import on_all_ranks
-from ..problems.members import is_sampled, moves, term_of, x_star_of
+from ..problems.members import is_sampled, metrics_of, moves, term_of, x_star_of
 from ..problems.real_view import seen
 from ..protocols import Reductions
 from ..record.runfile import COUNTERS as WHOLE
@@ -35,8 +35,8 @@ Own = Callable[[np.ndarray, range, int], ArrayLike]  # f(X, agents, k), one numb
 NONE: Mapping[str, Own] = MappingProxyType({})
 
 
-def checked(metrics: Mapping[str, Own] | None) -> Mapping[str, Own]:
-    """The user's own metrics, by name.
+def checked(metrics: Mapping[str, Own] | None, problem: Problem | None = None) -> Mapping[str, Own]:
+    """The metrics that a problem brings along, and the user's own, by name.
 
     Raises
     ------
@@ -51,7 +51,8 @@ def checked(metrics: Mapping[str, Own] | None) -> Mapping[str, Own]:
     """
     if not isinstance(metrics or NONE, Mapping):
         raise TypeError(f'metrics is {metrics!r:.60}, expected a mapping such as {{"msd": f}}')
-    for name, function in (metrics or NONE).items():
+    every = {**metrics_of(problem), **(metrics or NONE)}
+    for name, function in every.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"metrics: {name!r} is no name, expected letters, digits and _")
         if name in BUILT_IN:
@@ -64,7 +65,7 @@ def checked(metrics: Mapping[str, Own] | None) -> Mapping[str, Own]:
                 f"metrics: {name} is {function!r:.60}, expected a function: f(X, agents, k) returns "
                 "one number per local agent"
             )
-    return dict(metrics or NONE)
+    return every
 
 
 def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, np.ndarray]:

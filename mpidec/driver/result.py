@@ -4,17 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from ..problems.base import Predicting
 from ..record.reader import last_values
 from .outcome import Outcome
 from .stepsize import Choice
 from .verdict import verdict
 
 
+class Fitted:
+    """The predictions of a result: those of the average `x`."""
+
+    x: np.ndarray
+    problem: object
+
+    def predict(self, A: ArrayLike) -> NDArray[Any]:
+        """Return what the average `x` predicts for samples as they were given to the problem,
+        (N, features) -> (N,): targets, or labels.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the problem is no model, or the samples have other features.
+
+        Examples
+        --------
+        >>> import mpidec
+        >>> data = ([[0.0], [1.0], [3.0]], ["ill", "ill", "well"])
+        >>> problem = mpidec.problems.load_problem(data, n=3, intercept=True, l2=0.01)
+        >>> result = mpidec.solve(problem, "extra", "ring", steps=300)
+        >>> result.predict([[0.5], [2.5]]).tolist(), result.score(*data)
+        (['ill', 'well'], 1.0)
+        """
+        return self._model.predict(self.x, A)
+
+    def score(self, A: ArrayLike, y: ArrayLike) -> float:
+        """Return the accuracy of the predictions for samples with labels `y`, (N,), or their R^2
+        for other targets, as in scikit-learn.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `predict`, or if there is not one target per sample.
+        """
+        return self._model.score(self.x, A, y)
+
+    @property
+    def _model(self) -> Predicting:
+        if not isinstance(self.problem, Predicting):
+            raise TypeError(
+                f"problem {type(self.problem).__name__} has no predict(x, A) and score(x, A, y), "
+                "expected a problem such as those of problems.load_problem"
+            )
+        return self.problem
+
+
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Fitted):
     """Result of `solve`.
 
     Attributes
@@ -51,6 +101,8 @@ class Result:
         are lost"; else empty.
     unstable : str
         Why the solver may diverge on the schedule with any small step size; else empty.
+    problem : problem or None
+        That of the local agents.
     """
 
     X: np.ndarray
@@ -64,6 +116,7 @@ class Result:
     choice: Choice | None = None
     limit: str = ""
     unstable: str = ""
+    problem: object = None
 
     @property
     def verdict(self) -> str:

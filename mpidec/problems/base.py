@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
-from .._complex import double, is_complex, squares
+from .._complex import double, doubled, is_complex, squares
 from .._validation import Array
 from .._words import Described, describe
+from ..datasets.built_in import Scaling
 from . import composite, newton, proximal
 from .terms import Term
 
@@ -64,7 +65,8 @@ class Problem(Protocol):
 
     Optional members: ``smoothness`` (m,), ``strong_convexity`` (m,), ``prox(V, t)``,
     ``solution()``, ``concatenate(parts)``, ``term`` (a nonsmooth part of every f_i, whose gradient
-    `grad` leaves out), and ``grad(X, agents)``, the gradients of some local agents, one row of `X`
+    `grad` leaves out), ``metrics`` (a mapping of those that runs record beside the usual ones, see
+    the argument of `mpidec.solve`), and ``grad(X, agents)``, the gradients of some local agents, one row of `X`
     for each, which asynchronous runs call with one agent at a time (without it, they evaluate the
     gradients of all local agents and take one row; see `mpidec.problems.agents`), and ``check``:
     False if `grad` is not to be compared with differences of `value` before a run.
@@ -92,6 +94,39 @@ class Problem(Protocol):
 
     def grad(self, X: Array) -> Array:
         """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """How samples and labels as given become those of a problem; see `load_problem`.
+
+    Parameters
+    ----------
+    scaling : Scaling, optional
+        Of the features.
+    labels : (classes,) array, optional
+        The labels as given, in the order of the problem's.
+    test : (A, y), optional
+        Held-out samples as given, with targets of the problem.
+    """
+
+    scaling: Scaling | None = None
+    labels: NDArray[Any] | None = None
+    test: tuple[Array, Array] | None = None
+
+
+AS_THEY_ARE = Given()
+
+
+@runtime_checkable
+class Predicting(Protocol):
+    """A problem whose unknowns are those of a model."""
+
+    def predict(self, x: Array, A: ArrayLike) -> NDArray[Any]:
+        """Return the targets that the model x predicts for samples, (d,), (N, features) -> (N,)."""
+
+    def score(self, x: Array, A: ArrayLike, y: ArrayLike) -> float:
+        """Return how well the model x predicts the targets y of samples A; at most 1."""
 
 
 class LinearModel(Described):
@@ -158,6 +193,8 @@ class LinearModel(Described):
     targets_name: ClassVar[str] = "y"
     labels: ClassVar[str] = "numbers"
     complex_too: ClassVar[bool] = False  # whether samples and targets may be complex
+    given: Given = AS_THEY_ARE
+    test: LinearModel | None = None  # the functions of held-out samples, as of one agent
 
     def __init__(
         self,
@@ -354,6 +391,94 @@ class LinearModel(Described):
         if self.l2:
             G += self._penalty * X
         return G
+
+    # -- predictions -------------------------------------------------------------------------------
+
+    def _decide(self, T: Array) -> Array:
+        """Return the targets that scores stand for, (N, c) -> (N,)."""
+        return T[:, 0]
+
+    def hold_out(self, given: Given) -> None:
+        """Take samples as they are `given`, and measure runs on the test set."""
+        self.given = given
+        if given.test is not None:
+            A, y = given.test
+            self.test = type(self)(self.samples(A)[None], y[None], **self.options)
+
+    def samples(self, A: ArrayLike) -> Array:
+        """Return samples as given as those of the problem: scaled, and with the intercept, whose
+        column of ones may be left out, (N, features or one less) -> (N, features).
+        """
+        plain = self.features - self.intercept
+        values = check.real(A, "A", complex_too=self.complex_too)
+        if values.ndim != 2 or values.shape[1] not in (plain, self.features):
+            raise ValueError(
+                f"A has shape {values.shape}, expected (N, {plain}): one sample per row"
+            )
+        S = np.asarray(values[:, :plain], doubled(values.dtype))
+        S = S if self.given.scaling is None else self.given.scaling(S)
+        return np.hstack([S, np.ones((len(S), int(self.intercept)), S.dtype)])
+
+    def predict(self, x: Array, A: ArrayLike) -> NDArray[Any]:
+        """Return what the model `x` predicts for samples as given: targets, or labels as given,
+        (d,), (N, features) -> (N,).
+
+        Raises
+        ------
+        ValueError
+            If the samples have other features.
+
+        Examples
+        --------
+        >>> from mpidec.problems import load_problem
+        >>> problem = load_problem(([[0.0], [1.0], [3.0]], ["ill", "ill", "well"]), n=1, intercept=True, l2=0.01)
+        >>> problem.predict(problem.x_star, [[0.5], [2.5]]).tolist()
+        ['ill', 'well']
+        """
+        found = self._decide(self.samples(A) @ x.reshape(self.features, -1))
+        names = self.given.labels
+        return found if names is None else names[found.clip(min=0).astype(int)]
+
+    def score(self, x: Array, A: ArrayLike, y: ArrayLike) -> float:
+        r"""Return the accuracy of `predict`, or the :math:`R^2` of targets that are no labels,
+
+        .. math:: 1 - \textstyle\sum_s |y_s - \hat y_s|^2 \,/\, \sum_s |y_s - \bar y|^2.
+
+        Raises
+        ------
+        ValueError
+            If there is not one target per sample.
+        """
+        found, y = self.predict(x, A), np.asarray(y)
+        if y.shape != found.shape:
+            raise ValueError(
+                f"y has shape {y.shape}, expected {found.shape}: one target per sample"
+            )
+        if self.labels != "numbers":
+            return float((found == y).mean())
+        away, spread = squares(y - found).sum(), squares(y - y.mean()).sum()
+        return float(1 - away / spread) if spread else float(away == 0)
+
+    @property
+    def metrics(self) -> dict[str, Callable[[Array, range, int], Array]]:
+        """Of each agent's model on the held-out samples, if there are some: the mean loss, and the
+        accuracy of labels, by name.
+        """
+        test = self.test
+        if test is None:
+            return {}
+
+        def scores(X: Array) -> Iterator[Array]:
+            return (test.A[0] @ x.reshape(test.features, -1) for x in X)
+
+        def loss(X: Array, agents: range, k: int) -> Array:
+            return np.array([test._loss(T, test._Y[0]).mean() for T in scores(X)])
+
+        def accuracy(X: Array, agents: range, k: int) -> Array:
+            return np.array([(test._decide(T) == test.y[0]).mean() for T in scores(X)])
+
+        named = {} if self.labels == "numbers" else {"accuracy": accuracy}
+        return {**named, "test_loss": loss}
 
     # -- constants ---------------------------------------------------------------------------------
 

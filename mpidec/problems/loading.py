@@ -12,28 +12,35 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
 from .._complex import double, squares
 from .._validation import Array
-from ..datasets.built_in import Dataset, dataset, load, maker, standardized
+from ..datasets.built_in import Dataset, Scaling, dataset, load, maker
 from ..datasets.partition import partition as split
 from ..protocols import Agents
 from . import registry, terms
-from .base import LinearModel, Problem
+from .base import AS_THEY_ARE, Given, LinearModel, Problem
 from .members import is_sampled, solution_of, x_star_of
 from .minimizer import minimizer
 from .registry import ProblemSpec, problem_spec
 
 SCALES = ("sum", "mean")
 PENALTIES = ("l2", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")
-WITH_DATA = ("partition", "alpha", "per_agent", "label", "standardize", "intercept", "scale")
+WITH_DATA = (
+    *("partition", "alpha", "per_agent", "label", "standardize", "intercept", "scale", "test"),
+)
+TEST = 1  # beside the seed: the draw of a test set
 UNEVEN = 1e3  # ratio of column sizes that is worth a hint
 # entries of data: their fourth power, times their number, is a float64, and their square a float32
 LARGEST = {
     "float64": 1e70,
     "float32": 1e15,
 }
+
+
+TestSet = float | str | os.PathLike[str] | tuple[ArrayLike, ArrayLike] | Dataset | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class DataOptions:
     upper: float | None = None
     simplex: float | None = None
     data_seed: int | None = None
+    test: TestSet = None
 
     @property
     def drawn(self) -> int:
@@ -102,6 +110,8 @@ class Prepared:
         Names of the classes, if the labels are names.
     label : str
         What the file calls the label; otherwise empty.
+    given : Given
+        How samples and labels became those of the problem, and the test set.
     """
 
     whole: Problem
@@ -114,6 +124,7 @@ class Prepared:
     samples: int
     classes: tuple[str, ...] = ()
     label: str = ""
+    given: Given = AS_THEY_ARE
 
 
 def load_problem(
@@ -139,6 +150,7 @@ def load_problem(
     lower: float | None = None,
     upper: float | None = None,
     simplex: float | None = None,
+    test: TestSet = None,
     **params: Any,
 ) -> Problem:
     r"""Return the problem of the local agents on a data set, with its solution as `x_star`.
@@ -196,6 +208,10 @@ def load_problem(
         Bounds of every unknown.
     simplex : float, optional
         Sum of the unknowns, which are then >= 0.
+    test : float, path, or (A, y), optional
+        Held-out samples: a share of the data, drawn with `seed` and with the classes in the same
+        proportions, or others. Runs record the mean loss `test_loss` of them, and the `accuracy`
+        of labels, as the average over the agents' models. ``standardize`` uses the training samples.
     **params
         Other parameters of the problem (``delta``, ``classes``) and of a synthetic data set.
 
@@ -246,6 +262,7 @@ def load_problem(
         lower=lower,
         upper=upper,
         simplex=simplex,
+        test=test,
     )
     if net is None:
         if n is None:
@@ -317,16 +334,26 @@ def prepare(
     own = {} if spec is None else spec.parameters
     chosen = {name: value for name, value in params.items() if name not in own}
     made_with = {"n": n, "seed": wanted.drawn, **chosen}
-    whole_set, uneven = _data(data, wanted.label, wanted.standardize, of_data, made_with)
+    raw, test = _held_out(_data(data, wanted.label, of_data, made_with), wanted)
+    scaling = Scaling.of(raw.A) if wanted.standardize else None
+    whole_set = raw if scaling is None else replace(raw, A=scaling(raw.A))
+    _check_size(whole_set)
+    uneven = "" if scaling else _uneven(whole_set)
     if spec is None:
         spec = problem_spec(registry.default_problem(whole_set))
         _check_names(params, spec, of_data)
         if whole_set.hint:
             _warn(f"data {whole_set.name}: {whole_set.hint}")
     prepared = _with_data(whole_set, n, spec, wanted, params, of_data)
-    if uneven:
-        _warn(uneven)
-    return prepared
+    _warn(uneven)
+    if not isinstance(prepared.whole, LinearModel):
+        if test is not None:
+            raise ValueError(
+                f"test is given, but {spec.name} predicts nothing, expected a class derived from "
+                "problems.LinearModel"
+            )
+        return prepared
+    return replace(prepared, given=_given(prepared.whole, scaling, raw, test))
 
 
 def _with_data(
@@ -414,30 +441,73 @@ def usual_partition(data: str, n: int, label: str | int | None, options: dict[st
     """Return the partition of a data set or file, made with the `options` that it takes, where
     none is asked for.
     """
-    return _data(data, label, False, _parameters(data), {"n": n, **options})[0].partition
+    return _data(data, label, _parameters(data), {"n": n, **options}).partition
 
 
 def _data(
-    data: Any,
-    label: str | int | None,
-    standardize: bool,
-    of_data: tuple[str, ...],
-    options: Mapping[str, Any],
-) -> tuple[Dataset, str]:
-    """Return the data set that `data` stands for, made with those `options` that it has, and a
-    hint if its columns differ very much in size.
-    """
+    data: Any, label: str | int | None, of_data: tuple[str, ...], options: Mapping[str, Any]
+) -> Dataset:
+    """Return the data set that `data` stands for, made with those `options` that it has."""
     if isinstance(data, (str, os.PathLike)):
         known = {name: options[name] for name in of_data if name in options}
-        result = load(data, label=label, **known)
-    else:
-        if label is not None:
-            raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")
-        result = _arrays(data)
-    if standardize:
-        result = replace(result, A=standardized(result.A))
-    _check_size(result)
-    return result, "" if standardize else _uneven(result)
+        return load(data, label=label, **known)
+    if label is not None:
+        raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")
+    return _arrays(data)
+
+
+def _held_out(data: Dataset, wanted: DataOptions) -> tuple[Dataset, Dataset | None]:
+    """Return the training samples, and the test set, if there is one."""
+    test, N = wanted.test, len(data.y)
+    if test is None:
+        return data, None
+    if not isinstance(test, (int, float)):
+        label = wanted.label if isinstance(test, (str, os.PathLike)) else None
+        other = _data(test, label, (), {})
+        if other.A.shape[1] != data.A.shape[1]:
+            raise ValueError(
+                f"test has {other.A.shape[1]} features, expected {data.A.shape[1]}, as in the data"
+            )
+        return data, other
+    share = check.number(test, "test", above=0, below=1)
+    order = np.random.default_rng([wanted.seed, TEST]).permutation(N)
+    order = order[np.argsort(data.y[order], kind="stable")]  # of each class the same share
+    there = np.zeros(N, bool)
+    there[order] = np.diff(np.floor(np.arange(N + 1) * share)) > 0
+    if not there.any():
+        raise ValueError(f"test = {share:g} of {N} samples is none, expected a larger share")
+    kept, held = (replace(data, A=data.A[part], y=data.y[part]) for part in (~there, there))
+    return replace(kept, x_star=None), held
+
+
+def _given(
+    whole: LinearModel, scaling: Scaling | None, data: Dataset, test: Dataset | None
+) -> Given:
+    """Return how samples and labels as given become those of a problem, and the test set."""
+    known = None if whole.labels == "numbers" else np.unique(_labels(data))
+    held = None
+    if test is not None:
+        y = test.y if known is None else _places(_labels(test), known)
+        held = test.A, 2.0 * y - 1 if whole.labels == "signs" else y
+    if known is not None and len(known) < whole.options.get("classes", 2):
+        known = None  # some classes have no name
+    return Given(scaling, known, held)
+
+
+def _labels(data: Dataset) -> NDArray[Any]:
+    """Return the labels as given."""
+    return np.array(data.classes)[data.y.astype(int)] if data.classes else data.y
+
+
+def _places(labels: NDArray[Any], known: NDArray[Any]) -> Array:
+    """Return the places of labels among those of the training samples."""
+    strange = sorted(set(labels.tolist()) - set(known.tolist()))
+    if strange:
+        raise ValueError(
+            f"test has the label {strange[0]}, expected those of the training samples: "
+            f"{', '.join(map(str, known[:5]))}{', ...' * (len(known) > 5)}"
+        )
+    return np.searchsorted(known, labels).astype(float)
 
 
 def _arrays(data: Any) -> Dataset:
@@ -551,7 +621,7 @@ def local(prepared: Prepared, lo: int, hi: int) -> Problem:
         A, y, mask = prepared.arrays
         mask = None if mask is None else mask[lo:hi]
         problem = prepared.spec.of_data(A[lo:hi], y[lo:hi], mask, **prepared.options)
-    return _of_n(problem, n, prepared.x_star)
+    return _of_n(problem, n, prepared.x_star, prepared.given)
 
 
 def scattered(
@@ -580,8 +650,8 @@ def scattered(
     if prepared is not None:
         arrays = prepared.arrays or arrays
         there = [array is not None for array in arrays]
-        head = (prepared.spec.name, prepared.options, prepared.x_star, there)
-    name, options, x_star, there = net.collectives.broadcast(head, 0, "the problem")
+        head = (prepared.spec.name, prepared.options, prepared.x_star, there, prepared.given)
+    name, options, x_star, there, given = net.collectives.broadcast(head, 0, "the problem")
     rows = [net.scatter(array) for array, given in zip(arrays, there) if given]
     made, error = None, None
     try:
@@ -594,12 +664,14 @@ def scattered(
     except Exception as caught:  # raised on all ranks
         error = caught
     net.agree(error)
-    return _of_n(made, net.n, x_star)
+    return _of_n(made, net.n, x_star, given)
 
 
-def _of_n(problem: Any, n: int, x_star: Array | None) -> Problem:
-    """Return `problem` with the number n of all agents and the solution as attributes."""
+def _of_n(problem: Any, n: int, x_star: Array | None, given: Given) -> Problem:
+    """Return `problem` with the number n of all agents, the solution, and what was given."""
     problem.n = n
+    if isinstance(problem, LinearModel):
+        problem.hold_out(given)
     if x_star is not None and x_star_of(problem) is None:
         problem.x_star = x_star
     found: Problem = problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -83,6 +83,12 @@ def dtype_of(problem: object, x0: object) -> np.dtype[Any]:
     if isinstance(dtype, np.dtype) and dtype in (np.float32, np.complex64):
         return dtype
     return doubled(dtype if isinstance(dtype, np.dtype) else float)
+
+
+def metrics_of(problem: object) -> Mapping[str, Callable[..., Any]]:
+    """Metrics that runs of the problem record beside the usual ones, by name: ``f(X, agents, k)``."""
+    given = getattr(problem, "metrics", None)
+    return given if isinstance(given, Mapping) else {}
 
 
 def is_checked(problem: object) -> bool:

@@ -133,6 +133,7 @@ class AsyncAttempt:
             agent=end.agent,
             idle=idle,
             choice=self.choice,
+            problem=problem_of(self.oracle),
         )
 
 

@@ -14,6 +14,7 @@ from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
 from ...solvers.step_schedules import StepSize
 from ...topology import Topology
 from ..outcome import Outcome
+from ..result import Fitted
 from ..stepsize import Choice
 from ..verdict import verdict
 from .clocks import Gradient
@@ -77,7 +78,7 @@ class LocalAgents(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class AsyncResult:
+class AsyncResult(Fitted):
     """Result of an asynchronous run.
 
     Attributes
@@ -120,6 +121,8 @@ class AsyncResult:
         or for something to read.
     choice : Choice or None
         How the step size was found, if it was "auto" or "safe".
+    problem : problem or None
+        That of the local agents.
 
     Notes
     -----
@@ -141,6 +144,7 @@ class AsyncResult:
     agent: int | None = None
     idle: np.ndarray | None = None
     choice: Choice | None = None
+    problem: object = None
 
     @property
     def verdict(self) -> str:

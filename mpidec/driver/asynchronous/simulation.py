@@ -194,7 +194,7 @@ def simulate(
         )
     pairwise = isinstance(method, PairwiseSolver)
     number(every, "every", above=0)
-    own = checked_metrics(metrics)
+    own = checked_metrics(metrics, functions)
     target = target_of(stop, functions, ASYNCHRONOUS, own)
     pace = checked_rates(rates, n)
     if rates is not None and events is not None:

@@ -1,0 +1,139 @@
+"""Held-out samples, predictions and scores: against scikit-learn and numbers by hand, on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpidec
+from mpidec.datasets.built_in import standardized
+from mpidec.problems import Custom, load_problem
+
+RNG = np.random.default_rng(8)
+A = RNG.normal(size=(90, 4)) * [1, 10, 0.1, 3] + 2
+SLOPES = A @ [1, -0.2, 3, 0.4]
+Y = SLOPES + RNG.normal(size=90)
+WORDS = np.array(["blue", "green", "red"])[np.digitize(SLOPES + RNG.normal(size=90), [0.5, 2.5])]
+TWO = np.where(WORDS == "red", "red", "blue")
+N = 2 * MPI.COMM_WORLD.size + 1
+
+
+def loaded(y, **options):
+    return load_problem((A, y), N, seed=3, intercept=True, **options)
+
+
+@pytest.mark.parametrize(("y", "share"), [(WORDS, 0.2), (TWO, 1 / 3)])
+def test_the_accuracy_is_that_of_the_agents_on_held_out_samples(y, share):
+    """With the same bits on any number of ranks; the classes of the test set have their shares."""
+    whole = loaded(y, standardize=True, test=share)
+    with mpidec.Network(N) as net:
+        problem = load_problem(
+            (A, y), net=net, seed=3, intercept=True, standardize=True, test=share
+        )
+        result = mpidec.solve(problem, "dgd", "complete", steps=20, every=20, net=net)
+        X = np.concatenate(net.comm.allgather(result.X))
+        alone = mpidec.Network(N, MPI.COMM_SELF)
+        with alone:
+            same = mpidec.solve(whole, "dgd", "complete", steps=20, every=20, net=alone)
+        for name in ("accuracy", "test_loss"):
+            np.testing.assert_array_equal(result.metrics[name], same.metrics[name])
+    S, codes = whole.given.test
+    labels = np.unique(y)[codes.astype(int) if len(np.unique(y)) > 2 else (codes > 0).astype(int)]
+    scores = [whole.score(x, S, labels) for x in X]
+    np.testing.assert_allclose(result.metrics["accuracy"][-1], np.mean(scores), rtol=1e-14)
+    assert 0.5 < np.mean(scores) < 1
+    for name in np.unique(y):
+        assert abs((labels == name).sum() - share * (y == name).sum()) <= 1
+    train = {tuple(row) for row in A} - {tuple(row) for row in S}
+    assert len(train) + len(S) == len(A) and whole.counts.sum() == len(train)
+    kept = np.array([tuple(row) in train for row in A])
+    scaled = (S - A[kept].mean(axis=0)) / A[kept].std(axis=0)
+    np.testing.assert_allclose(whole.test.A[0, :, :-1], scaled, atol=1e-12)
+
+
+def test_test_losses_are_those_of_the_formulas():
+    S, t = A[:10] + 1, Y[:10]
+    x = RNG.normal(size=5)
+    r = np.column_stack([S, np.ones(10)]) @ x - t
+    problem = loaded(Y, test=(S, t), l2=3.0, scale="mean")
+    assert list(problem.metrics) == ["test_loss"]
+    np.testing.assert_allclose(problem.metrics["test_loss"](x[None], range(1), 0), (r @ r) / 20)
+    signs = np.where(TWO[:10] == "red", 1, -1)
+    problem = loaded(TWO, test=(S, TWO[:10]))
+    margins = signs * (np.column_stack([S, np.ones(10)]) @ x)
+    loss = problem.metrics["test_loss"](x[None], range(1), 0)
+    np.testing.assert_allclose(loss, np.log1p(np.exp(-margins)).mean())
+    assert problem.metrics["accuracy"](x[None], range(1), 0) == (margins > 0).mean()
+
+
+@pytest.mark.serial
+def test_predictions_and_scores_are_those_of_scikit_learn():
+    linear = pytest.importorskip("sklearn.linear_model")
+    S = standardized(A)
+    for y, model in (
+        (Y, linear.Ridge(alpha=2.0)),
+        (WORDS, linear.LogisticRegression(C=0.5, tol=1e-12)),
+        (np.where(TWO == "red", 7, 3), linear.LogisticRegression(C=0.5, tol=1e-12)),
+    ):
+        problem = loaded(y, standardize=True, l2_total=2.0)
+        result = mpidec.solve(problem, "nids", "complete", steps=1500, stop={"error": 1e-9})
+        guess = result.predict(A)
+        theirs = model.fit(S, y).predict(S)
+        if y is Y:
+            np.testing.assert_allclose(guess, theirs, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(guess, theirs)
+        np.testing.assert_allclose(result.score(A, y), model.score(S, y), rtol=1e-6)
+        np.testing.assert_array_equal(problem.predict(result.x, np.c_[A, np.ones(90)]), guess)
+
+
+@pytest.mark.serial
+def test_files_hold_the_test_set_of_a_stop_at_an_accuracy(tmp_path):
+    for name, rows in (("train", slice(60)), ("test", slice(60, None))):
+        lines = [",".join([*map(str, row), word]) for row, word in zip(A[rows], TWO[rows])]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    problem = load_problem(
+        tmp_path / "train.csv", 3, test=tmp_path / "test.csv", standardize=True, intercept=True
+    )
+    result = mpidec.solve(problem, "extra", "ring", steps=300, every=1, stop={"accuracy": 0.8})
+    assert result.outcome == "stopped"
+    accuracy = result.metrics["accuracy"]
+    assert accuracy[-1] >= 0.8 > accuracy[:-1].max()
+    best = mpidec.solve(problem, "extra", "ring", steps=30, stop={"accuracy": 1.1})
+    assert best.outcome == "missed" and "accuracy" in best.reason
+    simulated = mpidec.simulate(problem, "async_push_sum", "ring", steps=20, stop={"accuracy": 0.8})
+    assert simulated.outcome == "stopped" and simulated.score(A, TWO) > 0.7
+
+
+def own(A, y):
+    return Custom(lambda X: (X**2).sum(axis=1), lambda X: 2 * X, len(A), A.shape[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"test": 1.0}, ValueError, "test is 1.0, expected a finite number > 0 and < 1"),
+        ({"test": 0.001}, ValueError, "test = 0.001 of 90 samples is none"),
+        ({"test": (A[:, :3], TWO)}, ValueError, "test has 3 features, expected 4"),
+        ({"test": (A, WORDS)}, ValueError, "test has the label green, expected .*: blue, red"),
+        ({"test": 0.5, "problem": own}, ValueError, "test is given, but own predicts nothing"),
+    ],
+)
+def test_what_is_no_test_set_is_refused(options, error, says):
+    y = Y if "problem" in options else TWO
+    with pytest.raises(error, match=says):
+        load_problem((A, y), 5, **options)
+
+
+def test_what_predicts_nothing_says_so():
+    problem = loaded(TWO)
+    with pytest.raises(ValueError, match=r"A has shape \(2, 3\), expected \(N, 4\)"):
+        problem.predict(np.zeros(5), A[:2, :3])
+    with pytest.raises(ValueError, match=r"y has shape \(3,\), expected \(2,\)"):
+        problem.score(np.zeros(5), A[:2], TWO[:3])
+    assert loaded(Y).score(np.zeros(5), A[:3], [0, 0, 0]) == 1.0
+    with mpidec.Network(1, MPI.COMM_SELF) as net:
+        result = mpidec.solve(own(A[None], Y), "dgd", "complete", steps=1, net=net)
+        with pytest.raises(TypeError, match=r"problem Custom has no predict\(x, A\)"):
+            result.predict(A)
