@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..problems.members import x_star_of
+from ..record.runfile import rises
 from .metrics import BUILT_IN, COUNTERS, ERRORS, GROWING, NONE
 
 if TYPE_CHECKING:
@@ -47,16 +48,25 @@ class Target:
     True
     >>> target.missed({"error": 0.5, "rounds": 100})
     ('error', 1e-08)
+    >>> str(Target({"error": 1e-8, "accuracy": 0.9}))
+    'error <= 1e-08 and accuracy >= 0.9'
     """
 
     limits: Mapping[str, float]
 
-    def reached(self, metrics: Mapping[str, float]) -> bool:
-        """Whether all limits are reached."""
-        return all(
-            metrics[name] >= limit if name in GROWING else metrics[name] <= limit
+    def __str__(self) -> str:
+        return " and ".join(
+            f"{name} {'>=' if _grows(name) else '<='} {limit:g}"
             for name, limit in self.limits.items()
         )
+
+    def reached(self, metrics: Mapping[str, float]) -> bool:
+        """Whether all limits are reached."""
+        return all(self._met(name, metrics) for name in self.limits)
+
+    def _met(self, name: str, metrics: Mapping[str, float]) -> bool:
+        value, limit = metrics[name], self.limits[name]
+        return value >= limit if _grows(name) else value <= limit
 
     @property
     def is_quality(self) -> bool:
@@ -64,17 +74,22 @@ class Target:
         return any(name not in GROWING for name in self.limits)
 
     def missed(self, metrics: Mapping[str, float]) -> tuple[str, float] | None:
-        """The first metric that is still above its limit, with the limit; None if there is none
+        """The first metric that has not reached its limit, with the limit; None if there is none
         (budgets do not count).
         """
         return next(
             (
                 (name, limit)
                 for name, limit in self.limits.items()
-                if name not in GROWING and not metrics[name] <= limit
+                if name not in GROWING and not self._met(name, metrics)
             ),
             None,
         )
+
+
+def _grows(name: str) -> bool:
+    """Whether a limit on a metric is a lower one: of budgets, and of what is better if larger."""
+    return name in GROWING or rises(name)
 
 
 def target_of(

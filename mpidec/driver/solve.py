@@ -227,11 +227,11 @@ def solve(
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
                 method.check(graph.at(0) if graph.period == 1 else graph)
-            own = checked(metrics)
+            own = checked(metrics, functions)
             target = target_of(stop, functions, own=own)
             if apart:
                 _refuse_memory(saved, gradient)
-                target = _target_at_the_end(target, method)
+                target = target_at_the_end(target, method)
         check_equal(
             net,
             {
@@ -303,7 +303,7 @@ def _refuse_memory(record: Record | None, gradient: Gradients | None) -> None:
         )
 
 
-def _target_at_the_end(target: Target | StopFunction | None, solver: Solver) -> Target | None:
+def target_at_the_end(target: Target | StopFunction | None, solver: Solver) -> Target | None:
     """Return the target of a solver without common steps; what would end its runs is refused."""
     budget = ""
     if isinstance(target, Target):

@@ -19,8 +19,9 @@ from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
 from ..driver import arguments as resolve
 from ..driver.answers import gradients_for
 from ..driver.asynchronous import AsyncResult, simulate
-from ..driver.metrics import Own, checked
-from ..driver.solve import Progress, Result, solve
+from ..driver.metrics import ASYNCHRONOUS, COUNTERS, Own, checked
+from ..driver.outcome import target_of
+from ..driver.solve import Progress, Result, solve, target_at_the_end
 from ..driver.stepsize import Choice, requested_rule
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..plugins import is_plugin, short
@@ -111,6 +112,26 @@ class Job:
         return {"delay": wanted.delay, "drop": wanted.drop or 0.0, **paces}
 
     @property
+    def limits(self) -> dict[str, float]:
+        """The limits of metrics at which the run stops; without the error, if it is not known."""
+        wanted = self.experiment.run
+        idle = {"error"} if wanted.stop_error is not None and self.x_star is None else set()
+        return {name: limit for name, limit in wanted.limits().items() if name not in idle}
+
+    def check_limits(self, own: Mapping[str, Own]) -> None:
+        """Refuse limits of metrics that the run does not have, or cannot stop at.
+
+        Raises
+        ------
+        ValueError
+        """
+        simulated = self.experiment.run.simulate
+        counters = ASYNCHRONOUS if simulated else COUNTERS
+        target = target_of(self.limits or None, self.oracle.problem, counters, own)
+        if self.asynchronous and not simulated:
+            target_at_the_end(target, self.solver)
+
+    @property
     def asynchronous(self) -> bool:
         """Whether agents take steps at times of their own."""
         return is_asynchronous(self.solver)
@@ -129,11 +150,6 @@ class Job:
         An interrupt is the outcome of the result.
         """
         wanted = self.experiment.run
-        stop = (
-            None
-            if wanted.stop_error is None or self.x_star is None
-            else {"error": wanted.stop_error}
-        )
         record = Record(
             path,
             trajectory=wanted.trajectory,
@@ -149,7 +165,7 @@ class Job:
             "seed": wanted.seed,
             "record": record,
             "every": wanted.every,
-            "stop": stop,
+            "stop": self.limits or None,
             "progress": progress,
             "metrics": self.metrics,
         }
@@ -264,7 +280,7 @@ def build(experiment: Experiment, net: Network) -> Job:
         X = resolve.initial_rows(x0, problem, net)
         resolve.check_callbacks(problem, X, net.lo, solver.needs.problem)
     note = "; ".join(filter(None, (note, idle_codec(experiment))))
-    return Job(
+    job = Job(
         experiment,
         oracle,
         solver,
@@ -278,6 +294,9 @@ def build(experiment: Experiment, net: Network) -> Job:
         label=label,
         metrics=metrics,
     )
+    with agreed(net):
+        job.check_limits(checked(metrics, problem))
+    return job
 
 
 def _mixing(wanted: Mixing, solver: Solver, topology: Topology | Schedule) -> Mixing:
@@ -327,7 +346,8 @@ def seeded(experiment: Experiment, other: Experiment) -> bool:
         return True
     if is_asynchronous(solver) or not solver.needs.problem:
         return True
-    drawn = (problem.batch_size, problem.noise, mixing.noise, mixing.loss)
+    share = isinstance(problem.test, float)
+    drawn = (problem.batch_size, problem.noise, share, mixing.noise, mixing.loss)
     if any(drawn) or "seed" in parameters(solver):
         return True
     if mixing.codec is not None and "seed" in parameters(catalogue.CODECS.find(mixing.codec)):

@@ -51,7 +51,7 @@ examples:
   mpirun -n 16 python -m mpidec.run --resume run.h5       continue from the last checkpoint, on any number of ranks
 
 tables of an experiment file (flags override the file, and --set overrides flags):
-  [problem]   name, data, label (column of a file: name or number),
+  [problem]   name, data, label (column of a file: name or number), test = 0.2 | "test.csv" (held out: test_loss, accuracy),
               partition = "iid" | "stratified" | "sorted" | "blocks" | "shards" | "labels" (per_agent) | "dirichlet" |
               "sizes" (alpha),
               standardize (columns to mean 0 and variance 1: set it if they differ much in size), intercept,
@@ -66,7 +66,8 @@ tables of an experiment file (flags override the file, and --set overrides flags
   [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" | "fastmix"
               loss = 0.1, fill = "renormalize" | "own" | "zero"; repeat = 2; noise = 0.1,
               attack = "2:sign_flip,5:100", robust = "clip" | "trimmed_mean" (tau or delta; trim)
-  [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between checkpoints),
+  [run]       agents, steps, seed, every, out, stop_error, stop = "accuracy=0.95,..." (limits of metrics),
+              trajectory, checkpoint (seconds between checkpoints),
               metrics = "msd=own.py:msd,..." (of one's own: f(X, agents, k) returns one number per local agent),
               progress = "auto" | "bar" | "lines" | "none"; of asynchronous solvers delay = 0.1 | [0.0, 0.1], drop, simulate = true,
               straggler = "0:0.5,3:0.1" (agent 0 sleeps for half a second at each step, agent 3 for a tenth)
@@ -79,9 +80,10 @@ Solvers, topologies, problems, data sets and codecs of your own: --solver FILE.p
 installed package. A relative file is looked up in the folder of the experiment file, then in the working folder.
 The attribute "config" of every run.h5 contains the complete experiment in this form.
 
-exit status: 0 completed, or stopped by --stop-error; 1 error in the program or on the disk; 2 error in the input;
-3 diverged; 4 all steps taken, but the target (--stop-error) missed; 130 interrupted (the file is complete up to that step, and
---resume continues the run).  Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the time limit) interrupt a run."""
+exit status: 0 completed, or stopped by --stop-error or --stop; 1 error in the program or on the disk; 2 error in the input;
+3 diverged; 4 all steps taken, but the target (--stop-error, --stop) missed; 130 interrupted (the file is complete up to that
+step, and --resume continues the run).  Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the time limit) interrupt
+a run."""
 
 
 TUNE_EPILOG = """\
@@ -205,6 +207,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     free = {
         "run.steps": "--steps",
         "run.stop_error": "--stop-error",
+        "run.stop": "--stop",
         "run.progress": "run.progress",
     }
     run = read_run(path)

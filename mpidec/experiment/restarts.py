@@ -25,7 +25,7 @@ def progress(path: str) -> tuple[float, float]:
     """Return how far a job is, and its end: steps of a run, epochs of a training, or the two
     numbers in a text file.
 
-    The end of a run that stops at an error is unknown: infinite.  A file that does not exist is at
+    The end of a run that stops at a limit is unknown: infinite.  A file that does not exist is at
     0.
     """
     if not os.path.exists(path):
@@ -43,7 +43,7 @@ def progress(path: str) -> tuple[float, float]:
     if "train.epochs" in said:
         epochs = run.metrics["epoch"]
         return float(epochs[-1]) if len(epochs) else 0.0, float(str(said["train.epochs"]))
-    fixed = "run.steps" in said and "run.stop_error" not in said
+    fixed = "run.steps" in said and not {"run.stop_error", "run.stop"} & said.keys()
     return float(run.steps), float(str(said["run.steps"])) if fixed else math.inf
 
 

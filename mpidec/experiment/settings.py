@@ -77,6 +77,7 @@ class Problem:
         locate=_data_file,
     )
     label: int | str | None = None
+    test: float | str | None = setting(None, "in (0, 1)", locate=_data_file)
     partition: (
         Literal["iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"]
         | None
@@ -249,6 +250,13 @@ class Run:
     stop_error: float | None = setting(
         None, "> 0", metavar="TOL", help="stop when error <= TOL; 'none' takes all steps"
     )
+    stop: str | None = setting(
+        None,
+        metavar="METRIC=VALUE",
+        help="stop when METRIC <= VALUE, or >= VALUE of an accuracy; with several, and --stop-error, "
+        "when all are reached",
+        repeat=True,
+    )
     metrics: str | None = setting(
         None,
         flag="metric",
@@ -289,6 +297,30 @@ class Run:
         "is then in units "
         "of the time of one gradient, and a straggler takes 1 + T units for a step",
     )
+
+    def limits(self) -> dict[str, float]:
+        """The limits of metrics at which the run stops, all of them at one record.
+
+        Raises
+        ------
+        ValueError
+            The text is not of the form ``METRIC=VALUE,...``, or a metric is given twice.
+
+        Examples
+        --------
+        >>> Run(stop="accuracy=0.95,consensus=1e-6", stop_error=1e-8).limits()
+        {'error': 1e-08, 'accuracy': 0.95, 'consensus': 1e-06}
+        """
+        found = {} if self.stop_error is None else {"error": self.stop_error}
+        for part in self.stop.split(",") if self.stop else ():
+            name, _, text = (word.strip() for word in part.partition("="))
+            value = parse(text)
+            if not name or isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"expected METRIC=VALUE, got {abbreviate(part)}")
+            if name in found:
+                raise ValueError(f"the metric {name} is given twice")
+            found[name] = float(value)
+        return found
 
     def own_metrics(self) -> dict[str, str]:
         """The user's own metrics: ``FILE.py:F`` or ``MODULE:F`` by name.
@@ -378,6 +410,8 @@ class Experiment:
             for entry in ENTRIES.values()
             if entry.locate and entry.key != "run.metrics"
         }
+        if isinstance(self.problem.test, float):  # a share of the data
+            del names["problem.test"]
         own = self.run.own_metrics().items()
         names |= {f"run.metrics.{name}": place for name, place in own}
         return {
@@ -386,7 +420,7 @@ class Experiment:
             if name
             and (
                 plugins.is_plugin(name)
-                or (key == "problem.data" and name not in catalogue.DATA_SETS)
+                or (key in ("problem.data", "problem.test") and name not in catalogue.DATA_SETS)
             )
         }
 
@@ -476,7 +510,7 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     for table, parameters_of in known.items():
         draft.tables[table]["options"] = draft.options(table, parameters_of)
     run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
-    if "steps" not in run:
+    if "steps" not in run and "stop" not in run:
         run.setdefault("stop_error", STOP_ERROR)
     if draft.check_pace(solver):
         known["mixing"] = {}
@@ -558,7 +592,7 @@ class _Draft:
         problem, given = self.tables["problem"], self.given["problem"]
         name = problem["name"]
         if not registry.problem_spec(name).takes_data:
-            for key in ("data", "label", "partition", "standardize", "intercept", "scale"):
+            for key in ("data", "label", "test", "partition", "standardize", "intercept", "scale"):
                 if problem.get(key) not in (None, False):
                     raise ConfigError(
                         f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the "
@@ -604,17 +638,19 @@ class _Draft:
                 raise ConfigError(f"{each.origin}: {name} {remedy}")
             tables[table].pop(key, None)
             tables[table].get("options", {}).pop(key, None)
-        try:
-            Run(metrics=run.get("metrics")).own_metrics()
-        except ValueError as error:
-            raise ConfigError(f"{given['run']['metrics'].origin}: {error}") from None
         delay = run.get("delay")
         if isinstance(delay, tuple) and delay[0] > delay[1]:
             raise ENTRIES["run.delay"].refusal(given["run"]["delay"])
-        try:
-            Run(agents=run["agents"], straggler=run.get("straggler")).pauses()
-        except ValueError as error:
-            raise ConfigError(f"{given['run']['straggler'].origin}: {error}") from None
+        wanted = Run(**run)
+        for key, read in (
+            ("metrics", wanted.own_metrics),
+            ("stop", wanted.limits),
+            ("straggler", wanted.pauses),
+        ):
+            try:
+                read()
+            except ValueError as error:
+                raise ConfigError(f"{given['run'][key].origin}: {error}") from None
         return own_pace
 
     def options(self, table: str, known: Mapping[str, inspect.Parameter]) -> dict[str, Value]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ..cli.output import resume_command
@@ -9,8 +11,11 @@ from ..cli.progress import COLUMNS
 from ..cli.tables import facts, options, plural, quantity
 from ..driver.asynchronous import AsyncResult
 from ..driver.attempts import ANY_SIZE
+from ..driver.metrics import BUILT_IN
+from ..driver.outcome import Target
 from ..driver.solve import Result
 from ..plugins import short
+from ..record.runfile import rises
 from . import settings as config
 from .build import Job
 
@@ -66,7 +71,7 @@ def summary(
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     topology, solver = job.experiment.topology, job.experiment.solver
     gap, label = job.spectral_gap(result.choice), f"label {job.label}, " if job.label else ""
-    shown = (*COLUMNS, "error_max", *job.metrics)
+    shown = (*COLUMNS, "error_max", *(name for name in metrics if name not in BUILT_IN))
     rows = {
         "problem": f"{short(problem.name)}{options(_penalties(problem))}",
         "data": f"{short(problem.data)}, {job.samples} samples x {job.d} unknowns, {label}partition "
@@ -83,7 +88,7 @@ def summary(
         **(asynchronous_rows(wanted) if job.asynchronous else {}),
         "steps": f"{result.steps} of {wanted.steps}",
         **(async_rows(result) if isinstance(result, AsyncResult) else {}),
-        "outcome": _outcome(result, wanted),
+        "outcome": _outcome(result, job.limits),
         **{name: f"{metrics[name]:.6g}" for name in shown if name in metrics},
         "theory": theory,
         "time": _time(result, wanted),
@@ -95,15 +100,22 @@ def summary(
     return facts({name.replace("_", " "): value for name, value in rows.items() if value})
 
 
-def _outcome(result: Result | AsyncResult, wanted: config.Run) -> str:
-    """How a run ended, with step and limit."""
+def _outcome(result: Result | AsyncResult, limits: Mapping[str, float]) -> str:
+    """How a run ended, with step and limits."""
     more = {
-        "stopped": f" at step {result.steps}: error <= {wanted.stop_error or 0:g}",
+        "stopped": f" at step {result.steps}: {Target(limits)}",
         "diverged": f" at step {result.steps}",
-        "missed": f": error > {wanted.stop_error or 0:g} after {result.steps} steps",
+        "missed": f": {_missed(result, limits)} after {result.steps} steps",
         "completed": f": {result.verdict}" if result.verdict else "",
     }
     return f"{result.outcome}{more.get(result.outcome, '')}"
+
+
+def _missed(result: Result | AsyncResult, limits: Mapping[str, float]) -> str:
+    """The first limit that a run has not reached."""
+    last = {name: values[-1] for name, values in result.metrics.items()}
+    name, limit = Target(limits).missed(last) or ("", 0.0)
+    return f"{name} {'<' if rises(name) else '>'} {limit:g}"
 
 
 def _time(result: Result | AsyncResult, wanted: config.Run) -> str:

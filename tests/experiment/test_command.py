@@ -264,6 +264,38 @@ def test_a_missed_target_has_its_own_status_and_says_the_cause(capsys):
     assert record.read("run.h5").outcome == "missed"
 
 
+def test_a_run_stops_at_limits_of_any_metrics(capsys):
+    """An accuracy is to be at least its limit; all limits are reached at one record."""
+    held = ["--agents=4", "--every=1", "--set=problem.test=0.25", "--stop=accuracy=0.95"]
+    quiet = ["--set=run.progress=none", "--force"]
+    assert run.main([*held, *quiet, "--stop=consensus=0.02"]) == 0
+    said = "accuracy >= 0.95 and consensus <= 0.02"
+    assert rows(capsys.readouterr().out)["outcome"].endswith(said)
+    metrics = record.read("run.h5").metrics
+    reached = (metrics["accuracy"] >= 0.95) & (metrics["consensus"] <= 0.02)
+    assert reached[-1] and not reached[:-1].any() and len(reached) > 2
+    assert run.main([*held, *quiet, "--stop=accuracy_worst=1"]) == 2
+    assert "metric 'accuracy_worst', expected one of accuracy, " in capsys.readouterr().err
+    assert run.main(["--steps=5", *held[:-1], *quiet, "--stop=accuracy=1.5"]) == 4
+    assert rows(capsys.readouterr().out)["outcome"] == "missed: accuracy < 1.5 after 5 steps"
+    more = ["--resume=run.h5", "--steps=400", "--stop=accuracy=0.97", quiet[0]]
+    assert run.main(more) == 0 and record.read("run.h5").outcome == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--stop=accuracy"], "--stop: expected METRIC=VALUE, got 'accuracy'"),
+        (["--stop=error=1e-3", "--stop=error=1"], "--stop: the metric error is given twice"),
+        (["--set=run.stop=error=small"], "--set run.stop: expected METRIC=VALUE"),
+        (["--stop=time=3", "--solver=async_push_sum"], "stop is time, a budget, but AsyncPushSum"),
+    ],
+)
+def test_what_is_no_limit_is_refused(capsys, flags, says):
+    assert run.main([*flags, "--agents=4"]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_a_completed_run_says_what_has_become_of_its_error(capsys):
     assert run.main([*SMALL, "--agents=4", "--steps=400", "--solver=dgd", "--step-size=0.05"]) == 0
     table = rows(capsys.readouterr().out)
