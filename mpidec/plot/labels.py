@@ -50,6 +50,7 @@ OMITTED = (
     "run.checkpoint",
     "run.progress",
     "run.stop_error",
+    "run.stop",
     "train.out",
     "train.every",
     "train.trace",
@@ -157,14 +158,17 @@ def labels(groups: Sequence[Sequence[Run]], names: Mapping[str, str] | None = No
     ]
     if not any(found):
         found = [label({key: one[key] for key in FIRST if key in one}, own) for one in given]
-    files = [Path(run.path).stem for run in runs]
-    if len({*files}) < len(files):
-        files = [run.path for run in runs]
     full = [
         f"{name} ({file})" if name and found.count(name) > 1 else name or file
-        for name, file in zip(found, files)
+        for name, file in zip(found, _files(runs))
     ]
     return [name + ending(group) for name, group in zip(full, groups)]
+
+
+def _files(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the files of runs, or their paths where names are the same."""
+    files = [Path(run.path).stem for run in runs]
+    return files if len({*files}) == len(files) else [run.path for run in runs]
 
 
 def label(values: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -271,16 +275,7 @@ def distinguishing(
     every.sort(key=lambda key: key in last)
     result = []
     for one in given:
-        alike, keys = [other for other in given if other], []
-        for key in every if one else []:
-            same = [
-                other
-                for other in alike
-                if str(other.get(key, MISSING)) == str(one.get(key, MISSING))
-            ]
-            if len(same) < len(alike):
-                keys.append(key)
-            alike = same
+        keys = _fewest(one, given, every if one else [])
         kind = [
             other for other in given if ("algorithm.name" in other) == ("algorithm.name" in one)
         ]
@@ -290,6 +285,18 @@ def distinguishing(
                 keys.append(key)
         result.append(sorted(keys, key=every.index))
     return result
+
+
+def _fewest(
+    one: Mapping[str, Any], given: Sequence[Mapping[str, Any]], every: Sequence[str]
+) -> list[str]:
+    """Return the first keys whose values tell a run from the others."""
+    alike, keys = [other for other in given if other], []
+    for key in every:
+        value, before = str(one.get(key, MISSING)), len(alike)
+        alike = [other for other in alike if str(other.get(key, MISSING)) == value]
+        keys += [key] * (len(alike) < before)
+    return keys
 
 
 def worded(key: str, value: object) -> str:

@@ -235,35 +235,53 @@ def _of_files(
     dash: str | None,
 ) -> Arranged:
     """Return the runs in files, those that differ in the seed alone in one line."""
-    groups = of_seeds(runs)
     names = dict(label) if isinstance(label, Mapping) else {}
-    listed = None if label is None or names else list(label)
+    if label is not None and not names:
+        return _listed(runs, list(label), bool(panels or colour or dash))
+    groups = of_seeds(runs)
     given = given_of([group[0] for group in groups])
     last = set().union(*map(chosen, runs))
     if names:
         check_names(names, given, labels(groups))
     if panels or colour or dash:
-        if listed is not None:
-            raise ValueError(
-                "a list of labels has no effect with panels, colour and dash: name values, "
-                "such as dgd=DSGD"
-            )
         apart = [find(name, given, "panels") for name in panels]
-        lines = [Line(*each) for each in zip(groups, given, _telling(given, apart, last))]
-        return arrange(lines, apart, colour, dash, names)
-    if listed is not None:
-        groups = [[run] for run in runs] if len(listed) == len(runs) else groups
-        return Arranged({"": _labelled(listed, groups, len(runs))})
-    own = labels(groups, names)
-    parts = {"": _labelled(own, groups, len(runs))}
-    keys = distinguishing(given, last)
+        lines = map(Line, groups, given, _telling(given, apart, last))
+        return arrange([*lines], apart, colour, dash, names)
+    own, keys = labels(groups, names), distinguishing(given, last)
+    parts = {"": _by_label(own, groups)}
     if set().union(*keys) != set(LOOKS):
         return Arranged(parts)
-    lines = [Line(*each) for each in zip(groups, given, keys)]
-    arranged = arrange(lines, [], None, None, names)
+    arranged = arrange([*map(Line, groups, given, keys)], [], None, None, names)
     if any(arranged.key):
         return arranged
     return Arranged(parts, dict(zip(own, arranged.places.values())))
+
+
+def _listed(runs: Sequence[Run], own: Sequence[str], apart: bool) -> Arranged:
+    """Return runs with a list of labels: one for each of them, or for those of each line."""
+    if apart:
+        raise ValueError(
+            "a list of labels has no effect with panels, colour and dash: name values, such as "
+            "dgd=DSGD"
+        )
+    groups = of_seeds(runs)
+    lines, per = f", {len(groups)} lines", "run or per line"
+    if len(groups) == len(runs):
+        lines, per = "", "run"
+    if len(own) == len(runs):
+        groups = [[run] for run in runs]
+    if len(own) != len(groups):
+        raise ValueError(
+            f"{len(runs)} runs{lines}, {len(own)} labels: expected one label per {per}"
+        )
+    return Arranged({"": _by_label(own, groups)})
+
+
+def _by_label(own: Sequence[str], groups: Sequence[Sequence[Run]]) -> dict[str, Sequence[Run]]:
+    """Return the runs of each line by its label."""
+    if len(set(own)) < len(own):
+        raise ValueError(f"labels {', '.join(own)}: expected different ones")
+    return dict(zip(own, groups))
 
 
 def _telling(
@@ -280,20 +298,6 @@ def _telling(
     told = {key for part in within.values() for some in distinguishing(part, last) for key in some}
     keys = distinguishing(given, last)
     return [[key for key in dict.fromkeys([*one, *told]) if key in told] for one in keys]
-
-
-def _labelled(
-    own: Sequence[str], groups: Sequence[Sequence[Run]], runs: int
-) -> dict[str, Sequence[Run]]:
-    """Return the runs of each line by its label."""
-    if len(own) != len(groups):
-        lines, per = f", {len(groups)} lines", "run or per line"
-        if len(groups) == runs:
-            lines, per = "", "run"
-        raise ValueError(f"{runs} runs{lines}, {len(own)} labels: expected one label per {per}")
-    if len(set(own)) < len(own):
-        raise ValueError(f"labels {', '.join(own)}: expected different ones")
-    return dict(zip(own, groups))
 
 
 def find(name: str, given: Sequence[Mapping[str, Any]], what: str) -> str:
@@ -335,10 +339,7 @@ def arrange(
     each value of two others.
     """
     given = [line.settings for line in lines]
-    looks = [key and find(key, given, what) for key, what in ((colour, "colour"), (dash, "dash"))]
-    for key, what in zip(looks, ("colour", "dash")):
-        if key in panels:
-            raise ValueError(f"{what} {key}: it has the panels: choose another one")
+    looks = [_look(colour, "colour", given, panels), _look(dash, "dash", given, panels)]
 
     def value(line: Line, key: str) -> str:
         return displayed(key, line.settings.get(key, MISSING), names)
@@ -362,6 +363,16 @@ def arrange(
         part[text] = list(line.runs)
         values[text] = [value(line, key) if key else "" for key in looks]
     return Arranged(parts, *_placed(values, looks))
+
+
+def _look(
+    name: str | None, what: str, given: Sequence[Mapping[str, Any]], panels: Sequence[str]
+) -> str | None:
+    """Return the setting that has the colours, or the dashes, if there is one."""
+    key = name and find(name, given, what)
+    if key in panels:
+        raise ValueError(f"{what} {key}: it has the panels: choose another one")
+    return key
 
 
 def _text(line: Line, keys: Sequence[str], names: Mapping[str, str]) -> str:
