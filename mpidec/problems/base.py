@@ -194,7 +194,6 @@ class LinearModel(Described):
     labels: ClassVar[str] = "numbers"
     complex_too: ClassVar[bool] = False  # whether samples and targets may be complex
     given: Given = AS_THEY_ARE
-    test: LinearModel | None = None  # the functions of held-out samples, as of one agent
 
     def __init__(
         self,
@@ -398,12 +397,13 @@ class LinearModel(Described):
         """Return the targets that scores stand for, (N, c) -> (N,)."""
         return T[:, 0]
 
-    def hold_out(self, given: Given) -> None:
-        """Take samples as they are `given`, and measure runs on the test set."""
-        self.given = given
-        if given.test is not None:
-            A, y = given.test
-            self.test = type(self)(self.samples(A)[None], y[None], **self.options)
+    @cached_property
+    def test(self) -> LinearModel | None:
+        """The functions of the held-out samples, as those of one agent."""
+        if self.given.test is None:
+            return None
+        A, y = self.given.test
+        return type(self)(self.samples(A)[None], y[None], **self.options)
 
     def samples(self, A: ArrayLike) -> Array:
         """Return samples as given as those of the problem: scaled, and with the intercept, whose

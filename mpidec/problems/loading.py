@@ -322,12 +322,7 @@ def prepare(
     if spec is not None and not spec.takes_data:
         return _without_data(data, n, spec, wanted, params)
     if data is None:
-        if not isinstance(problem, str) or spec is None or spec.name not in registry.PROBLEMS:
-            raise ValueError(
-                "data is missing: give a data set, a file or arrays (A, y) (--data on the command "
-                "line)"
-            )
-        data = registry.default_dataset(spec.name)
+        data = _usual_data(problem)
     of_data = _parameters(data)
     if spec is not None:
         _check_names(params, spec, of_data)
@@ -338,22 +333,31 @@ def prepare(
     scaling = Scaling.of(raw.A) if wanted.standardize else None
     whole_set = raw if scaling is None else replace(raw, A=scaling(raw.A))
     _check_size(whole_set)
-    uneven = "" if scaling else _uneven(whole_set)
     if spec is None:
         spec = problem_spec(registry.default_problem(whole_set))
         _check_names(params, spec, of_data)
         if whole_set.hint:
             _warn(f"data {whole_set.name}: {whole_set.hint}")
     prepared = _with_data(whole_set, n, spec, wanted, params, of_data)
-    _warn(uneven)
-    if not isinstance(prepared.whole, LinearModel):
-        if test is not None:
-            raise ValueError(
-                f"test is given, but {spec.name} predicts nothing, expected a class derived from "
-                "problems.LinearModel"
-            )
-        return prepared
-    return replace(prepared, given=_given(prepared.whole, scaling, raw, test))
+    _warn("" if scaling else _uneven(whole_set))
+    if isinstance(prepared.whole, LinearModel):
+        return replace(prepared, given=_given(prepared.whole, scaling, raw, test))
+    if test is not None:
+        raise ValueError(
+            f"test is given, but {spec.name} predicts nothing, expected a class derived from "
+            "problems.LinearModel"
+        )
+    return prepared
+
+
+def _usual_data(problem: object) -> str:
+    """Return the name of the data set that a problem of the package uses if none is given."""
+    name = registry.PROBLEM_TABLE.key(problem) if isinstance(problem, str) else ""
+    if name not in registry.PROBLEMS:
+        raise ValueError(
+            "data is missing: give a data set, a file or arrays (A, y) (--data on the command line)"
+        )
+    return registry.default_dataset(name)
 
 
 def _with_data(
@@ -671,7 +675,7 @@ def _of_n(problem: Any, n: int, x_star: Array | None, given: Given) -> Problem:
     """Return `problem` with the number n of all agents, the solution, and what was given."""
     problem.n = n
     if isinstance(problem, LinearModel):
-        problem.hold_out(given)
+        problem.given = given
     if x_star is not None and x_star_of(problem) is None:
         problem.x_star = x_star
     found: Problem = problem
