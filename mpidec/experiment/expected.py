@@ -56,7 +56,7 @@ def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, 
     error = math.sqrt(msd) / (float(np.linalg.norm(model.x_star)) or 1.0)
     if not (AT_ONCE < factor < STILL and math.isfinite(msd)):
         return {}
-    return {"rate": factor, "msd": msd, "error_rms": error if error > ROUNDING else 0.0}
+    return {"rate": factor, "msd": msd, "error_rms": error * (error > ROUNDING)}
 
 
 def _applies(job: Job, result: Result | AsyncResult, net: Network) -> bool:

@@ -510,7 +510,7 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     for table, parameters_of in known.items():
         draft.tables[table]["options"] = draft.options(table, parameters_of)
     run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
-    if "steps" not in run and "stop" not in run:
+    if not {"steps", "stop"} & run.keys():
         run.setdefault("stop_error", STOP_ERROR)
     if draft.check_pace(solver):
         known["mixing"] = {}

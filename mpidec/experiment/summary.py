@@ -71,7 +71,7 @@ def summary(
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     topology, solver = job.experiment.topology, job.experiment.solver
     gap, label = job.spectral_gap(result.choice), f"label {job.label}, " if job.label else ""
-    shown = (*COLUMNS, "error_max", *(name for name in metrics if name not in BUILT_IN))
+    shown = (*COLUMNS, "error_max", *sorted(metrics.keys() - BUILT_IN))
     rows = {
         "problem": f"{short(problem.name)}{options(_penalties(problem))}",
         "data": f"{short(problem.data)}, {job.samples} samples x {job.d} unknowns, {label}partition "

@@ -81,7 +81,7 @@ FLAGS = [
     Flag(
         "--target",
         metavar="[METRIC=]VALUE",
-        help="steps, bytes and seconds until METRIC <= VALUE are shown "
+        help="steps, bytes and seconds until METRIC <= VALUE (>= VALUE of an accuracy) are shown "
         "(default: error <= the stop error of the runs, or 1e-6)",
     ),
     Flag(

@@ -285,9 +285,8 @@ class Table:
         if side and first in ("", side):
             raise ValueError(f"across {across}: it has the rows: choose another setting")
         shown = list(columns or (("steps",) if across else COLUMNS))
-        for column in shown:
-            if column not in COLUMNS:
-                raise ValueError(f"column {column}: expected some of {', '.join(COLUMNS)}")
+        if strange := [*{*shown} - {*COLUMNS}]:
+            raise ValueError(f"column {strange[0]}: expected some of {', '.join(COLUMNS)}")
         left = [key for key in dict.fromkeys([first, *keys]) if key and key != side]
         return Layout(left, side, shown)
 
