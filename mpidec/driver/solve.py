@@ -104,9 +104,9 @@ def solve(
     stop : mapping or callable, optional
         `{"error": 1e-8}` stops at the first record with `error <= 1e-8`, `{"error_rms": 1e-8,
         "consensus": 1e-9}` where both hold; counters are budgets: `{"bytes": 1e9}` stops at the
-        first record with `bytes >= 1e9`.  A callable receives the metrics of each record, on rank 0
-        only, and returns whether to stop.  Asynchronous solvers have no common steps: a target is
-        judged at the end.
+        first record with `bytes >= 1e9`, and `{"accuracy": 0.95}` at one with `accuracy >= 0.95`.
+        A callable receives the metrics of each record, on rank 0 only, and returns whether to stop.
+        Asynchronous solvers have no common steps: a target is judged at the end.
     progress : callable or bool, optional
         Called as `progress(step, steps, metrics)` at each record, on rank 0; True prints a line
         instead.  Of asynchronous solvers the metrics are the time and the events that rank 0 knows
