@@ -31,10 +31,10 @@ SHORTENED = [
 NEEDS = {
     "02_regression": ("sklearn",),
     "06_training": ("torch", "sklearn"),
-    "10_sparse_signals": ("sklearn",),
-    "14_bluefog": ("torch",),
+    "11_sparse_signals": ("sklearn",),
+    "15_bluefog": ("torch",),
 }
-ON_ENGINES = {"14_bluefog"}
+ON_ENGINES = {"15_bluefog"}
 
 
 def execute(path: Path, folder: Path, monkeypatch, only: str = "", **env: str) -> str:
@@ -101,7 +101,7 @@ def test_runs_on_engines(path, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.library
 def test_bluefogs_calls_on_engines(tmp_path, monkeypatch):
-    said = execute(FOLDER / "14_bluefog.ipynb", tmp_path, monkeypatch, MPIDEC_ENGINES="4")
+    said = execute(FOLDER / "15_bluefog.ipynb", tmp_path, monkeypatch, MPIDEC_ENGINES="4")
     assert "4 processes: engines [0, 1, 2, 3]" in said
     assert "engine 3 is rank 3 and hears the ranks [1, 2]" in said
     assert "the ranks hold 1.5 1.5 1.5 1.5" in said
