@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import notebooks  # noqa: E402
 import rooms  # noqa: E402
 
 import mpidec  # noqa: E402
@@ -34,6 +36,9 @@ if importlib.util.find_spec("torch") is None:  # what these pages import
     )
     exclude_patterns += ["reference/optim.md", "reference/nn.md"]
     suppress_warnings += ["toc.excluded", "toc.not_readable"]
+# MathJax from a package instead of a content network, in its form of a single file: the site needs no network.
+mathjax = importlib.util.find_spec("sphinx-mathjax-offline").submodule_search_locations[0]
+html_static_path, mathjax_path = [f"{mathjax}/static/mathjax/tex-svg.js"], "tex-svg.js"
 html_theme, html_title = "furo", f"mpidec {version}"
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -87,6 +92,7 @@ def pages_of_files(app, page: str, source: list[str]) -> None:
     for file, target in OUTSIDE.items():
         up = "../" * page.count("/")
         source[0] = source[0].replace(f"]({up}../{file}", f"]({up}{target}")
+    source[0] = re.sub(r"\]\((?:\.\./)+(tutorials/\w+)\.ipynb", r"](/\1.md", source[0])
 
 
 def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | None:
@@ -97,6 +103,7 @@ def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | N
 
 def setup(app) -> None:
     rooms.draw()  # for architecture.md
+    notebooks.write()
     app.add_directive("command-help", CommandHelp)
     app.connect("autodoc-skip-member", not_shown)
     app.connect("source-read", pages_of_files)

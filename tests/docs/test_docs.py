@@ -25,7 +25,8 @@ pytestmark = pytest.mark.serial
 
 ROOT = launch.ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+MADE = {"_build", "tutorials"}  # by the build of the site
+DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if not MADE & {*path.parts})
 PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", ROOT / "jobscripts" / "README.md", *DOCS]
 MODULES = sorted(
     module.name
@@ -33,7 +34,7 @@ MODULES = sorted(
     if not module.name.endswith("__main__")
 )
 QUICK = {"docs/guide/windows.md"}
-SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton")
+SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx-mathjax-offline")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
@@ -285,6 +286,11 @@ def test_the_site_is_built_without_warnings(tmp_path):
     assert all(flag in reference["commands"] for flag in ("--step-size", "--vary")), (
         "the commands lack what --help prints"
     )
+    lesson = (tmp_path / "site" / "tutorials" / "08_diffusion_lms.html").read_text()
+    assert all(
+        part in lesson for part in ("<summary>Solution", "_images/08_", "dB, theory", "tex-svg")
+    )
+    assert not re.search(r'<(?:script[^>]* src|link[^>]* href)="https?:', lesson), "needs a network"
     pytorch = ["optim"] if importlib.util.find_spec("torch") else []
     for name in ("topology", "solvers", "problems", "record", "mixing", "plot", "sweep", *pytorch):
         module = importlib.import_module(f"mpidec.{name}")
