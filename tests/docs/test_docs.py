@@ -33,7 +33,7 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(mpidec.__path__, "mpidec.")
     if not module.name.endswith("__main__")
 )
-QUICK = {"docs/guide/windows.md"}
+QUICK = {"docs/guide/windows.md", "docs/guide/gallery.md"}
 SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx-mathjax-offline")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCE = re.compile(
@@ -250,6 +250,12 @@ def test_every_page_of_the_guide_is_in_readme():
     for page in (ROOT / "docs" / "guide").glob("*.md"):
         if "{include}" not in page.read_text():
             assert f"(docs/guide/{page.name})" in README, f"README does not link to {page.name}"
+
+
+def test_the_gallery_shows_what_it_draws():
+    page = (ROOT / "docs" / "guide" / "gallery.md").read_text()
+    for name in re.findall(r'savefig\("(\S+)"', page):
+        assert (ROOT / "docs" / "figures" / name).exists() and page.count(f"figures/{name})") == 2
 
 
 def test_figures_are_small():
