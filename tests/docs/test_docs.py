@@ -33,7 +33,7 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(mpidec.__path__, "mpidec.")
     if not module.name.endswith("__main__")
 )
-QUICK = {"docs/guide/windows.md", "docs/guide/gallery.md"}
+QUICK = {"docs/guide/windows.md"}
 SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx-mathjax-offline")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCE = re.compile(
