@@ -295,8 +295,8 @@ def _search(job: build.Job, picture: str | None, net: Network) -> int:
     """Print the step sizes that "auto" compares for an experiment, and draw them."""
     wanted = job.experiment.run
     options = job.conditions(net)
-    if wanted.stop_error is not None:
-        options["tol"] = wanted.stop_error
+    if "error" in (limits := wanted.limits()):
+        options["tol"] = limits["error"]
     with agreed(net):
         choice = tune(
             job.oracle,

@@ -295,7 +295,8 @@ def _fewest(
     for key in every:
         value, before = str(one.get(key, MISSING)), len(alike)
         alike = [other for other in alike if str(other.get(key, MISSING)) == value]
-        keys += [key] * (len(alike) < before)
+        if len(alike) < before:
+            keys.append(key)
     return keys
 
 
