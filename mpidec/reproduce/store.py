@@ -57,11 +57,11 @@ class Store:
     """
 
     def __init__(self, path: str, experiment: Experiment[Any], force: bool = False):
-        existing = os.path.exists(path) and not force
+        self._begun = os.path.exists(path) and not force
         self.path, self._settings = path, settings(experiment)
-        if existing:
+        if self._begun:
             self._check()
-        self._file = AtomicFile(path, existing)
+        self._file = AtomicFile(path, self._begun)
 
     def __enter__(self) -> Store:
         return self
@@ -95,10 +95,11 @@ class Store:
             group.attrs["seconds"] = seconds
             for name, values in arrays.items():
                 group[name] = np.asarray(values, float)
+        self._begun = True
 
     def read(self) -> tuple[dict[str, Arrays], float]:
         """Return the arrays of each cell by its key, and the seconds of all."""
-        return read(self.path)
+        return read(self.path) if self._begun else ({}, 0.0)
 
 
 def read(path: str) -> tuple[dict[str, Arrays], float]:

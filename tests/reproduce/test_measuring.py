@@ -93,3 +93,5 @@ def test_what_is_there_is_not_measured_again_and_the_report_counts_verdicts(tmp_
     assert "| n = 3 | 10 | 9 | 0.9 |" in (tmp_path / "squares.md").read_text()
     assert (tmp_path / "squares.png").stat().st_size > 5000
     assert not publish(Squares(sizes=(1, 2)), path).failed
+    measure(Squares(sizes=(2,)), path, force=True, on_cell=lines.append)
+    assert len(lines) == 6 and list(read(path)[0]) == ["a|b, 2"]
