@@ -43,3 +43,25 @@ def curves(
     if "y" in log:
         axes.set_yscale("log")
     axes.legend()
+
+
+def heat(axes: Axes, values: ArrayLike, x: str, y: str, *, title: str = "") -> None:
+    """Draw a matrix as a heat map."""
+    image = axes.imshow(np.asarray(values))
+    axes.set(xlabel=x, ylabel=y, title=title)
+    axes.grid(False)
+    axes.figure.colorbar(image, ax=axes, shrink=0.6)
+
+
+def circle(axes: Axes, weights: ArrayLike, title: str) -> None:
+    """Draw a graph with its agents on a circle; darker edges have larger weights."""
+    matrix = np.asarray(weights)
+    n = len(matrix)
+    at = 2 * np.pi * np.arange(n) / n
+    x, y = np.sin(at), np.cos(at)
+    for i, j in zip(*np.nonzero(np.triu(matrix))):
+        share = float(matrix[i, j] / matrix.max())
+        axes.plot(x[[i, j]], y[[i, j]], color=COLOURS[0], alpha=share, linewidth=1)
+    axes.plot(x, y, "o", color=COLOURS[1])
+    axes.set(title=title, aspect="equal")
+    axes.axis("off")

@@ -7,6 +7,7 @@ from helpers import launch
 
 from mpidec.reproduce import EXPERIMENTS
 from mpidec.reproduce.command import main
+from mpidec.reproduce.store import read
 
 pytestmark = pytest.mark.serial
 
@@ -15,9 +16,11 @@ def test_an_experiment_leaves_its_files_and_a_page(tmp_path, capsys):
     out = str(tmp_path / "folder")
     assert main(["ceca-fig5", "--seeds", "7", "--set", "sizes=5,6", "--out", out, "--quiet"]) == 0
     text, error = capsys.readouterr()
-    assert "n = 5, 2P, seed 7" in text and "3 of 3 lines agree" in text and not error
+    assert "n = 5, 2P" in text and "3 of 3 lines agree" in text and not error
     page = (tmp_path / "folder" / "index.md").read_text()
-    assert "## ceca-fig5" in page and "| n = 6, 1P, seed 7" in page
+    assert "## ceca-fig5" in page and "| n = 6, 1P" in page
+    cells, _ = read(f"{out}/ceca-fig5.h5")
+    assert set(cells) == {"5, 2, 7", "6, 1, 7", "6, 2, 7"}
     assert main(["ceca-fig5", "--set", "sizes=7", "--out", out]) == 0
     assert capsys.readouterr().err.count("ceca-fig5: 7, 2, ") == 3
 

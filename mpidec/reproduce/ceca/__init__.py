@@ -2,6 +2,10 @@
 2023).
 """
 
-from .consensus import ExactConsensus
+from .claims import Claims
+from .consensus import ExactConsensus, OtherGraphs
+from .least_squares import NoisyLeastSquares
+from .table1 import Transients
+from .worked import WorkedExample
 
-EXPERIMENTS = (ExactConsensus,)
+EXPERIMENTS = (Transients, WorkedExample, ExactConsensus, OtherGraphs, NoisyLeastSquares, Claims)
