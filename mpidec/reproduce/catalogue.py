@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import ceca, relaysgd
+from . import acid, ceca, relaysgd
 from .experiment import Experiment
 
 EXPERIMENTS: dict[str, type[Experiment[Any]]] = {
-    experiment.name: experiment for paper in (relaysgd, ceca) for experiment in paper.EXPERIMENTS
+    experiment.name: experiment
+    for paper in (relaysgd, ceca, acid)
+    for experiment in paper.EXPERIMENTS
 }

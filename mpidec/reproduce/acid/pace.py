@@ -1,0 +1,398 @@
+"""Figures 2 and 7, Tables 3 and 6, Section 4.1: gradients and averagings at their own pace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ... import topology
+from ...driver.asynchronous import simulate
+from ...driver.asynchronous.clocks import AVERAGING, GRADIENT, meetings
+from ...problems import LeastSquares
+from ...solvers import A2CiD2, PairwiseGossip
+from ...topology import Topology, edge_rates
+from ..drawing import curves, heat
+from ..experiment import Experiment, Results
+from ..verdict import Line, holds, within
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIMULATED = "simulated workers, whose gradients and averagings have Poisson clocks"
+
+
+def quadratic(n: int) -> LeastSquares:
+    """Return the sum of x^2 / 2 for each of n agents: the pace does not depend on it."""
+    return LeastSquares(np.ones((n, 1, 1)), np.zeros((n, 1)))
+
+
+RateCell = tuple[float, int]  # rate, seed
+
+
+@dataclass(frozen=True)
+class Rates(Experiment[RateCell]):
+    """Averagings of a worker per gradient on a ring."""
+
+    name: ClassVar[str] = "acid-rates"
+    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Section 4.1"
+    shows: ClassVar[str] = "workers average as often per gradient as the rate says"
+    minutes: ClassVar[float] = 1.0
+    differs: ClassVar[str] = SIMULATED
+    quick: ClassVar[Mapping[str, object]] = {"gradients": 100, "seeds": (0,)}
+    notes: ClassVar[Sequence[str]] = (
+        "Published: measured with the published code, in which each gradient waits for at least one "
+        "averaging.",
+        "Counts of Poisson clocks vary: agreement is 1 %, or three standard deviations of a shorter "
+        "run.",
+    )
+
+    rates: tuple[float, ...] = (1.0, 2.0, 4.0)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    n: int = 16
+    gradients: int = 3500
+
+    def cells(self) -> Iterable[RateCell]:
+        """Each rate and seed."""
+        return ((rate, seed) for rate in self.rates for seed in self.seeds)
+
+    def measure(self, cell: RateCell) -> Mapping[str, ArrayLike]:
+        """Gradients and averagings, and the time of records."""
+        rate, seed = cell
+        steps = self.gradients
+        result = simulate(
+            quadratic(self.n),
+            A2CiD2(0.1, rate=rate),
+            topology.ring(self.n),
+            steps=steps,
+            seed=seed,
+            every=steps / 10,
+        )
+        metrics = result.metrics
+        return {
+            "time": metrics["time"],
+            "gradients": metrics["gradients"],
+            "averagings": metrics["messages"],  # two workers, a message each way
+        }
+
+    def judge(self, results: Results[RateCell]) -> Iterable[Line]:
+        """Averagings over gradients, all seeds together."""
+        published = {1.0: 1.010, 2.0: 1.985, 4.0: 3.993}
+        for rate in self.rates:
+            runs = [results[rate, seed] for seed in self.seeds]
+            gradients, averagings = (
+                float(sum(run[name][-1] for run in runs)) for name in ("gradients", "averagings")
+            )
+            here = averagings / gradients
+            bound = max(0.01, 3 * math.sqrt(1 / gradients + 2 / averagings))
+            agrees = abs(here / rate - 1) <= bound
+            expected = f"{rate:g} within {100 * bound:.2g} %"
+            yield Line(f"rate {rate:g}", published.get(rate), here, agrees, expected)
+
+    def draw(self, results: Results[RateCell], figure: Figure) -> None:
+        """The ratio in time, of the first seed."""
+        lines = {}
+        for rate in self.rates:
+            run = results[rate, self.seeds[0]]
+            ratio = run["averagings"][1:] / run["gradients"][1:]
+            lines[f"rate {rate:g}"] = (run["time"][1:], ratio)
+        axes = figure.add_subplot()
+        curves(axes, lines, "time", "averagings per gradient", log="")
+        axes.set_ylim(bottom=0)
+
+
+PairCell = tuple[str, int]  # graph, seed
+GRAPHS: Mapping[str, Callable[[int], Topology]] = {
+    "complete": topology.complete,
+    "exponential": lambda n: topology.symmetric_exponential(n, base=2),
+    "ring": topology.ring,
+}
+
+
+@dataclass(frozen=True)
+class Neighbours(Experiment[PairCell]):
+    """How often each pair of workers averages."""
+
+    name: ClassVar[str] = "acid-fig7"
+    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Appendix E.2, Figure 7"
+    shows: ClassVar[str] = "each worker averages with all of its neighbours equally often"
+    minutes: ClassVar[float] = 0.1
+    differs: ClassVar[str] = SIMULATED
+    quick: ClassVar[Mapping[str, object]] = {"steps": 100}
+    notes: ClassVar[Sequence[str]] = (
+        "Chi-square test of each worker's row against equal counts; the smallest p of n rows times n.  "
+        "The exponential graph has",
+        "the hop n / 2 once, the published one twice.",
+    )
+
+    seeds: tuple[int, ...] = (0,)
+    n: int = 16
+    steps: int = 2000
+
+    def cells(self) -> Iterable[PairCell]:
+        """Each graph and seed."""
+        return ((graph, seed) for graph in GRAPHS for seed in self.seeds)
+
+    def measure(self, cell: PairCell) -> Mapping[str, ArrayLike]:
+        """Number of averagings of each pair."""
+        name, seed = cell
+        n, counts = self.n, np.zeros((self.n, self.n))
+        result = simulate(
+            None,
+            PairwiseGossip(),
+            GRAPHS[name](n),
+            steps=self.steps,
+            x0=np.zeros((n, 1)),
+            seed=seed,
+        )
+        for (i, j), number in result.averagings.items():
+            counts[i, j] = counts[j, i] = number
+        return {"counts": counts}
+
+    def _counts(self, results: Results[PairCell], graph: str) -> np.ndarray:
+        return np.asarray(sum(results[graph, seed]["counts"] for seed in self.seeds))
+
+    def judge(self, results: Results[PairCell]) -> Iterable[Line]:
+        """The test of each graph."""
+        from scipy.stats import chisquare
+
+        for name, make in GRAPHS.items():
+            graph, counts = make(self.n), self._counts(results, name)
+            rows = [counts[i, graph.in_neighbors(i)] for i in range(self.n)]
+            p = self.n * min(float(chisquare(row).pvalue) for row in rows)
+            yield holds(f"{name}: smallest p", p > 0.01, min(p, 1.0), "more than .01", "uniform")
+
+    def draw(self, results: Results[PairCell], figure: Figure) -> None:
+        """The heat map of each graph."""
+        for axes, graph in zip(figure.subplots(1, len(GRAPHS)), GRAPHS):
+            heat(axes, self._counts(results, graph), "worker", "worker", title=graph)
+
+
+SizeCell = tuple[int, int]  # n, seed
+PUBLISHED = {4: 21.9 / 20.9, 8: 11.1 / 10.5, 16: 6.6 / 5.2, 32: 3.2 / 2.7, 64: 1.8 / 1.5}
+
+
+@dataclass(frozen=True)
+class Counts(Experiment[SizeCell]):
+    """Gradients of slow and fast workers on a ring, and the time for them."""
+
+    name: ClassVar[str] = "acid-table6"
+    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Table 6"
+    shows: ClassVar[str] = "slow workers compute less, and nobody waits for them"
+    minutes: ClassVar[float] = 0.5
+    differs: ClassVar[str] = (
+        f"{SIMULATED}; their speeds are evenly spread, the slowest as in the paper"
+    )
+    quick: ClassVar[Mapping[str, object]] = {"sizes": (16,), "steps": 50}
+    notes: ClassVar[Sequence[str]] = (
+        "Slowest and fastest: the mean of an eighth of the workers.  All-reduce waits for the slowest "
+        "worker in each step, and all",
+        "workers compute equally many gradients.  The paper's all-reduce has communication in its "
+        "time, this one has not.",
+    )
+
+    sizes: tuple[int, ...] = (64,)
+    seeds: tuple[int, ...] = (0,)
+    slowest: float = 13 / 14
+    steps: int = 1500
+
+    def cells(self) -> Iterable[SizeCell]:
+        """Each n and seed."""
+        return ((n, seed) for n in self.sizes for seed in self.seeds)
+
+    def _speeds(self, n: int) -> np.ndarray:
+        return np.linspace(self.slowest, 1, n)
+
+    def measure(self, cell: SizeCell) -> Mapping[str, ArrayLike]:
+        """Gradients of each worker, and the time of the run."""
+        n, seed = cell
+        result = simulate(
+            quadratic(n),
+            A2CiD2(0.1),
+            topology.ring(n),
+            steps=self.steps,
+            rates=self._speeds(n),
+            seed=seed,
+            every=self.steps,
+        )
+        return {"counts": result.counts, "time": result.metrics["time"][-1]}
+
+    def judge(self, results: Results[SizeCell]) -> Iterable[Line]:
+        """The ratio of counts, and times in those of the mean worker."""
+        for n in self.sizes:
+            speeds, k = self._speeds(n), max(1, n // 8)
+            counts = np.mean([results[n, seed]["counts"] for seed in self.seeds], axis=0)
+            expected = float(speeds[:k].mean() / speeds[-k:].mean())
+            slow, fast = counts[:k], counts[-k:]
+            sums = len(self.seeds) * np.array([slow.sum(), fast.sum()])
+            bound = max(0.05, 3 * math.sqrt((1 / sums).sum()))
+            here = float(slow.mean() / fast.mean())
+            yield within(f"n = {n}: gradients, slowest over fastest", expected, here, bound)
+            time = float(np.mean([results[n, seed]["time"] for seed in self.seeds]))
+            mean = counts.mean() / speeds.mean()
+            ratio = float(time / mean)
+            yield holds(f"n = {n}: time over the mean worker's", ratio <= 1.05, ratio, "<= 1.05")
+            reduced = float(counts.mean() / speeds.min() / time)
+            what = f"n = {n}: all-reduce's time over it"
+            yield holds(what, reduced > 1, reduced, "> 1", PUBLISHED.get(n))
+
+    def draw(self, results: Results[SizeCell], figure: Figure) -> None:
+        """Gradients of each worker, those of all-reduce beside them."""
+        n = self.sizes[-1]
+        counts = results[n, self.seeds[0]]["counts"]
+        reduced = np.full(n, results[n, self.seeds[0]]["time"] * self._speeds(n).min())
+        lines = {"asynchronous": (np.arange(n), counts), "all-reduce": (np.arange(n), reduced)}
+        curves(
+            figure.add_subplot(),
+            lines,
+            "worker, slowest first",
+            "gradients in the same time",
+            log="",
+        )
+
+
+@dataclass(frozen=True)
+class Times(Experiment[SizeCell]):
+    """Time for equally many gradients, without waiting and with a wait in each step."""
+
+    name: ClassVar[str] = "acid-table3"
+    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Table 3"
+    shows: ClassVar[str] = "a step of all-reduce takes as long as its slowest gradient"
+    minutes: ClassVar[float] = 0.1
+    differs: ClassVar[str] = (
+        "a model: durations of gradients are drawn from a gamma distribution, communication is free"
+    )
+    quick: ClassVar[Mapping[str, object]] = {"steps": 50}
+    notes: ClassVar[Sequence[str]] = (
+        "Published: minutes of all-reduce over those of the asynchronous method.  `variation` is the "
+        "standard deviation of a",
+        "duration over its mean; .08 is chosen to fit the table.",
+    )
+
+    sizes: tuple[int, ...] = (4, 8, 16, 32, 64)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    variation: float = 0.08
+    steps: int = 1000
+
+    def cells(self) -> Iterable[SizeCell]:
+        """Each n and seed."""
+        return ((n, seed) for n in self.sizes for seed in self.seeds)
+
+    def measure(self, cell: SizeCell) -> Mapping[str, ArrayLike]:
+        """Time of a step with a wait, and without."""
+        n, seed = cell
+        shape = self.variation**-2
+        draw = np.random.default_rng([seed, n])
+        durations = draw.gamma(shape, 1 / shape, (2 * self.steps, n))
+        ends = np.sort(durations.cumsum(axis=0).ravel())
+        return {
+            "waiting": durations[: self.steps].max(axis=1).mean(),
+            "free": ends[n * self.steps - 1] / self.steps,
+        }
+
+    def _ratio(self, results: Results[SizeCell], n: int) -> float:
+        runs = [results[n, seed] for seed in self.seeds]
+        return float(np.mean([run["waiting"] / run["free"] for run in runs]))
+
+    def judge(self, results: Results[SizeCell]) -> Iterable[Line]:
+        """All-reduce over the asynchronous method."""
+        for n in self.sizes:
+            here = self._ratio(results, n)
+            if n in PUBLISHED and self.variation == Times.variation:
+                yield within(f"n = {n}", PUBLISHED[n], here, 0.1)
+            else:
+                yield holds(f"n = {n}", n == 1 or here > 1, here, "> 1")
+
+    def draw(self, results: Results[SizeCell], figure: Figure) -> None:
+        """The ratios against n."""
+        lines = {
+            "here": (self.sizes, [self._ratio(results, n) for n in self.sizes]),
+            "published": (list(PUBLISHED), list(PUBLISHED.values())),
+        }
+        axes = figure.add_subplot()
+        curves(axes, lines, "workers", "time of all-reduce / asynchronous", log="x", marked=True)
+
+
+@dataclass(frozen=True)
+class Timeline(Experiment[tuple[int]]):
+    """Gradients and averagings of a few workers in time."""
+
+    name: ClassVar[str] = "acid-fig2"
+    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Figure 2"
+    shows: ClassVar[str] = "gradients follow each other, averagings happen meanwhile"
+    minutes: ClassVar[float] = 0.1
+    differs: ClassVar[str] = SIMULATED
+    quick: ClassVar[Mapping[str, object]] = {"steps": 50}
+    notes: ClassVar[Sequence[str]] = (
+        "Synchronous: the same gradients, and all workers wait for the slowest in each step: with "
+        "Poisson clocks 1 - 1 / H_n of the time,",
+        "H_n = 1 + 1/2 + ... + 1/n.",
+    )
+
+    seeds: tuple[int, ...] = (0,)
+    n: int = 4
+    steps: int = 2000
+    shown: float = 8.0
+
+    def cells(self) -> Iterable[tuple[int]]:
+        """Each seed."""
+        return ((seed,) for seed in self.seeds)
+
+    def measure(self, cell: tuple[int]) -> Mapping[str, ArrayLike]:
+        """The events of a simulation, and the gradients that each worker completes in it."""
+        (seed,) = cell
+        n, ring = self.n, topology.ring(self.n)
+        clocks = meetings(seed, np.ones(n), edge_rates(ring))
+        kinds = [("time", float), ("kind", int), ("i", int), ("j", int)]
+        events = np.array(list(takewhile(lambda event: event.time < self.steps, clocks)), kinds)
+        result = simulate(quadratic(n), A2CiD2(0.1), ring, events=events, every=self.steps)
+        return {name: events[name] for name, _ in kinds} | {"counts": result.counts}
+
+    def _durations(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Of the gradients of each worker, one after the other."""
+        mine = [
+            found["time"][(found["kind"] == GRADIENT) & (found["i"] == i)] for i in range(self.n)
+        ]
+        return [np.diff(ends, prepend=0.0) for ends in mine]
+
+    def judge(self, results: Results[tuple[int]]) -> Iterable[Line]:
+        """Shares of waiting."""
+        harmonic = sum(1 / i for i in range(1, self.n + 1))
+        asynchronous, synchronous = [], []
+        for found in results.values():
+            durations = self._durations(found)
+            rounds = min(map(len, durations))
+            steps = np.array([of[:rounds] for of in durations])
+            synchronous.append(1 - steps.mean() / steps.max(axis=0).mean())
+            spent = sum(
+                of[:count].sum() for of, count in zip(durations, found["counts"].astype(int))
+            )
+            last = sum(of.sum() for of in durations)
+            asynchronous.append(1 - spent / last)
+        waits = float(np.mean(asynchronous))
+        yield holds("waiting, asynchronous", waits < 0.05, waits, "less than 5 %", "0")
+        yield within("waiting, synchronous", 1 - 1 / harmonic, float(np.mean(synchronous)), 0.1)
+
+    def draw(self, results: Results[tuple[int]], figure: Figure) -> None:
+        """Gradients as bars, averagings as links: with common steps, and without."""
+        found = results[self.seeds[0],]
+        durations = self._durations(found)
+        steps = np.array([of[: min(map(len, durations))] for of in durations])
+        begins = np.concatenate([[0.0], steps.max(axis=0).cumsum()[:-1]])
+        panels = figure.subplots(2, 1, sharex=True)
+        for i, of in enumerate(durations):
+            panels[0].broken_barh(list(zip(begins, steps[i])), (i - 0.3, 0.6), edgecolor="white")
+            free = np.column_stack([of.cumsum() - of, of])
+            panels[1].broken_barh(list(map(tuple, free)), (i - 0.3, 0.6), edgecolor="white")
+        met = found["kind"] == AVERAGING
+        for t, i, j in zip(found["time"][met], found["i"][met], found["j"][met]):
+            if t < self.shown:
+                panels[1].plot([t, t], [i, j], color="black", marker="o", markersize=3)
+        for axes, title in zip(panels, ("synchronous", "asynchronous")):
+            axes.set(ylabel="worker", title=title, xlim=(0, self.shown), yticks=range(self.n))
+        panels[1].set(xlabel="time")
