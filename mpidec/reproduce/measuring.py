@@ -150,7 +150,7 @@ def publish(experiment: Experiment[Any], path: str) -> Report:
     >>> reproduce.publish(reproduce.EXPERIMENTS["ceca-fig5"](), "none.h5")
     Traceback (most recent call last):
         ...
-    KeyError: '6, 1, 0'
+    KeyError: '6, 1, 100'
     """
     from matplotlib import rc_context
 
