@@ -1,5 +1,6 @@
 """RelaySum for decentralized deep learning on heterogeneous data (Vogels et al., NeurIPS 2021)."""
 
 from .correction import CorrectionFactor
+from .scalability import Biased, Unbiased
 
-EXPERIMENTS = (CorrectionFactor,)
+EXPERIMENTS = (Biased, Unbiased, CorrectionFactor)
