@@ -28,6 +28,7 @@ NEEDED = (
     "mpidec/**/*.py",
     "mpidec/**/*.[ch]",
     "mpidec/py.typed",
+    "mpidec/**/*.csv",
     "tests/*.py",
     "docs/**/*.md",
     "docs/conf.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +12,16 @@ from .._style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^vXP"
+Curves = Mapping[str, tuple[ArrayLike, ArrayLike]]
 
 
 def curves(
     axes: Axes,
-    lines: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    lines: Curves,
     x: str,
     y: str,
     *,
@@ -65,3 +67,21 @@ def circle(axes: Axes, weights: ArrayLike, title: str) -> None:
     axes.plot(x, y, "o", color=COLOURS[1])
     axes.set(title=title, aspect="equal")
     axes.axis("off")
+
+
+def panels(
+    figure: Figure,
+    lines: Mapping[str, Curves],
+    x: str,
+    y: str,
+    *,
+    log: str = "y",
+    marked: bool = False,
+) -> Sequence[Axes]:
+    """Draw labelled lines side by side, a panel for each title, with one legend below."""
+    row: Sequence[Axes] = figure.subplots(1, len(lines), sharey=True, squeeze=False)[0]
+    for axes, (title, some) in zip(row, lines.items()):
+        curves(axes, some, x, y if axes is row[0] else "", log=log, title=title, marked=marked)
+        axes.get_legend().remove()
+    figure.legend(*row[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return row

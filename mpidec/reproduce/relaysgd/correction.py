@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
+from ..._validation import Array
 from ...solvers import RelaySGD
+from ...solvers.base import Solver
 from ...topology import Topology
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
@@ -32,6 +35,18 @@ def distances(graph: Topology) -> np.ndarray:
     from scipy.sparse.csgraph import shortest_path
 
     return np.asarray(shortest_path(graph.W, unweighted=True))
+
+
+def responses(solver: Solver, graph: Topology, update: Array) -> Iterator[Array]:
+    """Yield X^1, X^2, ... after the update of step 0 alone, from X^0 = 0."""
+    with alone(graph.n) as net:
+        W = net.mixer(graph)
+        s = solver.init(np.zeros_like(update), W.at(0))
+        gradient = -update
+        while True:
+            s = solver.step(s, gradient, W.at(0))
+            gradient = np.zeros_like(update)
+            yield s.X
 
 
 @dataclass(frozen=True)
@@ -56,19 +71,11 @@ class CorrectionFactor(Experiment[Cell]):
         """The factor of the solver, and 1 + mean of max(d(i, j) - 1, 0)."""
         tree, n = cell
         graph = TREES[tree](n)
-        hops = distances(graph)
-        solver = RelaySGD(1.0)
-        with alone(n) as net:
-            W = net.mixer(graph)
-            s = solver.init(np.zeros((n, 1)), W.at(0))
-            gradient = -np.ones((n, 1))
-            for k in range(100 * n):
-                s = solver.step(s, gradient, W.at(k))
-                gradient = np.zeros((n, 1))
-                if np.ptp(s.X) < 1e-13:
-                    break
-        factor = 1 / s.X.mean()
-        return {"factor": factor, "derived": 1 + np.maximum(hops - 1, 0).mean()}
+        for X in islice(responses(RelaySGD(1.0), graph, np.ones((n, 1))), 100 * n):
+            if np.ptp(X) < 1e-13:
+                break
+        derived = 1 + np.maximum(distances(graph) - 1, 0).mean()
+        return {"factor": 1 / X.mean(), "derived": derived}
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The solver's factor against the derived one."""
