@@ -82,6 +82,6 @@ def panels(
     row: Sequence[Axes] = figure.subplots(1, len(lines), sharey=True, squeeze=False)[0]
     for axes, (title, some) in zip(row, lines.items()):
         curves(axes, some, x, y if axes is row[0] else "", log=log, title=title, marked=marked)
-        axes.get_legend().remove()
+        axes.legend().remove()
     figure.legend(*row[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return row

@@ -68,11 +68,11 @@ class MeanEstimation(Experiment[Cell]):
         samples = (1 + rng.standard_normal((n, self.repetitions)) for _ in range(self.steps))
         estimates, expected = METHODS[method]
         errors = [np.square(estimate - 1).mean() for estimate in estimates(n, samples)]
-        return {"error": errors, "expected": expected(n, np.arange(1, self.steps + 1))}
+        return {"error": errors, "expected": expected(n, np.arange(1.0, self.steps + 1))}
 
     def judge(self, results: Results[Cell]) -> Iterator[Line]:
         """Each method against its expected error, and the expected errors against 1 / (n T)."""
-        T = np.arange(1, self.steps + 1)
+        T = np.arange(1.0, self.steps + 1)
         for n, seed in product(self.sizes, self.seeds):
             for method in METHODS:
                 error, expected = (results[method, n, seed][name] for name in ("error", "expected"))
@@ -100,7 +100,7 @@ class MeanEstimation(Experiment[Cell]):
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """A panel for the error of all samples, and one for each method."""
-        T = np.arange(1, self.steps + 1)
+        T = np.arange(1.0, self.steps + 1)
         lines = {"1 / (n T)": {f"n = {n}": (T, 1 / (n * T)) for n in self.sizes}}
         for method in METHODS:
             lines[method] = {
@@ -132,7 +132,7 @@ def gossiped(n: int, samples: Iterable[Array]) -> Iterator[Array]:
 
 
 def _delays(n: int) -> Array:
-    return np.maximum(distances(topology.chain(n)) - 1, 0)
+    return np.asarray(np.maximum(distances(topology.chain(n)) - 1, 0))
 
 
 def relay_error(n: int, T: Array) -> Array:

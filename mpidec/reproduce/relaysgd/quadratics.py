@@ -52,14 +52,14 @@ class Quadratics(NamedTuple):
 
     def grad(self, X: Array) -> Array:
         """Half the gradient of f_i at row i, for rows of one or more points side by side."""
-        return ((X.reshape(len(X), -1, len(self.x_star)) @ self.H) - self.c[:, None]).reshape(
-            X.shape
-        )
+        points = X.reshape(len(X), -1, len(self.x_star))
+        G: Array = points @ self.H - self.c[:, None]
+        return G.reshape(X.shape)
 
     def error(self, X: Array) -> Array:
         """f(mean of the rows) - f(x*), of each of the points side by side."""
         e = X.mean(axis=0).reshape(-1, len(self.x_star)) - self.x_star
-        return np.einsum("ri,ij,rj->r", e, self.H.mean(axis=0), e)
+        return np.asarray(np.einsum("ri,ij,rj->r", e, self.H.mean(axis=0), e))
 
 
 def random_quadratics(
