@@ -108,7 +108,7 @@ class Heterogeneity(Experiment[Cell]):
             steps, known = float(found["steps"]), self.known(cell)
             yield Line(
                 f"{what}: steps to 1e-6",
-                known and known.steps,
+                known.steps if known else None,
                 steps,
                 apart(steps, known.steps) <= 1 if known else None,
                 "within one of the 1000 test steps on a log scale",
@@ -231,8 +231,8 @@ class Noisy(Heterogeneity):
     r"""Stochastic gradients: errors of many runs side by side.
 
     With small step sizes, the mean of the agents takes the steps of one agent with the mean of all
-    gradients, also that of RelaySGD, with the step size over the correction factor of its tree.  Its
-    stationary error is then
+    gradients, also that of RelaySGD, with the step size over the correction factor of its tree.
+    Its stationary error is then
 
     .. math:: \frac{\alpha \sigma^2}{n d} \sum_j \frac{1}{2 - \alpha h_j}
 
@@ -284,12 +284,12 @@ class Noisy(Heterogeneity):
     lowest = 1e-7
     notes: ClassVar[Sequence[str]] = (
         *NOTES,
-        "The curves have the printed step sizes, at most .02 (RelaySGD .2), and for D2 and gradient "
-        "tracking weights of 1/3 - .01.",
+        "The curves have the printed step sizes, at most .02 (RelaySGD .2), and D2 and gradient "
+        "tracking have weights of 1/3 - .01.",
         "Published levels are single draws of the noise.  Expected is that the level of the runs "
         "here is within 20 % of the derived one",
-        "(error without noise + alpha sigma^2 / (n d) sum_j 1 / (2 - alpha h_j)), and a draw within "
-        ".15 to 3 of the level.",
+        "(error without noise + alpha sigma^2 / (n d) sum_j 1 / (2 - alpha h_j)), and a draw "
+        "within .15 to 3 of the level.",
     )
 
     zeta2s: tuple[float, ...] = (0.0, 0.1, 10.0)
@@ -314,7 +314,7 @@ class Noisy(Heterogeneity):
         return {"error": errors[:, 0], "level": errors[half:].mean(), "derived": floor}
 
     def on_curve(self, what: str, cell: Cell, found: Arrays) -> Iterator[Line]:
-        """The mean of the later half of the steps against the derived one, and the published draw."""
+        """The mean of the later half against the derived one, and the published draw."""
         derived, level = float(found["derived"]), float(found["level"])
         at, draw = self.points.get((cell[0], cell[3]), (0, None))
         if not self.known(cell) or abs(at - self.steps) > 20:

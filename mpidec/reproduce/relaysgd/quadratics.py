@@ -1,4 +1,4 @@
-"""Random quadratics of RelaySGD's experiments, the methods on them, and the search for step sizes."""
+"""Random quadratics of RelaySGD's experiments, methods on them, and the search for step sizes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def random_quadratics(
 
 
 def _scale(unit: float, zeta2: float) -> float:
-    """The factor at which the published bisection ends, of offsets with the heterogeneity `unit`."""
+    """The factor at which the published bisection ends, for offsets with a given zeta2."""
     used, scale, low, high = 0.0, 1.0, 0.0, math.inf
     while abs(used * used * unit - zeta2) > 1e-5:
         used = scale
@@ -150,8 +150,6 @@ class Trial:
         than 1 %.
     target : float
     max_steps : int
-    rising : bool
-        Whether the error may rise above the target.
     """
 
     f: Quadratics
@@ -160,7 +158,6 @@ class Trial:
     plateau: bool = False
     target: float = 1e-6
     max_steps: int = 20000
-    rising: bool = False
 
     def errors(self, step_size: float) -> Iterator[tuple[int, float]]:
         """Yield the test steps with their errors."""
@@ -176,16 +173,15 @@ class Trial:
         the target), "large" or "slow" (of the step size).
         """
         recent: list[float] = []
-        first, k = math.inf, 0
-        tolerance = self.target / (100 if self.plateau else 10)
+        first, k, tolerance = math.inf, 0, self.target / (100 if self.plateau else 10)
         for k, error in self.errors(step_size):
             if error < self.target and not self.plateau:
                 return "reached", k
             if k > 10 * best:
                 break
-            first = min(first, error) if not recent else first
-            up = bool(recent) and error > max(recent[-1], self.target) and not self.rising
-            if up or not error <= first:
+            first = first if recent else error
+            rises = error > max(recent[-1:], default=error) and error > self.target
+            if rises or not error <= first:
                 return "large", k
             recent = [*recent[-2:], error]
             mean = sum(recent) / 3
