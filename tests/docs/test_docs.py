@@ -281,7 +281,7 @@ def test_the_site_is_built_without_warnings(tmp_path):
             "docs",
             tmp_path / "site",
         ],
-        timeout=110,
+        timeout=160,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
