@@ -88,6 +88,12 @@ def within(what: str, published: float, here: float, relative: float) -> Line:
     return Line(what, published, here, agrees, f"within {100 * relative:.3g} %")
 
 
+def derived(what: str, value: float, here: float, relative: float) -> Line:
+    """Return a line for a figure that no paper prints, but a closed form gives."""
+    agrees = abs(here - value) <= relative * abs(value)
+    return Line(what, None, here, agrees, f"{value:.6g}, within {100 * relative:.3g} %")
+
+
 def holds(what: str, agrees: bool, here: Figure, expected: str, published: Figure = None) -> Line:
     """Return a line for a statement."""
     return Line(what, published, here, bool(agrees), expected)
