@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import acid, ceca, relaysgd
+from . import acid, bluefog, ceca, others, relaysgd
 from .experiment import Experiment
 
 EXPERIMENTS: dict[str, type[Experiment[Any]]] = {
     experiment.name: experiment
-    for paper in (relaysgd, ceca, acid)
+    for paper in (relaysgd, ceca, acid, bluefog, others)
     for experiment in paper.EXPERIMENTS
 }

@@ -1,0 +1,10 @@
+"""BlueFog: make decentralized algorithms practical for optimization and deep learning (Ying et al.,
+2021).
+"""
+
+from .cost import CommunicationCost
+from .fish import School
+from .imagenet import HierarchicalTraining
+from .listings import Listings
+
+EXPERIMENTS = (School, Listings, CommunicationCost, HierarchicalTraining)

@@ -1,0 +1,138 @@
+"""Table II, Figures 12 and 13: hierarchical and flat averaging in training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ... import topology
+from ...driver.solve import solve
+from ...problems import MiniBatch, Softmax, digits, partition, stack
+from ...solvers import DGD
+from ...topology import Schedule, Topology
+from ..drawing import curves
+from ..experiment import Experiment, Results, alone
+from ..verdict import Line, holds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell = tuple[str, int]  # method, seed
+
+
+def machines(n: int) -> Schedule:
+    """Return the one-peer exponential graph of machines of 4 agents (2 or 1, if n is no multiple),
+    each of which averages its agents.
+    """
+    size = math.gcd(n, 4)
+    outer = topology.one_peer_exponential(n // size)
+    average = np.full((size, size), 1 / size)
+    return topology.cycle(
+        [
+            topology.from_weights(np.kron(outer.at(k).W.toarray(), average), connected=False)
+            for k in range(outer.period or 1)
+        ]
+    )
+
+
+class Method(NamedTuple):
+    """A row of the table: order of the steps and graph; published seconds and accuracy."""
+
+    order: str
+    graph: Callable[[int], Topology | Schedule]
+    seconds: float
+    accuracy: float
+
+
+METHODS = {
+    "Horovod": Method("atc", topology.complete, 14648.26, 76.6),
+    "H-ATC": Method("atc", machines, 11255.90, 76.4),
+    "ATC": Method("atc", topology.one_peer_exponential, 10437.62, 75.2),
+    "H-AWC": Method("awc", machines, 11568.88, 75.9),
+    "AWC": Method("awc", topology.one_peer_exponential, 10228.92, 74.5),
+}
+
+
+@dataclass(frozen=True)
+class HierarchicalTraining(Experiment[Cell]):
+    """Softmax regression on digits, split by class; 4 machines of 4 agents."""
+
+    name: ClassVar[str] = "bluefog-table2-fig12-13"
+    source: ClassVar[str] = "Ying et al., arXiv:2111.04287, Table II and Figures 12 and 13"
+    shows: ClassVar[str] = "hierarchical averaging is more accurate than flat, and less fast"
+    minutes: ClassVar[float] = 0.1
+    differs: ClassVar[str] = "softmax regression on digits in place of ResNet-50 on ImageNet"
+    quick: ClassVar[Mapping[str, object]] = {"steps": 20, "seeds": (0,)}
+    notes = ("Throughput and times of Figures 12 and 13 are of 4 to 128 GPUs: not run here.",)
+
+    n: int = 16
+    alpha: float = 0.1
+    step: float = 0.5
+    batch: int = 16
+    steps: int = 300
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    def cells(self) -> Iterable[Cell]:
+        """Each method and seed."""
+        return ((method, seed) for seed in self.seeds for method in METHODS)
+
+    def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
+        """The accuracy on a fifth of the data, in the mean over the agents."""
+        method, seed = METHODS[cell[0]], cell[1]
+        data = digits()
+        order = np.random.default_rng(seed).permutation(len(data.y))
+        test, train = np.split(order, [len(order) // 5])
+        parts = partition(data.y[train], self.n, "dirichlet", alpha=self.alpha, seed=seed)
+        A, y, mask = stack(data.A[train], data.y[train], parts, 0, self.n)
+        problem = Softmax(A, y, 10, mask=mask, weight=1 / A.shape[1])
+
+        def accuracy(X: np.ndarray, agents: range, k: int) -> ArrayLike:
+            scores = data.A[test] @ X.reshape(len(X), -1, 10)
+            return np.asarray(100 * (scores.argmax(axis=-1) == data.y[test]).mean(axis=1))
+
+        with alone(self.n) as net:
+            result = solve(
+                MiniBatch(problem, self.batch),
+                DGD(self.step, order=method.order),
+                method.graph(self.n),
+                steps=self.steps,
+                net=net,
+                seed=seed,
+                metrics={"accuracy": accuracy},
+            )
+        return {name: result.metrics[name] for name in ("step", "accuracy", "consensus")}
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """Order of the accuracies; speed-ups are those of the paper."""
+        means = {
+            method: float(np.mean([results[method, seed]["accuracy"][-3:] for seed in self.seeds]))
+            for method in METHODS
+        }
+        for method, row in METHODS.items():
+            text = f"{method}: accuracy (%)"
+            yield Line(text, row.accuracy, means[method], because="not judged: other data")
+        for better, worse, least in (
+            ("Horovod", "H-ATC", -0.5),
+            ("H-ATC", "ATC", 0),
+            ("H-AWC", "AWC", 0),
+        ):
+            gain = means[better] - means[worse]
+            published = METHODS[better].accuracy - METHODS[worse].accuracy
+            text = f"{better} less {worse}: points"
+            yield holds(text, gain >= least, gain, f"at least {least:g}", published)
+        for method, row in list(METHODS.items())[1:]:
+            speed = METHODS["Horovod"].seconds / row.seconds
+            yield Line(
+                f"{method}: speed over Horovod", speed, None, because="not run here: 128 GPUs"
+            )
+
+    def draw(self, results: Results[Cell], figure: Figure) -> None:
+        """The accuracy of the first seed against the steps."""
+        seed = self.seeds[0]
+        lines = {m: (results[m, seed]["step"], results[m, seed]["accuracy"]) for m in METHODS}
+        curves(figure.add_subplot(), lines, "steps", "test accuracy (%)", log="")

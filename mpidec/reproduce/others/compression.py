@@ -1,0 +1,260 @@
+"""Compressed rows: CHOCO-gossip, LEAD and BEER."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ... import topology
+from ...problems import Custom, LogisticRegression, breast_cancer, partition, stack
+from ...solvers import BEER, CHOCO, LEAD, NIDS, Diffusion, Solver
+from ..experiment import Arrays, Experiment, Results
+from ..verdict import Line, derived, holds
+from .running import decline, draw_runs, gossip, least_squares, run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def bytes_to(found: Arrays, error: float) -> float:
+    """Return the bytes that an agent has sent when its error falls below `error`."""
+    below = found["error"] < error
+    return float(found["bytes"][np.argmax(below)]) if below.any() else np.inf
+
+
+GossipCell = tuple[str, int]  # method, seed
+
+
+@dataclass(frozen=True)
+class Gossip(Experiment[GossipCell]):
+    """Average consensus of Gaussian rows on a ring, with and without a memory of the estimates."""
+
+    name: ClassVar[str] = "choco-gossip"
+    source: ClassVar[str] = (
+        "Koloskova, Stich, Jaggi, ICML 2019, experiments with average consensus on a ring"
+    )
+    shows: ClassVar[str] = "CHOCO-gossip is linear with compression, gossip of rounded rows is not"
+    minutes: ClassVar[float] = 0.1
+    differs: ClassVar[str] = (
+        "Gaussian rows of 200 numbers; 127 levels in place of 256, 10 % in place of 1 %"
+    )
+    quick: ClassVar[Mapping[str, object]] = {"n": 5, "d": 80, "steps": 100, "seeds": (0,)}
+
+    n: int = 25
+    d: int = 200
+    fraction: float = 0.1
+    steps: int = 800
+    seeds: tuple[int, ...] = (0, 1)
+
+    def cells(self) -> Iterable[GossipCell]:
+        """Each method and seed."""
+        return ((method, seed) for seed in self.seeds for method in self.codecs())
+
+    def codecs(self) -> Mapping[str, Mapping[str, Any]]:
+        """The arguments of `compress`."""
+        fine = {"codec": "qsgd", "levels": 127, "bucket": self.d}
+        sparse = {"fraction": self.fraction, "feedback": True}
+        return {
+            "exact gossip": {},
+            "CHOCO, qsgd": {**fine, "feedback": True},
+            "rounded rows, qsgd": {**fine, "feedback": False},
+            "CHOCO, top": {**sparse, "codec": "top_k", "gamma": 3 * self.fraction},
+            "CHOCO, random": {**sparse, "codec": "rand_k", "gamma": self.fraction},
+            "rows cut, top": {"codec": "top_k", "fraction": self.fraction, "feedback": False},
+        }
+
+    def measure(self, cell: GossipCell) -> Mapping[str, ArrayLike]:
+        """The error after 0, 1, ... mixings, and the bytes that an agent has sent."""
+        graph = topology.ring(self.n)
+        return gossip(graph, self.d, self.steps, cell[1], self.codecs()[cell[0]])
+
+    def judge(self, results: Results[GossipCell]) -> Iterable[Line]:
+        """Rates against those of the slowest mode, and bytes; the worst over the seeds."""
+        gap = topology.ring(self.n).spectral_gap()
+        for method, options in self.codecs().items():
+            slowest = float(options.get("gamma", 1.0)) * gap
+            if options.get("feedback", True):
+                gaps = [1 - decline(results[method, seed]) for seed in self.seeds]
+                worst = max(gaps, key=lambda x: abs(x - slowest))
+                yield derived(f"{method}: 1 - rate", slowest, worst, 0.15)
+        for coarse, choco in (
+            ("rounded rows, qsgd", "CHOCO, qsgd"),
+            ("rows cut, top", "CHOCO, top"),
+        ):
+            ratio = min(
+                float(results[coarse, seed]["error"][-1] / results[choco, seed]["error"][-1])
+                for seed in self.seeds
+            )
+            yield holds(f"{coarse}: error over that of {choco}", ratio > 10, ratio, "over 10")
+        exact, fine = (results[method, self.seeds[0]] for method in list(self.codecs())[:2])
+        ratio = bytes_to(exact, 0.01) / bytes_to(fine, 0.01)
+        yield holds("bytes to .01, exact gossip over CHOCO, qsgd", ratio > 6, ratio, "over 6")
+
+    def draw(self, results: Results[GossipCell], figure: Figure) -> None:
+        """The error of the first seed against mixings and bytes."""
+        seed = self.seeds[0]
+        runs = {method: results[method, seed] for method in self.codecs()}
+        draw_runs(figure, runs, y="distance from the average")
+
+
+QuantizedCell = tuple[str, float]  # method, heterogeneity
+Made = Callable[[float], Solver]  # with a step size
+QUANTIZED: Mapping[str, tuple[Made, int]] = {  # and the levels of the quantizer, 0 for none
+    "NIDS": (NIDS, 0),
+    "LEAD, 5 bits": (partial(LEAD, dual=1.0), 15),
+    "LEAD, 6 bits": (partial(LEAD, dual=1.0), 31),
+    "CHOCO-SGD, 5 bits": (CHOCO, 15),
+    "DGD": (Diffusion, 0),
+}
+
+
+@dataclass(frozen=True)
+class QuantizedRows(Experiment[QuantizedCell]):
+    """Least squares on a ring of 8 agents, with the weights 1/3."""
+
+    name: ClassVar[str] = "lead-bits"
+    source: ClassVar[str] = "Liu, Li, Wang, Tang, Yan, ICLR 2021, experiment with linear regression"
+    shows: ClassVar[str] = "LEAD is linear with quantized rows, as NIDS is, with fewer bits"
+    minutes: ClassVar[float] = 0.1
+    differs: ClassVar[str] = (
+        "random instances; 5 and 6 bits per number by the 2-norm (QSGD) in place of 2 bits by the "
+        "largest entry"
+    )
+    quick: ClassVar[Mapping[str, object]] = {"d": 16, "steps": 60, "heterogeneity": (1.0,)}
+
+    n: int = 8
+    d: int = 64
+    steps: int = 300
+    heterogeneity: tuple[float, ...] = (1.0, 100.0)
+    seed: int = 0
+
+    def cells(self) -> Iterable[QuantizedCell]:
+        """Each method and heterogeneity."""
+        return ((method, scale) for scale in self.heterogeneity for method in QUANTIZED)
+
+    def measure(self, cell: QuantizedCell) -> Mapping[str, ArrayLike]:
+        """The run with the step size 1 / L, and the paper's method: gamma and beta are 1."""
+        method, levels = QUANTIZED[cell[0]]
+        problem = least_squares(self.n, 3 * self.d, self.d, self.seed, cell[1])
+        solver = method(1 / problem.smoothness.max())
+        codec = {
+            "codec": "qsgd",
+            "levels": levels,
+            "bucket": self.d,
+            "feedback": True,
+            "gamma": 1.0,
+        }
+        return run(
+            problem, solver, topology.ring(self.n), self.steps, codec=codec if levels else None
+        )
+
+    def judge(self, results: Results[QuantizedCell]) -> Iterable[Line]:
+        """Errors, rates and bytes."""
+        for (method, scale), found in results.items():
+            what, error = f"{method}, heterogeneity {scale:g}", float(found["error"][-1])
+            if method.startswith(("NIDS", "LEAD")):
+                yield holds(f"{what}: error", error <= 1e-8, error, "at most 1e-8", "0")
+            else:
+                yield holds(f"{what}: error", error >= 1e-3, error, "at least 1e-3: biased")
+        for method in list(QUANTIZED)[1:3]:
+            rates = [decline(results[method, scale]) for scale in self.heterogeneity]
+            off = float(np.ptp(rates))
+            yield holds(f"{method}: rate, over heterogeneities", off <= 0.01, off, "the same, .01")
+        nids, lead = (results[method, self.heterogeneity[0]] for method in list(QUANTIZED)[:2])
+        yield derived("LEAD, 5 bits: rate, as of NIDS", decline(nids), decline(lead), 0.03)
+        ratio = bytes_to(nids, 1e-6) / bytes_to(lead, 1e-6)
+        yield holds("bytes to 1e-6, NIDS over LEAD, 5 bits", ratio > 8, ratio, "over 8")
+
+    def draw(self, results: Results[QuantizedCell], figure: Figure) -> None:
+        """The error against bytes."""
+        scale = self.heterogeneity[0]
+        runs = {method: results[method, scale] for method in QUANTIZED}
+        draw_runs(figure, runs, "bytes", "bytes sent by an agent")
+
+
+MethodCell = tuple[str]  # method
+NONCONVEX: Mapping[str, tuple[Made, bool]] = {  # whether rows are compressed
+    "BEER": (BEER, True),
+    "CHOCO-SGD": (CHOCO, True),
+    "DSGD": (Diffusion, False),
+}
+
+
+def logistic(n: int, penalty: float) -> Custom:
+    r"""Return logistic regression with the penalty :math:`\lambda \sum_j x_j^2 / (1 + x_j^2)`, and
+    data that are sorted by class.
+    """
+    data = breast_cancer()
+    A, y, mask = stack(data.A, data.y, partition(data.y, n, "sorted"), 0, n)
+    smooth = LogisticRegression(A, y, mask=mask, weight=1 / A.shape[1])
+    return Custom(
+        lambda X: smooth.value(X) + penalty * (X**2 / (1 + X**2)).sum(axis=1),
+        lambda X: smooth.grad(X) + 2 * penalty * X / (1 + X**2) ** 2,
+        m=n,
+        d=smooth.d,
+        smoothness=smooth.smoothness + 2 * penalty,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class VanishingGradients(Experiment[MethodCell]):
+    """Breast cancer data sorted by class, on a ring; a fifth of each row is sent."""
+
+    name: ClassVar[str] = "beer-gradients"
+    source: ClassVar[str] = (
+        "Zhao, Li, Li, Richtarik, Chi, NeurIPS 2022, logistic regression with a nonconvex penalty, "
+        "and the rate O(1/T)"
+    )
+    shows: ClassVar[str] = "BEER finds stationary points, CHOCO-SGD and DSGD stop before"
+    minutes: ClassVar[float] = 0.2
+    differs: ClassVar[str] = "breast cancer data in place of a9a; all samples in each gradient"
+    quick: ClassVar[Mapping[str, object]] = {"steps": 60}
+
+    n: int = 10
+    fraction: float = 0.2
+    gamma: float = 0.3
+    penalty: float = 0.05
+    steps: int = 1500
+
+    def cells(self) -> Iterable[MethodCell]:
+        """Each method."""
+        return ((method,) for method in NONCONVEX)
+
+    def measure(self, cell: MethodCell) -> Mapping[str, ArrayLike]:
+        """The norm of the gradient at the average, with the step size 1 / L."""
+        solver, compressed = NONCONVEX[cell[0]]
+        problem = logistic(self.n, self.penalty)
+        codec = {"codec": "top_k", "fraction": self.fraction, "gamma": self.gamma}
+        return run(
+            problem,
+            solver(1 / np.max(problem.smoothness)),
+            topology.ring(self.n),
+            self.steps,
+            codec=codec if compressed else None,
+            metric="gradient_norm",
+        )
+
+    def judge(self, results: Results[MethodCell]) -> Iterable[Line]:
+        """The gradients at the end, and the mean of their squares against the steps."""
+        ends = {method: float(found["error"][-1]) for (method,), found in results.items()}
+        for method, end in ends.items():
+            if method == "BEER":
+                yield holds(f"{method}: gradient", end <= 1e-6, end, "at most 1e-6", "0")
+            else:
+                yield holds(f"{method}: gradient", end >= 1e-3, end, "at least 1e-3: biased")
+        step, squares = results["BEER",]["step"][1:], results["BEER",]["error"] ** 2
+        means = np.cumsum(squares)[1:] / np.arange(2, len(squares) + 1)
+        later = step >= step[-1] / 10
+        slope = float(np.polyfit(np.log(step[later]), np.log(means[later]), 1)[0])
+        yield holds("BEER: power of T of the mean square", slope <= -0.9, slope, "-1", "-1")
+
+    def draw(self, results: Results[MethodCell], figure: Figure) -> None:
+        """The gradients against the bytes."""
+        runs = {method: found for (method,), found in results.items()}
+        draw_runs(figure, runs, "bytes", "bytes sent by an agent", "norm of the gradient")

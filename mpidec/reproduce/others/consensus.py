@@ -1,0 +1,185 @@
+"""Consensus: Base-(k+1) graphs, exact after finitely many steps, and EquiTopo, of a rate without n."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ... import topology
+from ..drawing import curves
+from ..experiment import Experiment, Results, alone
+from ..verdict import Line, derived, holds
+from .running import gossip
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell = tuple[str, int]  # graph, its k (0: none)
+
+
+@dataclass(frozen=True)
+class FiniteTime(Experiment[Cell]):
+    """Products over a period, and the consensus error beside other graphs."""
+
+    name: ClassVar[str] = "base-k-consensus"
+    source: ClassVar[str] = (
+        "Takezawa, Sato, Bao, Niwa, Yamada, NeurIPS 2023, finite-time convergence and its length"
+    )
+    shows: ClassVar[str] = "Base-(k+1) graphs average exactly, for every n, with k neighbours"
+    minutes: ClassVar[float] = 0.1
+    quick: ClassVar[Mapping[str, object]] = {"largest": 12, "peers": (1,)}
+
+    largest: int = 64
+    shown: int = 25
+    steps: int = 30
+    peers: tuple[int, ...] = (1, 2, 3, 4)
+
+    def cells(self) -> Iterable[Cell]:
+        """Each k, and the other graphs."""
+        yield from (("base-(k+1)", k) for k in self.peers)
+        yield from ((graph, 0) for graph in ("ring", "exponential", "one-peer exponential"))
+
+    def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
+        """Of each n: period, degree, and the largest entry of the product less 1 / n."""
+        graph, k = cell
+        if not k:
+            make = topology.CATALOGUE[graph.replace("-", "_").replace(" ", "_")]
+            return gossip(make(self.shown), 1, self.steps, 0)
+        found = []
+        for n in range(2, self.largest + 1):
+            base, product = topology.base_k(n, k), np.eye(n)
+            phases = [base.at(j).W.toarray() for j in range(base.period)]
+            for W in phases:
+                product = W @ product
+            degree = max(np.count_nonzero(W - np.diag(np.diag(W)), axis=1).max() for W in phases)
+            found.append((base.period, degree, abs(product - 1 / n).max()))
+        period, degree, residual = np.transpose(found)
+        curve = gossip(topology.base_k(self.shown, k), 1, self.steps, 0)
+        return {**curve, "period": period, "degree": degree, "residual": residual}
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """Products, degrees and periods of all n up to the largest."""
+        n, end = np.arange(2, self.largest + 1), 0
+        for k in self.peers:
+            found = results["base-(k+1)", k]
+            what, residual = f"k = {k}, n to {self.largest}", float(found["residual"].max())
+            yield holds(f"{what}: product less 1/n", residual <= 1e-13, residual, "1e-13", "0")
+            degree = float(found["degree"].max())
+            yield holds(f"{what}: largest degree", degree <= k, degree, f"at most {k}", float(k))
+            bound = 2 * np.log(n) / np.log(k + 1) + 2
+            ratio = float((found["period"] / bound).max())
+            yield holds(
+                f"{what}: period over 2 log n + 2", ratio <= 1, ratio, "at most 1", "at most 1"
+            )
+            end = max(end, int(np.argmax(found["error"] < 1e-12)))
+        for (graph, k), found in results.items():
+            if not k:
+                error = float(found["error"][end])
+                text = f"{graph}, n = {self.shown}: error after {end} steps"
+                yield holds(text, error > 1e-6, error, "over 1e-6", "> 0")
+
+    def draw(self, results: Results[Cell], figure: Figure) -> None:
+        """The consensus error against the steps."""
+        lines = {
+            f"base-{k + 1}" if k else graph: (
+                np.arange(self.steps + 1),
+                np.maximum(found["error"], 1e-17),
+            )
+            for (graph, k), found in results.items()
+        }
+        title = f"n = {self.shown}"
+        curves(figure.add_subplot(), lines, "steps", "consensus error", title=title)
+
+
+SizeCell = tuple[str, int]  # graph, n
+
+
+@dataclass(frozen=True)
+class RateOfAnySize(Experiment[SizeCell]):
+    """The factor of a step, in the root mean square for graphs that are drawn anew."""
+
+    name: ClassVar[str] = "equitopo-rate"
+    source: ClassVar[str] = (
+        "Song, Li, Jin, Shi, Yan, Yin, Yuan, NeurIPS 2022, consensus rates of EquiStatic and "
+        "EquiDyn"
+    )
+    shows: ClassVar[str] = "the consensus rate of EquiTopo does not depend on n"
+    minutes: ClassVar[float] = 0.1
+    quick: ClassVar[Mapping[str, object]] = {"sizes": (16, 64), "draws": 60, "seeds": (0, 1, 2)}
+
+    sizes: tuple[int, ...] = (16, 64, 256, 1024)
+    draws: int = 300
+    seeds: tuple[int, ...] = tuple(range(20))
+    epsilon: float = 0.7
+    probability: float = 0.1
+
+    def cells(self) -> Iterable[SizeCell]:
+        """Each graph and n."""
+        graphs = ("OD", "OU", "D-static", "ring", "torus", "exponential")
+        return ((graph, n) for graph in graphs for n in self.sizes)
+
+    def hops(self, n: int) -> int:
+        """The number of hops that the theorem asks for, of static graphs."""
+        return math.ceil(8 * math.log(2 * n / self.probability) / (3 * self.epsilon**2))
+
+    def measure(self, cell: SizeCell) -> Mapping[str, ArrayLike]:
+        """The factor of a step: of each seed (static), or of draws (OD, OU)."""
+        kind, n = cell
+        if kind == "D-static":
+            graphs = [topology.equitopo(n, kind, M=self.hops(n), seed=seed) for seed in self.seeds]
+            return {"rate": [1 - graph.spectral_gap() for graph in graphs]}
+        if kind not in ("OD", "OU"):
+            return {"rate": [1 - topology.CATALOGUE[kind](n).spectral_gap()]}
+        rng, squares = np.random.default_rng(self.seeds[0]), []
+        with alone(n) as net:
+            W = net.mixer(topology.equitopo(n, kind, seed=self.seeds[0]))
+            for k in range(self.draws):
+                X = rng.standard_normal((n, 8))
+                X -= X.mean(axis=0)
+                squares.append((W.at(k)(X) ** 2).sum() / (X**2).sum())
+        spread = np.std(squares) / math.sqrt(self.draws)
+        return {"rate": [np.mean(squares) ** 0.5], "spread": spread / np.mean(squares)}
+
+    def judge(self, results: Results[SizeCell]) -> Iterable[Line]:
+        """The factors against what n alone gives, and their order at the largest n."""
+        for n in self.sizes:
+            rate, spread = (float(np.max(results["OD", n][x])) for x in ("rate", "spread"))
+            yield derived(f"OD, n = {n}: factor", math.sqrt((1 - 1 / n) / 2), rate, 4 * spread)
+            static = float(np.mean(results["D-static", n]["rate"] < self.epsilon))
+            yield holds(
+                f"D-static, n = {n}, M = {self.hops(n)}: share of graphs below {self.epsilon:g}",
+                static >= 1 - self.probability,
+                static,
+                f"at least {1 - self.probability:g}",
+                f">= {1 - self.probability:g}",
+            )
+        *_, less, n = min(self.sizes), *sorted(self.sizes)
+        ratio = float(results["OU", n]["rate"][0] / results["OU", less]["rate"][0])
+        yield holds(
+            f"OU: factor, n = {n} over n = {less}", abs(ratio - 1) < 0.02, ratio, "within 2 %"
+        )
+        order = ["D-static", "exponential", "torus", "ring"]
+        rates = [float(results[graph, n]["rate"].max()) for graph in order]
+        yield holds(
+            f"n = {n}: {', '.join(order)}",
+            rates == sorted(rates),
+            ", ".join(f"{rate:.4g}" for rate in rates),
+            "in this order",
+        )
+
+    def draw(self, results: Results[SizeCell], figure: Figure) -> None:
+        """The factors against n."""
+        names = {"OD": "OD-EquiDyn", "OU": "OU-EquiDyn", "D-static": "D-EquiStatic"}
+        lines: dict[str, tuple[ArrayLike, ArrayLike]] = {
+            names.get(kind, kind): (
+                self.sizes,
+                [results[kind, n]["rate"].mean() for n in self.sizes],
+            )
+            for kind in dict.fromkeys(kind for kind, _ in results)
+        }
+        curves(figure.add_subplot(), lines, "agents", "factor of a step", log="x", marked=True)

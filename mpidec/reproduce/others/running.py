@@ -1,0 +1,98 @@
+"""Runs in one process: the errors of a solver, and how fast they fall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...driver.solve import solve
+from ...problems import LeastSquares, Problem, synthetic_least_squares
+from ...solvers import Solver
+from ...topology import Schedule, Topology
+from ..drawing import curves
+from ..experiment import Arrays, alone
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def least_squares(n: int, p: int, d: int, seed: int, heterogeneity: float = 1.0) -> LeastSquares:
+    """Return random least squares of n agents, with p samples each, and their minimizer."""
+    data = synthetic_least_squares(n, p, d, heterogeneity, seed)
+    A, y = np.reshape(data.A, (n, p, d)), np.reshape(data.y, (n, p))
+    return LeastSquares(A, y, x_star=data.x_star)
+
+
+def run(
+    problem: Problem,
+    solver: Solver,
+    graph: Topology | Schedule,
+    steps: int,
+    *,
+    codec: Mapping[str, Any] | None = None,
+    metric: str = "error_rms",
+    until: float = 1e-12,
+    x0: ArrayLike | None = None,
+) -> Mapping[str, ArrayLike]:
+    """Return steps, mixings, bytes that an agent has sent, and a metric, at 200 records."""
+    n = graph.n
+    with alone(n) as net:
+        result = solve(
+            problem,
+            solver,
+            graph,
+            steps=steps,
+            x0=x0,
+            net=net,
+            mixing=(lambda W: W.compress(**codec)) if codec else None,
+            every=max(1, steps // 200),
+            stop={metric: until},
+        )
+    found = result.metrics
+    counts = {"step": found["step"], "rounds": found["rounds"], "bytes": found["bytes"] / n}
+    return {**counts, "error": found[metric]}
+
+
+def norm(problem: LeastSquares) -> float:
+    """Return the norm of the minimizer, which errors are relative to."""
+    return float(np.linalg.norm(np.asarray(problem.x_star)))
+
+
+def gossip(
+    graph: Topology | Schedule,
+    d: int,
+    steps: int,
+    seed: int,
+    codec: Mapping[str, Any] | None = None,
+) -> Mapping[str, ArrayLike]:
+    """Return the distance of Gaussian rows from their average after 0, 1, ... mixings, and the bytes
+    that an agent has sent.
+    """
+    X = np.random.default_rng(seed).standard_normal((graph.n, d))
+    mean, errors, sent = X.mean(axis=0), [], []
+    with alone(graph.n) as net:
+        W = net.mixer(graph)
+        mixer = W.compress(**codec) if codec else W
+        for _ in range(steps + 1):
+            errors.append(np.sqrt(((X - mean) ** 2).mean()))
+            sent.append(W.bytes / graph.n)
+            X = mixer(X)
+    return {"step": np.arange(steps + 1), "bytes": sent, "error": errors}
+
+
+def decline(found: Arrays) -> float:
+    """Return the factor per step of the last half of the fall, by least squares of logarithms."""
+    step, error = found["step"], np.log(np.maximum(found["error"], 1e-300))
+    later = error < (error[0] + error.min()) / 2
+    return float(np.exp(np.polyfit(step[later], error[later], 1)[0]))
+
+
+def draw_runs(
+    figure: Figure, runs: Mapping[str, Arrays], x: str = "step", label: str = "", y: str = ""
+) -> None:
+    """Draw the errors of runs against `x`."""
+    lines = {name: (found[x], found["error"]) for name, found in runs.items()}
+    curves(figure.add_subplot(), lines, label or "steps", y or "relative error of the agents")
