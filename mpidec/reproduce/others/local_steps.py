@@ -87,7 +87,9 @@ class LocalSteps(Experiment[Cell]):
         for (method, K, scale), found in results.items():
             what, error = f"{method}, K = {K}, heterogeneity {scale:g}", float(found["error"][-1])
             if method == "K-GT":
-                yield holds(f"{what}: error", error <= 1e-10, error, "at most 1e-10", "0")
+                drifted = float(results["local DSGD", K, scale]["limit"])
+                agrees = error <= 1e-3 * drifted
+                yield holds(f"{what}: error", agrees, error, "1e-3 of that of local DSGD", "0")
             else:
                 yield derived(f"{what}: error", float(found["limit"]), error, 0.01)
         least, most = min(self.heterogeneity), max(self.heterogeneity)
@@ -278,7 +280,8 @@ class SkippedCommunications(Experiment[CoinCell]):
             most = float(np.mean([one[:short] for one in runs], axis=0).max())
             text = f"kappa = {kappa:g}: squared error over (1 - 1 / kappa)^k Psi_0, largest"
             yield holds(text, most <= 1, most, "at most 1", "<= 1")
-        for method, expected in (("ProxSkip", 0.5), ("gradient descent", 1.0)):
+        powers = {"ProxSkip": 0.5, "gradient descent": 1.0}
+        for method, expected in powers.items() if len(self.conditions) > 1 else ():
             counts = self.communications(results, method)
             slope = float(np.polyfit(np.log(self.conditions), np.log(counts), 1)[0])
             text = f"{method}: power of kappa in the communications"

@@ -67,6 +67,7 @@ def gossip(
     steps: int,
     seed: int,
     codec: Mapping[str, Any] | None = None,
+    until: float = 0.0,
 ) -> Mapping[str, ArrayLike]:
     """Return the distance of Gaussian rows from their average after 0, 1, ... mixings, and the bytes
     that an agent has sent.
@@ -76,17 +77,21 @@ def gossip(
     with alone(graph.n) as net:
         W = net.mixer(graph)
         mixer = W.compress(**codec) if codec else W
-        for _ in range(steps + 1):
+        while len(errors) <= steps and (not errors or errors[-1] >= until):
             errors.append(np.sqrt(((X - mean) ** 2).mean()))
             sent.append(W.bytes / graph.n)
             X = mixer(X)
-    return {"step": np.arange(steps + 1), "bytes": sent, "error": errors}
+    return {"step": np.arange(len(errors)), "bytes": sent, "error": errors}
 
 
 def decline(found: Arrays) -> float:
-    """Return the factor per step of the last half of the fall, by least squares of logarithms."""
+    """Return the factor per step of the last half of the fall, by least squares of logarithms;
+    infinite for a run that does not fall.
+    """
     step, error = found["step"], np.log(np.maximum(found["error"], 1e-300))
     later = error < (error[0] + error.min()) / 2
+    if later.sum() < 2 or not np.isfinite(error).all():
+        return np.inf
     return float(np.exp(np.polyfit(step[later], error[later], 1)[0]))
 
 
