@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -46,7 +46,7 @@ class CommunicationCost(Experiment[Cell]):
         "the one-peer graph without machines"
     )
     quick: ClassVar[Mapping[str, object]] = {"sizes": (4, 16)}
-    notes = (
+    notes: ClassVar[Sequence[str]] = (
         "Ring all-reduce sends 2 (n - 1) / n vectors in 2 (n - 1) messages, one after the other.  "
         "`mpirun -n N mpidec bench` measures times of your machines.",
     )
@@ -83,7 +83,7 @@ class CommunicationCost(Experiment[Cell]):
             what = f"{graph}: vectors sent by an agent, n = {min(self.sizes)} to {max(self.sizes)}"
             here = f"{min(counts):g} to {max(counts):g}"
             agrees = np.allclose(counts, [expected(n) for n in self.sizes], rtol=1e-12)
-            yield holds(what, bool(agrees), here, text, text)
+            yield holds(what, bool(agrees), here, text)
         for what, published in (
             ("Figure 11: time of neighbour averaging against n", "nearly flat"),
             ("Figure 11: time of all-reduce against n", "grows"),

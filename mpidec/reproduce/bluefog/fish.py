@@ -91,7 +91,7 @@ class School(Experiment[Cell]):
         return np.asarray(np.clip(wish, -2, 2) + push.sum(axis=1) / 2)
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
-        """Distances while the fish flee, the circle, and the estimates; the worst over the seeds."""
+        """Distances in flight, the circle, and the estimates; the worst over the seeds."""
         together = [results["together", seed] for seed in self.seeds]
         half = self.flee // 2
         grows = min(

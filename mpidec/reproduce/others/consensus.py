@@ -1,4 +1,4 @@
-"""Consensus: Base-(k+1) graphs, exact after finitely many steps, and EquiTopo, of a rate without n."""
+"""Consensus: Base-(k+1) graphs, exact in finite time, and EquiTopo, of a rate without n."""
 
 from __future__ import annotations
 

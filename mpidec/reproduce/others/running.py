@@ -69,16 +69,17 @@ def gossip(
     codec: Mapping[str, Any] | None = None,
     until: float = 0.0,
 ) -> Mapping[str, ArrayLike]:
-    """Return the distance of Gaussian rows from their average after 0, 1, ... mixings, and the bytes
-    that an agent has sent.
+    """Return the distance of Gaussian rows from their average after 0, 1, ... mixings, until it is
+    small enough, and the bytes that an agent has sent.
     """
     X = np.random.default_rng(seed).standard_normal((graph.n, d))
-    mean, errors, sent = X.mean(axis=0), [], []
+    mean, sent = X.mean(axis=0), []
+    errors: list[float] = []
     with alone(graph.n) as net:
         W = net.mixer(graph)
         mixer = W.compress(**codec) if codec else W
         while len(errors) <= steps and (not errors or errors[-1] >= until):
-            errors.append(np.sqrt(((X - mean) ** 2).mean()))
+            errors.append(float(np.sqrt(((X - mean) ** 2).mean())))
             sent.append(W.bytes / graph.n)
             X = mixer(X)
     return {"step": np.arange(len(errors)), "bytes": sent, "error": errors}
