@@ -9,9 +9,9 @@ mpidec.reproduce --list``.
 from .catalogue import EXPERIMENTS as EXPERIMENTS
 from .experiment import Experiment as Experiment
 from .measuring import measure as measure, publish as publish
-from .verdict import Line as Line, Report as Report
+from .verdict import About as About, Line as Line, Report as Report
 
-__all__ = ["EXPERIMENTS", "Experiment", "Line", "Report", "measure", "publish"]
+__all__ = ["EXPERIMENTS", "About", "Experiment", "Line", "Report", "measure", "publish"]
 
 
 def __dir__() -> list[str]:

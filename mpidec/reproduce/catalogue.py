@@ -8,7 +8,7 @@ from . import acid, bluefog, ceca, others, relaysgd
 from .experiment import Experiment
 
 EXPERIMENTS: dict[str, type[Experiment[Any]]] = {
-    experiment.name: experiment
+    experiment.about.name: experiment
     for paper in (relaysgd, ceca, acid, bluefog, others)
     for experiment in paper.EXPERIMENTS
 }

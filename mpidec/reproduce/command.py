@@ -94,14 +94,14 @@ def configured(
     ConfigError
         For a name or a value that it does not have.
     """
-    values: dict[str, Any] = dict(experiment.quick) if quick else {}
+    values: dict[str, Any] = dict(experiment.about.quick) if quick else {}
     known = {entry.name: entry for entry in entries(type(experiment)).values()}
     for text in given:
         name, equals, value = (part.strip() for part in text.partition("="))
         if some and name not in known:
             continue
-        origin = f"{experiment.name}: {name}"
-        check_name("setting", name, known, experiment.name)
+        origin = f"{experiment.about.name}: {name}"
+        check_name("setting", name, known, experiment.about.name)
         if not equals:
             raise ConfigError(f"--set {text}: expected NAME=VALUE")
         if isinstance(getattr(experiment, name), tuple):
@@ -114,10 +114,10 @@ def listing() -> str:
     """Return the list of the experiments."""
     lines = []
     for name, experiment in EXPERIMENTS.items():
-        lines.append(f"{name}  ({experiment.source}; {experiment.minutes:g} min)")
-        lines.append(f"    {experiment.shows}")
-        if experiment.differs:
-            lines.append(f"    here: {experiment.differs}")
+        lines.append(f"{name}  ({experiment.about.source}; {experiment.about.minutes:g} min)")
+        lines.append(f"    {experiment.about.shows}")
+        if experiment.about.differs:
+            lines.append(f"    here: {experiment.about.differs}")
     return "\n".join(lines)
 
 
@@ -127,11 +127,11 @@ def execute(asked: Asked, comm: MPI.Intracomm) -> int:
     on_cell = partial(print, file=sys.stderr, flush=True) if shown else lambda line: None
     failed = []
     for experiment in asked.experiments:
-        path = os.path.join(asked.folder, f"{experiment.name}.h5")
+        path = os.path.join(asked.folder, f"{experiment.about.name}.h5")
         measure(experiment, path, comm=comm, force=asked.force, on_cell=on_cell)
         report = on_root(comm, publish, experiment, path)
         if report.failed:
-            failed.append(experiment.name)
+            failed.append(experiment.about.name)
         if comm.rank == 0:
             print(report, end="\n\n", flush=True)
     on_root(comm, write_page, asked.folder)

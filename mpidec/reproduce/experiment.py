@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..comm.mixing import Network
 from ..comm.runtime.mpi import MPI
-from .verdict import Line
+from .verdict import About, Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,20 +29,8 @@ class Experiment(ABC, Generic[C]):
 
     Attributes
     ----------
-    name : str
-        On the command line.
-    source : str
-        The paper, and the place in it.
-    shows : str
-        In one line.
-    minutes : float
-        On two idle cores, in one process.
-    differs : str
-        How it differs from the original in data, size or hardware.
-    quick : dict
-        Fields of a short run, which shows the form of the report alone.
-    notes : sequence of str
-        Below the lines.
+    about : About
+        What the list and the report say of it.
 
     Examples
     --------
@@ -55,13 +43,7 @@ class Experiment(ABC, Generic[C]):
     ['agrees', 'agrees']
     """
 
-    name: ClassVar[str]
-    source: ClassVar[str]
-    shows: ClassVar[str]
-    minutes: ClassVar[float]
-    differs: ClassVar[str] = ""
-    quick: ClassVar[Mapping[str, object]] = {}
-    notes: ClassVar[Sequence[str]] = ()
+    about: ClassVar[About]
 
     @abstractmethod
     def cells(self) -> Iterable[C]:

@@ -92,7 +92,7 @@ def measure(
                 return
             cell = todo[report.number]
             stores[0].put(cell, report.arrays, report.seconds)
-            on_cell(f"{experiment.name}: {', '.join(map(str, cell))}: {report.seconds:.1f} s")
+            on_cell(f"{experiment.about.name}: {', '.join(map(str, cell))}: {report.seconds:.1f} s")
 
         todo = on_root(comm, open_store)
         interrupted = stack.enter_context(interrupts())
@@ -156,15 +156,7 @@ def publish(experiment: Experiment[Any], path: str) -> Report:
 
     found, _ = read(path)
     results = {cell: found[key(cell)] for cell in experiment.cells()}
-    lines = list(experiment.judge(results))
-    report = Report(
-        experiment.name,
-        experiment.source,
-        experiment.shows,
-        experiment.differs,
-        lines,
-        experiment.notes,
-    )
+    report = Report(experiment.about, list(experiment.judge(results)))
     with rc_context(_style.SCREEN):
         figure = _style.figure(figsize=(6.4, 3.6), layout="constrained")
         experiment.draw(results, figure)

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..cli.tables import aligned, csv_text, plural
 
 Figure = float | str | None
 HEAD = ("", "published", "here", "ratio", "verdict")
+
+
+class About(NamedTuple):
+    """What an experiment is.
+
+    Parameters
+    ----------
+    name : str
+        On the command line.
+    source : str
+        The paper, and the place in it.
+    shows : str
+        In one line.
+    minutes : float
+        On two idle cores, in one process.
+    differs : str
+        How it differs from the original in data, size or hardware.
+    quick : dict
+        Fields of a short run, which shows the form of the report alone.
+    notes : sequence of str
+        Below the lines of the report.
+
+    Examples
+    --------
+    >>> About("fig1", "Nobody, Figure 1", "squares grow").minutes
+    0.1
+    """
+
+    name: str
+    source: str
+    shows: str
+    minutes: float = 0.1
+    differs: str = ""
+    quick: Mapping[str, object] = MappingProxyType({})
+    notes: Sequence[str] = ()
 
 
 class Line(NamedTuple):
@@ -105,15 +141,13 @@ class Report:
 
     Parameters
     ----------
-    name, source, shows, differs : str
-        As of the `Experiment`.
+    about : About
     lines : sequence of Line
-    notes : sequence of str
 
     Examples
     --------
     >>> lines = [within("steps", 10.0, 10.2, 0.05), Line("floor", 1.0, 3.0, False, "equal")]
-    >>> print(Report("fig1", "Nobody, Figure 1", "steps and floor", "", lines))
+    >>> print(Report(About("fig1", "Nobody, Figure 1", "steps and floor"), lines))
     fig1: Nobody, Figure 1
     steps and floor
     <BLANKLINE>
@@ -124,12 +158,8 @@ class Report:
     1 of 2 lines agree, 1 differ
     """
 
-    name: str
-    source: str
-    shows: str
-    differs: str
+    about: About
     lines: Sequence[Line]
-    notes: Sequence[str] = ()
 
     @property
     def failed(self) -> bool:
@@ -149,11 +179,11 @@ class Report:
         return ", ".join([counts, *more])
 
     def __str__(self) -> str:
-        head = [f"{self.name}: {self.source}", self.shows]
-        if self.differs:
-            head.append(f"here: {self.differs}")
+        head = [f"{self.about.name}: {self.about.source}", self.about.shows]
+        if self.about.differs:
+            head.append(f"here: {self.about.differs}")
         body = aligned([HEAD, *(line.cells() for line in self.lines)], "<>>><")
-        return "\n".join([*head, "", *body, "", *self.notes, self.summary])
+        return "\n".join([*head, "", *body, "", *self.about.notes, self.summary])
 
     def csv(self) -> str:
         """The lines as CSV."""
@@ -170,7 +200,16 @@ class Report:
         table = [
             f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows
         ]
-        text = [f"*{self.source}.* {self.shows}", self.differs and f"Here: {self.differs}"]
-        picture = f"![{self.name}: {self.shows}]({self.name}.png)"
-        parts = [f"## {self.name}", *filter(None, text), picture, "\n".join(table), *self.notes]
+        text = [
+            f"*{self.about.source}.* {self.about.shows}",
+            self.about.differs and f"Here: {self.about.differs}",
+        ]
+        picture = f"![{self.about.name}: {self.about.shows}]({self.about.name}.png)"
+        parts = [
+            f"## {self.about.name}",
+            *filter(None, text),
+            picture,
+            "\n".join(table),
+            *self.about.notes,
+        ]
         return "\n\n".join([*parts, f"{self.summary}.", ""])

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from mpidec.exceptions import InputError
-from mpidec.reproduce import Experiment, measure, publish
+from mpidec.reproduce import About, Experiment, measure, publish
 from mpidec.reproduce.drawing import curves
 from mpidec.reproduce.store import key, read
 from mpidec.reproduce.verdict import Line, holds, within
@@ -22,10 +22,7 @@ WORLD = MPI.COMM_WORLD
 class Squares(Experiment[tuple[str, int]]):
     """Squares of numbers, of which one is not as published."""
 
-    name: ClassVar[str] = "squares"
-    source: ClassVar[str] = "Nobody, Table 1"
-    shows: ClassVar[str] = "squares grow"
-    minutes: ClassVar[float] = 0
+    about: ClassVar = About("squares", "Nobody, Table 1", "squares grow")
 
     sizes: tuple[int, ...] = (1, 2, 3, 4, 5)
     power: int = 2

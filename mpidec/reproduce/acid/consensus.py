@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
@@ -15,7 +15,7 @@ from ... import topology
 from ...driver.asynchronous import simulate
 from ...solvers import A2CiD2
 from ..drawing import curves
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line
 
 if TYPE_CHECKING:
@@ -43,24 +43,26 @@ class Consensus(Experiment[Cell]):
     three orders of `A2CiD2`.
     """
 
-    name: ClassVar[str] = "acid-consensus"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Section 4.2, Figure 5b, Proposition 3.6"
-    shows: ClassVar[str] = (
-        "A2CiD2 agrees in a time of sqrt(chi1 chi2), gossip in chi1; the published code loses most "
-        "of it"
-    )
-    minutes: ClassVar[float] = 1.5
-    differs: ClassVar[str] = "averagings alone, of random numbers; the paper trains on ImageNet"
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (8,), "seeds": (0, 1)}
-    notes: ClassVar[Sequence[str]] = (
-        f"Published: one run of the published code each, after {TIME} units of time; agreement is a "
-        "value within the range of the seeds.",
-        "sde: both agents integrate to the time of their averaging, as in the equations; algorithm: "
-        "as in Algorithm 1; code: as published,",
-        "which sends before and subtracts after it has integrated, and so does not keep the mean.",
-        f"The order is judged from chi1 to 5 chi1, for {ENOUGH} seeds or more.",
-        "Rates are fitted to the last two thirds of longer runs; expected are the ratios of chi1, and "
-        "of sqrt(chi1 chi2).",
+    about: ClassVar = About(
+        name="acid-consensus",
+        source="Nabli et al., NeurIPS 2023, Section 4.2, Figure 5b, Proposition 3.6",
+        shows=(
+            "A2CiD2 agrees in a time of sqrt(chi1 chi2), gossip in chi1; the published code loses most "
+            "of it"
+        ),
+        minutes=1.5,
+        differs="averagings alone, of random numbers; the paper trains on ImageNet",
+        quick={"sizes": (8,), "seeds": (0, 1)},
+        notes=(
+            f"Published: one run of the published code each, after {TIME} units of time; agreement is a "
+            "value within the range of the seeds.",
+            "sde: both agents integrate to the time of their averaging, as in the equations; algorithm: "
+            "as in Algorithm 1; code: as published,",
+            "which sends before and subtracts after it has integrated, and so does not keep the mean.",
+            f"The order is judged from chi1 to 5 chi1, for {ENOUGH} seeds or more.",
+            "Rates are fitted to the last two thirds of longer runs; expected are the ratios of chi1, and "
+            "of sqrt(chi1 chi2).",
+        ),
     )
 
     sizes: tuple[int, ...] = (16, 32, 64)

@@ -5,7 +5,7 @@ for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...topology import Topology, mixing_constants
 from ..drawing import circle
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, holds
 
 if TYPE_CHECKING:
@@ -71,18 +71,18 @@ def communications(graph: Topology) -> tuple[float, float]:
 class Constants(Experiment[Cell]):
     """The constants chi1 and chi2, and how the communication that they ask for grows with n."""
 
-    name: ClassVar[str] = "acid-constants"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Figure 6, Table 2, Appendix D"
-    shows: ClassVar[str] = (
-        "chi2 stays near 1, so that A2CiD2 never sends more than synchronous methods"
-    )
-    minutes: ClassVar[float] = 0.2
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (8,), "growth": (8, 32), "seeds": (0,)}
-    notes: ClassVar[Sequence[str]] = (
-        "Published in Figure 6 is derived here from the eigenvalues; the exponential graph lists the "
-        "hop n / 2 twice, as published.",
-        "Table 2: communications in a unit of time grow as n to this power; fitted over `growth`.",
-        "Appendix D: Erdos-Renyi graphs of 5 to 40 agents with Metropolis weights.",
+    about: ClassVar = About(
+        name="acid-constants",
+        source="Nabli et al., NeurIPS 2023, Figure 6, Table 2, Appendix D",
+        shows="chi2 stays near 1, so that A2CiD2 never sends more than synchronous methods",
+        minutes=0.2,
+        quick={"sizes": (8,), "growth": (8, 32), "seeds": (0,)},
+        notes=(
+            "Published in Figure 6 is derived here from the eigenvalues; the exponential graph lists the "
+            "hop n / 2 twice, as published.",
+            "Table 2: communications in a unit of time grow as n to this power; fitted over `growth`.",
+            "Appendix D: Erdos-Renyi graphs of 5 to 40 agents with Metropolis weights.",
+        ),
     )
 
     sizes: tuple[int, ...] = (4, 8, 16, 32, 64)

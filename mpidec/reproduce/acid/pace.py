@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, ClassVar
@@ -18,7 +18,7 @@ from ...problems import LeastSquares
 from ...solvers import A2CiD2, PairwiseGossip
 from ...topology import Topology, edge_rates
 from ..drawing import curves, heat
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, holds, within
 
 if TYPE_CHECKING:
@@ -39,17 +39,19 @@ RateCell = tuple[float, int]  # rate, seed
 class Rates(Experiment[RateCell]):
     """Averagings of a worker per gradient on a ring."""
 
-    name: ClassVar[str] = "acid-rates"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Section 4.1"
-    shows: ClassVar[str] = "workers average as often per gradient as the rate says"
-    minutes: ClassVar[float] = 1.0
-    differs: ClassVar[str] = SIMULATED
-    quick: ClassVar[Mapping[str, object]] = {"gradients": 100, "seeds": (0,)}
-    notes: ClassVar[Sequence[str]] = (
-        "Published: measured with the published code, in which each gradient waits for at least one "
-        "averaging.",
-        "Counts of Poisson clocks vary: agreement is 1 %, or three standard deviations of a shorter "
-        "run.",
+    about: ClassVar = About(
+        name="acid-rates",
+        source="Nabli et al., NeurIPS 2023, Section 4.1",
+        shows="workers average as often per gradient as the rate says",
+        minutes=1.0,
+        differs=SIMULATED,
+        quick={"gradients": 100, "seeds": (0,)},
+        notes=(
+            "Published: measured with the published code, in which each gradient waits for at least one "
+            "averaging.",
+            "Counts of Poisson clocks vary: agreement is 1 %, or three standard deviations of a shorter "
+            "run.",
+        ),
     )
 
     rates: tuple[float, ...] = (1.0, 2.0, 4.0)
@@ -118,16 +120,18 @@ GRAPHS: Mapping[str, Callable[[int], Topology]] = {
 class Neighbours(Experiment[PairCell]):
     """How often each pair of workers averages."""
 
-    name: ClassVar[str] = "acid-fig7"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Appendix E.2, Figure 7"
-    shows: ClassVar[str] = "each worker averages with all of its neighbours equally often"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = SIMULATED
-    quick: ClassVar[Mapping[str, object]] = {"steps": 100}
-    notes: ClassVar[Sequence[str]] = (
-        "Chi-square test of each worker's row against equal counts; the smallest p of n rows times n.  "
-        "The exponential graph has",
-        "the hop n / 2 once, the published one twice.",
+    about: ClassVar = About(
+        name="acid-fig7",
+        source="Nabli et al., NeurIPS 2023, Appendix E.2, Figure 7",
+        shows="each worker averages with all of its neighbours equally often",
+        minutes=0.1,
+        differs=SIMULATED,
+        quick={"steps": 100},
+        notes=(
+            "Chi-square test of each worker's row against equal counts; the smallest p of n rows times n.  "
+            "The exponential graph has",
+            "the hop n / 2 once, the published one twice.",
+        ),
     )
 
     seeds: tuple[int, ...] = (0,)
@@ -181,19 +185,19 @@ PUBLISHED = {4: 21.9 / 20.9, 8: 11.1 / 10.5, 16: 6.6 / 5.2, 32: 3.2 / 2.7, 64: 1
 class Counts(Experiment[SizeCell]):
     """Gradients of slow and fast workers on a ring, and the time for them."""
 
-    name: ClassVar[str] = "acid-table6"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Table 6"
-    shows: ClassVar[str] = "slow workers compute less, and nobody waits for them"
-    minutes: ClassVar[float] = 0.5
-    differs: ClassVar[str] = (
-        f"{SIMULATED}; their speeds are evenly spread, the slowest as in the paper"
-    )
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (16,), "steps": 50}
-    notes: ClassVar[Sequence[str]] = (
-        "Slowest and fastest: the mean of an eighth of the workers.  All-reduce waits for the slowest "
-        "worker in each step, and all",
-        "workers compute equally many gradients.  The paper's all-reduce has communication in its "
-        "time, this one has not.",
+    about: ClassVar = About(
+        name="acid-table6",
+        source="Nabli et al., NeurIPS 2023, Table 6",
+        shows="slow workers compute less, and nobody waits for them",
+        minutes=0.5,
+        differs=f"{SIMULATED}; their speeds are evenly spread, the slowest as in the paper",
+        quick={"sizes": (16,), "steps": 50},
+        notes=(
+            "Slowest and fastest: the mean of an eighth of the workers.  All-reduce waits for the slowest "
+            "worker in each step, and all",
+            "workers compute equally many gradients.  The paper's all-reduce has communication in its "
+            "time, this one has not.",
+        ),
     )
 
     sizes: tuple[int, ...] = (64,)
@@ -260,18 +264,18 @@ class Counts(Experiment[SizeCell]):
 class Times(Experiment[SizeCell]):
     """Time for equally many gradients, without waiting and with a wait in each step."""
 
-    name: ClassVar[str] = "acid-table3"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Table 3"
-    shows: ClassVar[str] = "a step of all-reduce takes as long as its slowest gradient"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = (
-        "a model: durations of gradients are drawn from a gamma distribution, communication is free"
-    )
-    quick: ClassVar[Mapping[str, object]] = {"steps": 50}
-    notes: ClassVar[Sequence[str]] = (
-        "Published: minutes of all-reduce over those of the asynchronous method.  `variation` is the "
-        "standard deviation of a",
-        "duration over its mean; .08 is chosen to fit the table.",
+    about: ClassVar = About(
+        name="acid-table3",
+        source="Nabli et al., NeurIPS 2023, Table 3",
+        shows="a step of all-reduce takes as long as its slowest gradient",
+        minutes=0.1,
+        differs="a model: durations of gradients are drawn from a gamma distribution, communication is free",
+        quick={"steps": 50},
+        notes=(
+            "Published: minutes of all-reduce over those of the asynchronous method.  `variation` is the "
+            "standard deviation of a",
+            "duration over its mean; .08 is chosen to fit the table.",
+        ),
     )
 
     sizes: tuple[int, ...] = (4, 8, 16, 32, 64)
@@ -322,16 +326,18 @@ class Times(Experiment[SizeCell]):
 class Timeline(Experiment[tuple[int]]):
     """Gradients and averagings of a few workers in time."""
 
-    name: ClassVar[str] = "acid-fig2"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Figure 2"
-    shows: ClassVar[str] = "gradients follow each other, averagings happen meanwhile"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = SIMULATED
-    quick: ClassVar[Mapping[str, object]] = {"steps": 50}
-    notes: ClassVar[Sequence[str]] = (
-        "Synchronous: the same gradients, and all workers wait for the slowest in each step: with "
-        "Poisson clocks 1 - 1 / H_n of the time,",
-        "H_n = 1 + 1/2 + ... + 1/n.",
+    about: ClassVar = About(
+        name="acid-fig2",
+        source="Nabli et al., NeurIPS 2023, Figure 2",
+        shows="gradients follow each other, averagings happen meanwhile",
+        minutes=0.1,
+        differs=SIMULATED,
+        quick={"steps": 50},
+        notes=(
+            "Synchronous: the same gradients, and all workers wait for the slowest in each step: with "
+            "Poisson clocks 1 - 1 / H_n of the time,",
+            "H_n = 1 + 1/2 + ... + 1/n.",
+        ),
     )
 
     seeds: tuple[int, ...] = (0,)

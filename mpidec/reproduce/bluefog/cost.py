@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...topology import Schedule, Topology
 from ..drawing import curves
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, holds
 
 if TYPE_CHECKING:
@@ -35,20 +35,20 @@ SENT: Mapping[str, tuple[str, Callable[[int], float]]] = {  # vectors from an ag
 class CommunicationCost(Experiment[Cell]):
     """Counted vectors, and the time of a model: vectors / bandwidth + messages * latency."""
 
-    name: ClassVar[str] = "bluefog-table1-fig11"
-    source: ClassVar[str] = "Ying et al., arXiv:2111.04287, Table I and Figure 11"
-    shows: ClassVar[str] = (
-        "the cost of partial averaging does not grow with n, as all-reduce's does"
-    )
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = (
-        "counted messages, and in the figure a model of their time, in place of up to 100 cores; "
-        "the one-peer graph without machines"
-    )
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (4, 16)}
-    notes: ClassVar[Sequence[str]] = (
-        "Ring all-reduce sends 2 (n - 1) / n vectors in 2 (n - 1) messages, one after the other.  "
-        "`mpirun -n N mpidec bench` measures times of your machines.",
+    about: ClassVar = About(
+        name="bluefog-table1-fig11",
+        source="Ying et al., arXiv:2111.04287, Table I and Figure 11",
+        shows="the cost of partial averaging does not grow with n, as all-reduce's does",
+        minutes=0.1,
+        differs=(
+            "counted messages, and in the figure a model of their time, in place of up to 100 cores; "
+            "the one-peer graph without machines"
+        ),
+        quick={"sizes": (4, 16)},
+        notes=(
+            "Ring all-reduce sends 2 (n - 1) / n vectors in 2 (n - 1) messages, one after the other.  "
+            "`mpirun -n N mpidec bench` measures times of your machines.",
+        ),
     )
 
     sizes: tuple[int, ...] = (4, 7, 16, 32, 64, 100)

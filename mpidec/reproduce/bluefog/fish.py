@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ..._style import COLOURS
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, holds
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ class School(Experiment[Cell]):
     Each fish measures the direction of the predator and the distance from it, with noise.
     """
 
-    name: ClassVar[str] = "bluefog-fig5-6"
-    source: ClassVar[str] = "Ying et al., arXiv:2111.04287, Figures 5 and 6"
-    shows: ClassVar[str] = "a school of fish estimates where a predator is, flees and encircles it"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "the paper has pictures, without its settings"
-    quick: ClassVar[Mapping[str, object]] = {"n": 10, "flee": 20, "encircle": 60, "seeds": (3,)}
+    about: ClassVar = About(
+        name="bluefog-fig5-6",
+        source="Ying et al., arXiv:2111.04287, Figures 5 and 6",
+        shows="a school of fish estimates where a predator is, flees and encircles it",
+        minutes=0.1,
+        differs="the paper has pictures, without its settings",
+        quick={"n": 10, "flee": 20, "encircle": 60, "seeds": (3,)},
+    )
 
     n: int = 24
     flee: int = 60

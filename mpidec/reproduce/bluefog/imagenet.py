@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -16,7 +16,7 @@ from ...problems import MiniBatch, Softmax, digits, partition, stack
 from ...solvers import DGD
 from ...topology import Schedule, Topology
 from ..drawing import curves
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, holds
 
 if TYPE_CHECKING:
@@ -62,13 +62,15 @@ METHODS = {
 class HierarchicalTraining(Experiment[Cell]):
     """Softmax regression on digits, split by class; 4 machines of 4 agents."""
 
-    name: ClassVar[str] = "bluefog-table2-fig12-13"
-    source: ClassVar[str] = "Ying et al., arXiv:2111.04287, Table II and Figures 12 and 13"
-    shows: ClassVar[str] = "hierarchical averaging is more accurate than flat, and less fast"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "softmax regression on digits in place of ResNet-50 on ImageNet"
-    quick: ClassVar[Mapping[str, object]] = {"steps": 20, "seeds": (0,)}
-    notes: ClassVar[Sequence[str]] = ("Throughput (Figure 12) is of 4 to 128 GPUs: not run here.",)
+    about: ClassVar = About(
+        name="bluefog-table2-fig12-13",
+        source="Ying et al., arXiv:2111.04287, Table II and Figures 12 and 13",
+        shows="hierarchical averaging is more accurate than flat, and less fast",
+        minutes=0.1,
+        differs="softmax regression on digits in place of ResNet-50 on ImageNet",
+        quick={"steps": 20, "seeds": (0,)},
+        notes=("Throughput (Figure 12) is of 4 to 128 GPUs: not run here.",),
+    )
 
     n: int = 16
     alpha: float = 0.1

@@ -13,7 +13,7 @@ from ... import topology
 from ...problems import LeastSquares
 from ...solvers import DGD, ExactDiffusion, PushDIGing, PushSum, Solver
 from ...topology import Schedule, Topology
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..others.running import draw_runs, least_squares, norm, run
 from ..verdict import Line, derived, holds
 
@@ -66,15 +66,17 @@ def fixed_point(problem: LeastSquares, W: np.ndarray, step: float) -> np.ndarray
 class Listings(Experiment[Cell]):
     """Linear regression, and the average of Gaussian rows by push-sum."""
 
-    name: ClassVar[str] = "bluefog-listings"
-    source: ClassVar[str] = (
-        "Ying et al., arXiv:2111.04287, (16)-(21) and Listings 1 and 3, and the tutorial, sections "
-        "3 to 6"
+    about: ClassVar = About(
+        name="bluefog-listings",
+        source=(
+            "Ying et al., arXiv:2111.04287, (16)-(21) and Listings 1 and 3, and the tutorial, sections "
+            "3 to 6"
+        ),
+        shows="DGD is biased; exact diffusion, push-sum and push-DIGing are exact",
+        minutes=0.1,
+        differs="random instances; push-sum in common steps",
+        quick={"seeds": (0,), "steps": 150, "n": 6, "d": 2},
     )
-    shows: ClassVar[str] = "DGD is biased; exact diffusion, push-sum and push-DIGing are exact"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "random instances; push-sum in common steps"
-    quick: ClassVar[Mapping[str, object]] = {"seeds": (0,), "steps": 150, "n": 6, "d": 2}
 
     n: int = 16
     d: int = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ...solvers import DSGDCECA
 from ..drawing import curves
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, holds
 from .consensus import rounds_of
 from .running import CECA, FIXED, descent, iterates
@@ -65,20 +65,22 @@ def apart(M: Matrix) -> float:
 class Claims(Experiment[Cell]):
     """Products of the rounds' matrices, and the error that noise leaves."""
 
-    name: ClassVar[str] = "ceca-claims"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Lemmas 4.1 and 4.2, Theorem 4.4"
-    shows: ClassVar[str] = "products of CECA's matrices average; its noise shrinks as 1 / n"
-    minutes: ClassVar[float] = 0.2
-    quick: ClassVar[Mapping[str, object]] = {
-        "sizes": (5, 6),
-        "agents": (4, 8),
-        "steps": 200,
-        "seeds": (0,),
-    }
-    notes: ClassVar[Sequence[str]] = (
-        "Products are taken from each round of the period on, of up to 2 tau rounds; the worst is "
-        "shown.",
-        "Speed-up: E |mean|^2 of noisy gradients of x^2 / 2 with a constant step size, against n.",
+    about: ClassVar = About(
+        name="ceca-claims",
+        source="Ding et al., ICML 2023, Lemmas 4.1 and 4.2, Theorem 4.4",
+        shows="products of CECA's matrices average; its noise shrinks as 1 / n",
+        minutes=0.2,
+        quick={
+            "sizes": (5, 6),
+            "agents": (4, 8),
+            "steps": 200,
+            "seeds": (0,),
+        },
+        notes=(
+            "Products are taken from each round of the period on, of up to 2 tau rounds; the worst is "
+            "shown.",
+            "Speed-up: E |mean|^2 of noisy gradients of x^2 / 2 with a constant step size, against n.",
+        ),
     )
 
     sizes: tuple[int, ...] = tuple(range(2, 65))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ..drawing import curves
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, holds, within
 from .running import CECA, DRAWN, FIXED, averaging_errors, possible
 
@@ -37,14 +37,16 @@ BEFORE = {50: 7.418746221200046, 100: 7.791411505247216, 500: 22.565229598396296
 class ExactConsensus(Experiment[Cell]):
     """Error of CECA's averages against the rounds."""
 
-    name: ClassVar[str] = "ceca-fig5"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Figure 5"
-    shows: ClassVar[str] = "CECA has the exact mean after ceil(log2 n) rounds, for every n"
-    minutes: ClassVar[float] = 0.1
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (6, 50)}
-    notes: ClassVar[Sequence[str]] = (
-        *UNIT,
-        "Published: the mean of the published code's three runs, one round before tau.",
+    about: ClassVar = About(
+        name="ceca-fig5",
+        source="Ding et al., ICML 2023, Figure 5",
+        shows="CECA has the exact mean after ceil(log2 n) rounds, for every n",
+        minutes=0.1,
+        quick={"sizes": (6, 50)},
+        notes=(
+            *UNIT,
+            "Published: the mean of the published code's three runs, one round before tau.",
+        ),
     )
 
     sizes: tuple[int, ...] = (6, 50, 100, 500, 1000, 5000)
@@ -119,20 +121,22 @@ Run = tuple[int, str, int, int]  # n, graph, seed, draw
 class OtherGraphs(Experiment[Run]):
     """Error of the averages against the rounds: CECA, and graphs that are not exact."""
 
-    name: ClassVar[str] = "ceca-fig6"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Figure 6"
-    shows: ClassVar[str] = "CECA reaches the exact mean, other graphs only approach it"
-    minutes: ClassVar[float] = 0.3
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (10,), "seeds": (0,), "draws": 2}
-    notes: ClassVar[Sequence[str]] = (
-        *UNIT,
-        "Published: means of the published code's three runs.  Random graphs: one sequence in all "
-        "of its runs, here the median",
-        "of `draws` sequences for each seed; agreement is a published mean within the range of "
-        "these runs.",
-        "The published grid has sides of floor(sqrt n); for other n its matrix is neither symmetric "
-        "nor stochastic.  Ours is the",
-        "most nearly square grid of n agents, with Metropolis weights.",
+    about: ClassVar = About(
+        name="ceca-fig6",
+        source="Ding et al., ICML 2023, Figure 6",
+        shows="CECA reaches the exact mean, other graphs only approach it",
+        minutes=0.3,
+        quick={"sizes": (10,), "seeds": (0,), "draws": 2},
+        notes=(
+            *UNIT,
+            "Published: means of the published code's three runs.  Random graphs: one sequence in all "
+            "of its runs, here the median",
+            "of `draws` sequences for each seed; agreement is a published mean within the range of "
+            "these runs.",
+            "The published grid has sides of floor(sqrt n); for other n its matrix is neither symmetric "
+            "nor stochastic.  Ours is the",
+            "most nearly square grid of n agents, with Metropolis weights.",
+        ),
     )
 
     sizes: tuple[int, ...] = (130, 258)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...problems import LeastSquares
 from ..drawing import curves
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, holds
 from .running import CECA, DRAWN, FIXED, descent, iterates, possible
 
@@ -39,19 +39,21 @@ PUBLISHED = {  # after 10, 50, 100 and 200 steps
 class NoisyLeastSquares(Experiment[Cell]):
     r"""Relative error :math:`\|X - 1 x^{*T}\|_F / \|1 x^{*T}\|_F` of DSGD and DSGD-CECA."""
 
-    name: ClassVar[str] = "ceca-fig7"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Figure 7"
-    shows: ClassVar[str] = "DSGD-CECA ends as near to the minimizer as parallel SGD"
-    minutes: ClassVar[float] = 0.6
-    quick: ClassVar[Mapping[str, object]] = {"n": 8, "steps": 100, "seeds": (0,)}
-    notes: ClassVar[Sequence[str]] = (
-        "Published: means of the published code's five repetitions.  The data are the paper's, the "
-        "noise is drawn anew.",
-        "At the end CECA, the one-peer graph and parallel SGD differ by less than repetitions do: "
-        "that CECA is the best of them",
-        "in the paper is noise.",
-        "EquiTopo as published: log2(n) - 1 hops, eta = 1.  Parallel SGD is all noise from step 10 "
-        "on: its means of five vary by 10 %.",
+    about: ClassVar = About(
+        name="ceca-fig7",
+        source="Ding et al., ICML 2023, Figure 7",
+        shows="DSGD-CECA ends as near to the minimizer as parallel SGD",
+        minutes=0.6,
+        quick={"n": 8, "steps": 100, "seeds": (0,)},
+        notes=(
+            "Published: means of the published code's five repetitions.  The data are the paper's, the "
+            "noise is drawn anew.",
+            "At the end CECA, the one-peer graph and parallel SGD differ by less than repetitions do: "
+            "that CECA is the best of them",
+            "in the paper is noise.",
+            "EquiTopo as published: log2(n) - 1 hops, eta = 1.  Parallel SGD is all noise from step 10 "
+            "on: its means of five vary by 10 %.",
+        ),
     )
 
     n: int = 258

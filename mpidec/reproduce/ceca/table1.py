@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..drawing import curves
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, holds
 from .consensus import rounds_of
 from .running import CECA, FIXED, averaging_errors, descent, iterates, possible
@@ -30,22 +30,22 @@ class Transients(Experiment[Cell]):
     SGD.
     """
 
-    name: ClassVar[str] = "ceca-table1"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Table 1"
-    shows: ClassVar[str] = (
-        "CECA sends one message, is exact for every n, and has the transients of the best graphs"
-    )
-    minutes: ClassVar[float] = 0.3
-    differs: ClassVar[str] = (
-        "transients of x^2 / 2 with noise and step size 1 / (k + 1), where they are derived; the "
-        "paper's are bounds for nonconvex functions"
-    )
-    quick: ClassVar[Mapping[str, object]] = {"exact": (6,), "sizes": (9, 16), "seeds": (0,)}
-    notes: ClassVar[Sequence[str]] = (
-        "Transient: steps until the disagreement is a tenth of parallel SGD's error 1 / (n k), 10 "
-        "sum_m l_m^2 / (1 - l_m^2) for a constant W",
-        "with eigenvalues l_m: of order n^2 on the ring, n log n on the grid, n on the others.",
-        "directed: messages go one way.",
+    about: ClassVar = About(
+        name="ceca-table1",
+        source="Ding et al., ICML 2023, Table 1",
+        shows="CECA sends one message, is exact for every n, and has the transients of the best graphs",
+        minutes=0.3,
+        differs=(
+            "transients of x^2 / 2 with noise and step size 1 / (k + 1), where they are derived; the "
+            "paper's are bounds for nonconvex functions"
+        ),
+        quick={"exact": (6,), "sizes": (9, 16), "seeds": (0,)},
+        notes=(
+            "Transient: steps until the disagreement is a tenth of parallel SGD's error 1 / (n k), 10 "
+            "sum_m l_m^2 / (1 - l_m^2) for a constant W",
+            "with eigenvalues l_m: of order n^2 on the ring, n log n on the grid, n on the others.",
+            "directed: messages go one way.",
+        ),
     )
 
     exact: tuple[int, ...] = (6, 7, 12, 16, 30)

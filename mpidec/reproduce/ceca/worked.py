@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...solvers import DSGDCECA
 from ..drawing import heat
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, holds
 
 if TYPE_CHECKING:
@@ -40,10 +40,12 @@ TABLE = {  # x and y of the agents after each round
 class WorkedExample(Experiment[Cell]):
     """x and y of agents that start at 1, ..., 6."""
 
-    name: ClassVar[str] = "ceca-table3"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Appendix B.1, Table 3"
-    shows: ClassVar[str] = "CECA with 6 agents has the mean 3.5 after 3 rounds"
-    minutes: ClassVar[float] = 0.1
+    about: ClassVar = About(
+        name="ceca-table3",
+        source="Ding et al., ICML 2023, Appendix B.1, Table 3",
+        shows="CECA with 6 agents has the mean 3.5 after 3 rounds",
+        minutes=0.1,
+    )
 
     ports: tuple[int, ...] = (2, 1)
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...problems import Custom, LogisticRegression, breast_cancer, partition, stack
 from ...solvers import BEER, CHOCO, LEAD, NIDS, Diffusion, Solver
-from ..experiment import Arrays, Experiment, Results
+from ..experiment import About, Arrays, Experiment, Results
 from ..verdict import Line, derived, holds
 from .running import decline, draw_runs, gossip, least_squares, run
 
@@ -34,16 +34,14 @@ GossipCell = tuple[str, int]  # method, seed
 class Gossip(Experiment[GossipCell]):
     """Average consensus of Gaussian rows on a ring, with and without a memory of the estimates."""
 
-    name: ClassVar[str] = "choco-gossip"
-    source: ClassVar[str] = (
-        "Koloskova, Stich, Jaggi, ICML 2019, experiments with average consensus on a ring"
+    about: ClassVar = About(
+        name="choco-gossip",
+        source="Koloskova, Stich, Jaggi, ICML 2019, experiments with average consensus on a ring",
+        shows="CHOCO-gossip is linear with compression, gossip of rounded rows is not",
+        minutes=0.1,
+        differs="Gaussian rows of 200 numbers; 127 levels in place of 256, 10 % in place of 1 %",
+        quick={"n": 5, "d": 80, "steps": 100, "seeds": (0,)},
     )
-    shows: ClassVar[str] = "CHOCO-gossip is linear with compression, gossip of rounded rows is not"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = (
-        "Gaussian rows of 200 numbers; 127 levels in place of 256, 10 % in place of 1 %"
-    )
-    quick: ClassVar[Mapping[str, object]] = {"n": 5, "d": 80, "steps": 100, "seeds": (0,)}
 
     n: int = 25
     d: int = 200
@@ -118,15 +116,17 @@ QUANTIZED: Mapping[str, tuple[Made, int]] = {  # and the levels of the quantizer
 class QuantizedRows(Experiment[QuantizedCell]):
     """Least squares on a ring of 8 agents, with the weights 1/3."""
 
-    name: ClassVar[str] = "lead-bits"
-    source: ClassVar[str] = "Liu, Li, Wang, Tang, Yan, ICLR 2021, experiment with linear regression"
-    shows: ClassVar[str] = "LEAD is linear with quantized rows, as NIDS is, with fewer bits"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = (
-        "random instances; 5 and 6 bits per number by the 2-norm (QSGD) in place of 2 bits by the "
-        "largest entry"
+    about: ClassVar = About(
+        name="lead-bits",
+        source="Liu, Li, Wang, Tang, Yan, ICLR 2021, experiment with linear regression",
+        shows="LEAD is linear with quantized rows, as NIDS is, with fewer bits",
+        minutes=0.1,
+        differs=(
+            "random instances; 5 and 6 bits per number by the 2-norm (QSGD) in place of 2 bits by the "
+            "largest entry"
+        ),
+        quick={"d": 16, "steps": 60, "heterogeneity": (1.0,)},
     )
-    quick: ClassVar[Mapping[str, object]] = {"d": 16, "steps": 60, "heterogeneity": (1.0,)}
 
     n: int = 8
     d: int = 64
@@ -207,15 +207,17 @@ def logistic(n: int, penalty: float) -> Custom:
 class VanishingGradients(Experiment[MethodCell]):
     """Breast cancer data sorted by class, on a ring; a fifth of each row is sent."""
 
-    name: ClassVar[str] = "beer-gradients"
-    source: ClassVar[str] = (
-        "Zhao, Li, Li, Richtarik, Chi, NeurIPS 2022, logistic regression with a nonconvex penalty, "
-        "and the rate O(1/T)"
+    about: ClassVar = About(
+        name="beer-gradients",
+        source=(
+            "Zhao, Li, Li, Richtarik, Chi, NeurIPS 2022, logistic regression with a nonconvex penalty, "
+            "and the rate O(1/T)"
+        ),
+        shows="BEER finds stationary points, CHOCO-SGD and DSGD stop before",
+        minutes=0.2,
+        differs="breast cancer data in place of a9a; all samples in each gradient",
+        quick={"steps": 60},
     )
-    shows: ClassVar[str] = "BEER finds stationary points, CHOCO-SGD and DSGD stop before"
-    minutes: ClassVar[float] = 0.2
-    differs: ClassVar[str] = "breast cancer data in place of a9a; all samples in each gradient"
-    quick: ClassVar[Mapping[str, object]] = {"steps": 60}
 
     n: int = 10
     fraction: float = 0.2

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ..drawing import curves
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, derived, holds
 from .running import gossip
 
@@ -26,13 +26,13 @@ Cell = tuple[str, int]  # graph, its k (0: none)
 class FiniteTime(Experiment[Cell]):
     """Products over a period, and the consensus error beside other graphs."""
 
-    name: ClassVar[str] = "base-k-consensus"
-    source: ClassVar[str] = (
-        "Takezawa, Sato, Bao, Niwa, Yamada, NeurIPS 2023, finite-time convergence and its length"
+    about: ClassVar = About(
+        name="base-k-consensus",
+        source="Takezawa, Sato, Bao, Niwa, Yamada, NeurIPS 2023, finite-time convergence and its length",
+        shows="Base-(k+1) graphs average exactly, for every n, with k neighbours",
+        minutes=0.1,
+        quick={"largest": 12, "peers": (1,)},
     )
-    shows: ClassVar[str] = "Base-(k+1) graphs average exactly, for every n, with k neighbours"
-    minutes: ClassVar[float] = 0.1
-    quick: ClassVar[Mapping[str, object]] = {"largest": 12, "peers": (1,)}
 
     largest: int = 64
     shown: int = 25
@@ -103,14 +103,16 @@ SizeCell = tuple[str, int, int]  # graph, n, seed
 class RateOfAnySize(Experiment[SizeCell]):
     """The factor of a step, in the root mean square for graphs that are drawn anew."""
 
-    name: ClassVar[str] = "equitopo-rate"
-    source: ClassVar[str] = (
-        "Song, Li, Jin, Shi, Yan, Yin, Yuan, NeurIPS 2022, consensus rates of EquiStatic and "
-        "EquiDyn"
+    about: ClassVar = About(
+        name="equitopo-rate",
+        source=(
+            "Song, Li, Jin, Shi, Yan, Yin, Yuan, NeurIPS 2022, consensus rates of EquiStatic and "
+            "EquiDyn"
+        ),
+        shows="the consensus rate of EquiTopo does not depend on n",
+        minutes=0.1,
+        quick={"sizes": (16, 64), "draws": 60, "seeds": (0, 1, 2)},
     )
-    shows: ClassVar[str] = "the consensus rate of EquiTopo does not depend on n"
-    minutes: ClassVar[float] = 0.1
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (16, 64), "draws": 60, "seeds": (0, 1, 2)}
 
     sizes: tuple[int, ...] = (16, 64, 256, 1024)
     draws: int = 300

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ... import theory, topology
 from ...solvers import DGD, EXTRA, PushDIGing, PushPull, PushSum, Solver
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, derived, holds
 from .running import decline, draw_runs, least_squares, norm, run
 
@@ -26,14 +26,14 @@ UNDIRECTED: Mapping[str, type[Solver]] = {"EXTRA": EXTRA, "DGD": DGD}
 class ExactAndBiased(Experiment[StepCell]):
     """Least squares on random graphs with half of all edges."""
 
-    name: ClassVar[str] = "extra-exact"
-    source: ClassVar[str] = (
-        "Shi, Ling, Wu, Yin, SIAM J. Optim. 2015, experiment with decentralized least squares"
+    about: ClassVar = About(
+        name="extra-exact",
+        source="Shi, Ling, Wu, Yin, SIAM J. Optim. 2015, experiment with decentralized least squares",
+        shows="EXTRA is exact, the error of DGD is proportional to the step size",
+        minutes=0.1,
+        differs="other random instances; DGD with constant step sizes only",
+        quick={"seeds": (0,), "steps": 400, "n": 6, "d": 2},
     )
-    shows: ClassVar[str] = "EXTRA is exact, the error of DGD is proportional to the step size"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "other random instances; DGD with constant step sizes only"
-    quick: ClassVar[Mapping[str, object]] = {"seeds": (0,), "steps": 400, "n": 6, "d": 2}
 
     n: int = 10
     d: int = 5
@@ -131,12 +131,14 @@ def perron(A: np.ndarray) -> np.ndarray:
 class DirectedGraphs(Experiment[GraphCell]):
     """Least squares on random digraphs, and on two trees with a common root alone."""
 
-    name: ClassVar[str] = "push-pull-linear"
-    source: ClassVar[str] = "Pu, Shi, Xu, Nedic, IEEE TAC 2021, linear convergence"
-    shows: ClassVar[str] = "Push-Pull is linear on directed graphs, of two spanning trees even"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "random instances"
-    quick: ClassVar[Mapping[str, object]] = {"seeds": (0,), "steps": 100, "n": 6, "d": 2}
+    about: ClassVar = About(
+        name="push-pull-linear",
+        source="Pu, Shi, Xu, Nedic, IEEE TAC 2021, linear convergence",
+        shows="Push-Pull is linear on directed graphs, of two spanning trees even",
+        minutes=0.1,
+        differs="random instances",
+        quick={"seeds": (0,), "steps": 100, "n": 6, "d": 2},
+    )
 
     n: int = 12
     d: int = 4

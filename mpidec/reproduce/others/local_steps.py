@@ -13,7 +13,7 @@ from ... import topology
 from ...problems import Custom, LeastSquares
 from ...solvers import KGT, SCAFFOLD, LocalDGD, ProxSkip
 from ..drawing import curves
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, derived, holds
 from .running import decline, draw_runs, least_squares, norm, run
 
@@ -42,22 +42,20 @@ def drift(problem: LeastSquares, W: np.ndarray, step: float, K: int) -> np.ndarr
 class LocalSteps(Experiment[Cell]):
     """Least squares on a ring, exact gradients."""
 
-    name: ClassVar[str] = "kgt-drift"
-    source: ClassVar[str] = (
-        "Liu, Lin, Koloskova, Stich, Optim. Methods Softw. 2024, local steps and heterogeneity"
+    about: ClassVar = About(
+        name="kgt-drift",
+        source="Liu, Lin, Koloskova, Stich, Optim. Methods Softw. 2024, local steps and heterogeneity",
+        shows="K local steps save communication without a drift, however different the functions are",
+        minutes=0.1,
+        differs="least squares with exact gradients",
+        quick={
+            "local": (1, 4),
+            "heterogeneity": (1.0,),
+            "steps": 160,
+            "n": 4,
+            "d": 2,
+        },
     )
-    shows: ClassVar[str] = (
-        "K local steps save communication without a drift, however different the functions are"
-    )
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "least squares with exact gradients"
-    quick: ClassVar[Mapping[str, object]] = {
-        "local": (1, 4),
-        "heterogeneity": (1.0,),
-        "steps": 160,
-        "n": 4,
-        "d": 2,
-    }
 
     n: int = 8
     d: int = 4
@@ -139,14 +137,14 @@ FEDERATED: Mapping[str, type[SCAFFOLD] | type[LocalDGD]] = {
 class ClientDrift(Experiment[Cell]):
     r"""Two clients, :math:`f_1 = \mu x^2 + G x` and :math:`f_2 = - G x`; no noise, no sampling."""
 
-    name: ClassVar[str] = "scaffold-quadratics"
-    source: ClassVar[str] = "Karimireddy et al., ICML 2020, experiments with simulated quadratics"
-    shows: ClassVar[str] = (
-        "FedAvg drifts with the heterogeneity G and the local steps K, SCAFFOLD does not"
+    about: ClassVar = About(
+        name="scaffold-quadratics",
+        source="Karimireddy et al., ICML 2020, experiments with simulated quadratics",
+        shows="FedAvg drifts with the heterogeneity G and the local steps K, SCAFFOLD does not",
+        minutes=0.1,
+        differs="its own step size and starting point",
+        quick={"local": (2,), "heterogeneity": (1.0, 10.0)},
     )
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "its own step size and starting point"
-    quick: ClassVar[Mapping[str, object]] = {"local": (2,), "heterogeneity": (1.0, 10.0)}
 
     step: float = 0.05
     mu: float = 1.0
@@ -233,15 +231,17 @@ CoinCell = tuple[str, float, int]  # method, condition number, seed
 class SkippedCommunications(Experiment[CoinCell]):
     """Quadratics with curvatures from 1 / kappa to 1, and an exact average of all agents."""
 
-    name: ClassVar[str] = "proxskip-communications"
-    source: ClassVar[str] = "Mishchenko, Malinovsky, Stich, Richtarik, ICML 2022, main theorem"
-    shows: ClassVar[str] = (
-        "with p = 1 / sqrt(kappa), ProxSkip takes sqrt(kappa) communications, gradient descent "
-        "kappa"
+    about: ClassVar = About(
+        name="proxskip-communications",
+        source="Mishchenko, Malinovsky, Stich, Richtarik, ICML 2022, main theorem",
+        shows=(
+            "with p = 1 / sqrt(kappa), ProxSkip takes sqrt(kappa) communications, gradient descent "
+            "kappa"
+        ),
+        minutes=0.2,
+        differs="quadratics in place of logistic regression",
+        quick={"conditions": (4.0, 9.0), "seeds": (0,)},
     )
-    minutes: ClassVar[float] = 0.2
-    differs: ClassVar[str] = "quadratics in place of logistic regression"
-    quick: ClassVar[Mapping[str, object]] = {"conditions": (4.0, 9.0), "seeds": (0,)}
 
     n: int = 10
     d: int = 5

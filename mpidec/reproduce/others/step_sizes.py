@@ -14,7 +14,7 @@ from ...solvers import DGD, EXTRA, NIDS, ExactDiffusion, Solver
 from ...theory import Quadratic
 from ...topology import Topology
 from ..drawing import curves
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, derived, holds
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def eigenvalues(graph: Topology) -> np.ndarray:
 class StepOfAnyNetwork(Experiment[NetworkCell]):
     """Quadratics with curvatures from mu to L = 1 on graphs of very different spectra."""
 
-    name: ClassVar[str] = "nids-steps"
-    source: ClassVar[str] = (
-        "Li, Shi, Yan, IEEE TSP 2019, step size and linear rate of the convergence theorems"
+    about: ClassVar = About(
+        name="nids-steps",
+        source="Li, Shi, Yan, IEEE TSP 2019, step size and linear rate of the convergence theorems",
+        shows="NIDS takes steps up to 2 / L on any network; its rate is separated",
+        minutes=0.1,
+        differs="exact rates of quadratics in place of runs",
+        quick={"graphs": ("ring", "star"), "sizes": (4,)},
     )
-    shows: ClassVar[str] = "NIDS takes steps up to 2 / L on any network; its rate is separated"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "exact rates of quadratics in place of runs"
-    quick: ClassVar[Mapping[str, object]] = {"graphs": ("ring", "star"), "sizes": (4,)}
 
     graphs: tuple[str, ...] = tuple(GRAPHS)
     sizes: tuple[int, ...] = (5, 10, 20)
@@ -147,14 +147,14 @@ LIMITS: Mapping[str, Callable[[float], float]] = {  # times L, of quadratics wit
 class StabilityRange(Experiment[RangeCell]):
     """Rings of n agents, n even, with weights that give W any smallest eigenvalue."""
 
-    name: ClassVar[str] = "exact-diffusion-range"
-    source: ClassVar[str] = (
-        "Yuan, Ying, Zhao, Sayed, IEEE TSP 2019, part II, comparison of the stability ranges"
+    about: ClassVar = About(
+        name="exact-diffusion-range",
+        source="Yuan, Ying, Zhao, Sayed, IEEE TSP 2019, part II, comparison of the stability ranges",
+        shows="exact diffusion has a wider stability range than EXTRA",
+        minutes=0.1,
+        differs="exact limits of quadratics with equal curvatures",
+        quick={"least": (-0.5,), "n": 4},
     )
-    shows: ClassVar[str] = "exact diffusion has a wider stability range than EXTRA"
-    minutes: ClassVar[float] = 0.1
-    differs: ClassVar[str] = "exact limits of quadratics with equal curvatures"
-    quick: ClassVar[Mapping[str, object]] = {"least": (-0.5,), "n": 4}
 
     n: int = 10
     least: tuple[float, ...] = (-0.98, -0.8, -0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8)

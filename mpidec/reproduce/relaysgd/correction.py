@@ -16,7 +16,7 @@ from ...solvers import RelaySGD
 from ...solvers.base import Solver
 from ...topology import Topology
 from ..drawing import curves
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, within
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def responses(solver: Solver, graph: Topology, update: Array) -> Iterator[Array]
 class CorrectionFactor(Experiment[Cell]):
     """One update of 1 by all workers at step 0, then communication alone: 1 / the limit."""
 
-    name: ClassVar[str] = "relaysgd-fig6"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Appendix, Figure 6"
-    shows: ClassVar[str] = (
-        "delays make the first steps of RelaySGD smaller, by a factor of the tree"
+    about: ClassVar = About(
+        name="relaysgd-fig6",
+        source="Vogels et al., NeurIPS 2021, Appendix, Figure 6",
+        shows="delays make the first steps of RelaySGD smaller, by a factor of the tree",
+        minutes=0.1,
+        quick={"sizes": (4, 16)},
     )
-    minutes: ClassVar[float] = 0.1
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (4, 16)}
 
     sizes: tuple[int, ...] = (2, 4, 8, 16, 32, 80)
 

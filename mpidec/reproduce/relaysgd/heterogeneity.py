@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ...topology import ring
 from ..drawing import panels
-from ..experiment import Arrays, Experiment, Results
+from ..experiment import About, Arrays, Experiment, Results
 from ..verdict import Line, holds, within
 from .correction import distances
 from .quadratics import (
@@ -53,10 +53,6 @@ class Heterogeneity(Experiment[Cell]):
     printed: ClassVar[Mapping[tuple[str, float], Found]]  # steps and step size
     points: ClassVar[Mapping[tuple[str, float], Point]]  # of the curves
     lowest: ClassVar[float]  # error, in the figure
-    notes: ClassVar[Sequence[str]] = (
-        *NOTES,
-        "The published curves, and those here, have the printed step sizes.",
-    )
 
     sizes: tuple[int, ...] = (32,)
     zeta2s: tuple[float, ...] = ()
@@ -159,11 +155,14 @@ def _joined(values: Iterable[float]) -> str:
 class Star(Heterogeneity):
     """D2, gradient tracking and gossip on a star."""
 
-    name: ClassVar[str] = "relaysgd-fig8"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Appendix, Figure 8"
-    shows: ClassVar[str] = "on a star, RelaySGD needs few steps, whatever the heterogeneity"
-    minutes: ClassVar[float] = 0.1
-    quick: ClassVar[Mapping[str, object]] = {"zeta2s": (0.0,)}
+    about: ClassVar = About(
+        name="relaysgd-fig8",
+        source="Vogels et al., NeurIPS 2021, Appendix, Figure 8",
+        shows="on a star, RelaySGD needs few steps, whatever the heterogeneity",
+        minutes=0.1,
+        quick={"zeta2s": (0.0,)},
+        notes=(*NOTES, "The published curves, and those here, have the printed step sizes."),
+    )
     pairs = (
         ("gossip", "star"),
         ("D2", "star"),
@@ -199,13 +198,14 @@ class Star(Heterogeneity):
 class ModelOrGradient(Heterogeneity):
     """RelaySGD, which relays models, against RelaySGD/Grad."""
 
-    name: ClassVar[str] = "relaysgd-fig10"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Appendix, Figure 10"
-    shows: ClassVar[str] = (
-        "relayed models, unlike relayed gradients, converge to the minimizer of heterogeneous data"
+    about: ClassVar = About(
+        name="relaysgd-fig10",
+        source="Vogels et al., NeurIPS 2021, Appendix, Figure 10",
+        shows="relayed models, unlike relayed gradients, converge to the minimizer of heterogeneous data",
+        minutes=0.1,
+        quick={"sizes": (4,), "zeta2s": (0.0,)},
+        notes=(*NOTES, "The published curves, and those here, have the printed step sizes."),
     )
-    minutes: ClassVar[float] = 0.1
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (4,), "zeta2s": (0.0,)}
     pairs = (("gossip", "ring"), ("RelaySGD/Grad", "chain"), ("RelaySGD", "chain"))
     lengths: ClassVar[Mapping[float, int]] = {0.0: 200, 0.01: 500, 1.0: 2000}
     printed: ClassVar[Mapping[tuple[str, float], Found]] = {
@@ -239,13 +239,22 @@ class Noisy(Heterogeneity):
     where :math:`h_j` are the eigenvalues of the mean of :math:`A_i^T A_i`.
     """
 
-    name: ClassVar[str] = "relaysgd-fig7"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Appendix, Figure 7"
-    shows: ClassVar[str] = (
-        "with noise, unbiased methods end at one level, whatever the heterogeneity"
+    about: ClassVar = About(
+        name="relaysgd-fig7",
+        source="Vogels et al., NeurIPS 2021, Appendix, Figure 7",
+        shows="with noise, unbiased methods end at one level, whatever the heterogeneity",
+        minutes=0.2,
+        quick={"zeta2s": (0.0,), "runs": 2, "steps": 200},
+        notes=(
+            *NOTES,
+            "The curves have the printed step sizes, at most .02 (RelaySGD .2), and D2 and gradient "
+            "tracking have weights of 1/3 - .01.",
+            "Published levels are single draws of the noise.  Expected is that the level of the runs "
+            "here is within 20 % of the derived one",
+            "(error without noise + alpha sigma^2 / (n d) sum_j 1 / (2 - alpha h_j)), and a draw "
+            "within .15 to 3 of the level.",
+        ),
     )
-    minutes: ClassVar[float] = 0.2
-    quick: ClassVar[Mapping[str, object]] = {"zeta2s": (0.0,), "runs": 2, "steps": 200}
     pairs = (
         ("gossip", "ring"),
         ("D2", "ring"),
@@ -282,15 +291,6 @@ class Noisy(Heterogeneity):
         ("RelaySGD", 10.0): (2000, 2.5371610767876973e-07),
     }
     lowest = 1e-7
-    notes: ClassVar[Sequence[str]] = (
-        *NOTES,
-        "The curves have the printed step sizes, at most .02 (RelaySGD .2), and D2 and gradient "
-        "tracking have weights of 1/3 - .01.",
-        "Published levels are single draws of the noise.  Expected is that the level of the runs "
-        "here is within 20 % of the derived one",
-        "(error without noise + alpha sigma^2 / (n d) sum_j 1 / (2 - alpha h_j)), and a draw "
-        "within .15 to 3 of the level.",
-    )
 
     zeta2s: tuple[float, ...] = (0.0, 0.1, 10.0)
     steps: int = 2000

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...topology import chain
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, holds
 from .correction import distances, responses
 from .quadratics import SOLVERS
@@ -27,12 +27,12 @@ TITLES = {"gossip": "gossip", "RelaySGD/Grad": "RelaySum"}
 class Influence(Experiment[Cell]):
     """The part of an update that the models of all workers have, step after step."""
 
-    name: ClassVar[str] = "relaysgd-fig1"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Figure 1"
-    shows: ClassVar[str] = (
-        "on a chain, RelaySum spreads an update uniformly, gossip does so in the limit alone"
+    about: ClassVar = About(
+        name="relaysgd-fig1",
+        source="Vogels et al., NeurIPS 2021, Figure 1",
+        shows="on a chain, RelaySum spreads an update uniformly, gossip does so in the limit alone",
+        minutes=0.01,
     )
-    minutes: ClassVar[float] = 0.01
 
     sizes: tuple[int, ...] = (7,)
     workers: tuple[int, ...] = (4,)

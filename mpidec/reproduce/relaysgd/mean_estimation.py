@@ -14,7 +14,7 @@ from ... import topology
 from ..._validation import Array
 from ...solvers import RelaySGD
 from ..drawing import panels
-from ..experiment import Experiment, Results, alone
+from ..experiment import About, Experiment, Results, alone
 from ..verdict import Line, holds, within
 from .correction import distances
 
@@ -39,17 +39,17 @@ class MeanEstimation(Experiment[Cell]):
     with the delays :math:`\delta_{ij}`, one less than the hops, and the eigenvalues of gossip's W.
     """
 
-    name: ClassVar[str] = "relaysgd-fig9"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Appendix, Figure 9"
-    shows: ClassVar[str] = (
-        "RelaySum on a chain has the error 1 / (n T) of all samples, gossip on a ring has not"
-    )
-    minutes: ClassVar[float] = 0.2
-    differs: ClassVar[str] = "400 repetitions instead of 40, other random numbers"
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (8,), "repetitions": 200, "steps": 100}
-    notes = (
-        "RelaySum's expected error is 1 / (n (T - mean delay)), the mean delay about n / 3: that "
-        "of all samples, 1 / (n T), is reached within 5 % after 20 mean delays.",
+    about: ClassVar = About(
+        name="relaysgd-fig9",
+        source="Vogels et al., NeurIPS 2021, Appendix, Figure 9",
+        shows="RelaySum on a chain has the error 1 / (n T) of all samples, gossip on a ring has not",
+        minutes=0.2,
+        differs="400 repetitions instead of 40, other random numbers",
+        quick={"sizes": (8,), "repetitions": 200, "steps": 100},
+        notes=(
+            "RelaySum's expected error is 1 / (n (T - mean delay)), the mean delay about n / 3: that "
+            "of all samples, 1 / (n T), is reached within 5 % after 20 mean delays.",
+        ),
     )
 
     sizes: tuple[int, ...] = (8, 16, 32, 64, 128)

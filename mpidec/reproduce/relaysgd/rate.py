@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from ..._validation import Array
 from ...topology import Topology
 from ..drawing import curves
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, holds, within
 from .correction import TREES, distances
 
@@ -73,12 +73,16 @@ def rate(tree: Topology) -> tuple[int, float]:
 class RateConstants(Experiment[Cell]):
     """The least m / p of each tree."""
 
-    name: ClassVar[str] = "relaysgd-fig5"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Appendix, Figure 5"
-    shows: ClassVar[str] = "m / p, which slows RelaySGD down, grows linearly with n on trees"
-    minutes: ClassVar[float] = 0.2
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (4, 8)}
-    notes = ("The figure shows curves without numbers: published here is what its program gives.",)
+    about: ClassVar = About(
+        name="relaysgd-fig5",
+        source="Vogels et al., NeurIPS 2021, Appendix, Figure 5",
+        shows="m / p, which slows RelaySGD down, grows linearly with n on trees",
+        minutes=0.2,
+        quick={"sizes": (4, 8)},
+        notes=(
+            "The figure shows curves without numbers: published here is what its program gives.",
+        ),
+    )
 
     sizes: tuple[int, ...] = SIZES
 

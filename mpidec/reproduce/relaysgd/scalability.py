@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..drawing import panels
-from ..experiment import Experiment, Results
+from ..experiment import About, Experiment, Results
 from ..verdict import Line, holds, within
 from .correction import distances
 from .quadratics import BIASED, GRAPHS, SOLVERS, Found, Trial, random_quadratics, sampled_steps
@@ -80,7 +80,6 @@ class Scalability(Experiment[Cell]):
     r0: ClassVar[float]
     start: ClassVar[float]
     most: ClassVar[float]  # steps, in the figure
-    notes: ClassVar[Sequence[str]] = NOTES
 
     sizes: tuple[int, ...] = ()
     zeta2s: tuple[float, ...] = ()
@@ -184,13 +183,14 @@ def _text(steps: Sequence[float]) -> str:
 class Biased(Scalability):
     """Gossip against RelaySGD/Grad."""
 
-    name: ClassVar[str] = "relaysgd-fig2a"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Figure 2, first row"
-    shows: ClassVar[str] = (
-        "with equal data gossip is fast for any n, with heterogeneous data RelaySGD/Grad is"
+    about: ClassVar = About(
+        name="relaysgd-fig2a",
+        source="Vogels et al., NeurIPS 2021, Figure 2, first row",
+        shows="with equal data gossip is fast for any n, with heterogeneous data RelaySGD/Grad is",
+        minutes=1,
+        quick={"sizes": (4, 8), "seeds": (0,), "zeta2s": (0.0, 0.01)},
+        notes=NOTES,
     )
-    minutes: ClassVar[float] = 1
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (4, 8), "seeds": (0,), "zeta2s": (0.0, 0.01)}
     pairs = (
         ("gossip", "ring"),
         ("gossip", "tree"),
@@ -225,18 +225,19 @@ class Biased(Scalability):
 class Unbiased(Scalability):
     """Methods that converge linearly."""
 
-    name: ClassVar[str] = "relaysgd-fig2b"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Figure 2, second row"
-    shows: ClassVar[str] = (
-        "steps of RelaySGD grow with the diameter, not with the spectral gap, and not with zeta2"
+    about: ClassVar = About(
+        name="relaysgd-fig2b",
+        source="Vogels et al., NeurIPS 2021, Figure 2, second row",
+        shows="steps of RelaySGD grow with the diameter, not with the spectral gap, and not with zeta2",
+        minutes=0.8,
+        quick={
+            "sizes": (6, 12),
+            "powers": (4, 8),
+            "seeds": (0,),
+            "zeta2s": (0.01,),
+        },
+        notes=NOTES,
     )
-    minutes: ClassVar[float] = 0.8
-    quick: ClassVar[Mapping[str, object]] = {
-        "sizes": (6, 12),
-        "powers": (4, 8),
-        "seeds": (0,),
-        "zeta2s": (0.01,),
-    }
     pairs = (
         ("RelaySGD", "chain"),
         ("RelaySGD", "tree"),

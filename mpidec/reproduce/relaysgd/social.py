@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...topology import Topology
 from ..drawing import panels
-from ..experiment import Arrays, Experiment, Results
+from ..experiment import About, Arrays, Experiment, Results
 from ..verdict import Line, holds
 from .correction import distances
 from .quadratics import SOLVERS, Trial, iterates, random_quadratics
@@ -38,17 +38,17 @@ def network() -> Topology:
 class SocialNetwork(Experiment[Cell]):
     """Noisy quadratics of 32 workers, errors against steps and against the vectors sent."""
 
-    name: ClassVar[str] = "relaysgd-fig3"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Figure 3"
-    shows: ClassVar[str] = (
-        "RelaySGD on any spanning tree of a social network is faster than gossip on all of it"
-    )
-    minutes: ClassVar[float] = 0.5
-    differs: ClassVar[str] = "20 runs side by side instead of one, other noise"
-    quick: ClassVar[Mapping[str, object]] = {"roots": (0, 5), "runs": 2, "steps": 100}
-    notes = (
-        "With the step sizes of the published program, all end at one level of the noise, about "
-        "alpha sigma^2 / (2 n): RelaySGD is there sooner.",
+    about: ClassVar = About(
+        name="relaysgd-fig3",
+        source="Vogels et al., NeurIPS 2021, Figure 3",
+        shows="RelaySGD on any spanning tree of a social network is faster than gossip on all of it",
+        minutes=0.5,
+        differs="20 runs side by side instead of one, other noise",
+        quick={"roots": (0, 5), "runs": 2, "steps": 100},
+        notes=(
+            "With the step sizes of the published program, all end at one level of the noise, about "
+            "alpha sigma^2 / (2 n): RelaySGD is there sooner.",
+        ),
     )
 
     seeds: tuple[int, ...] = (1,)

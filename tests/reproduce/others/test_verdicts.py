@@ -33,7 +33,7 @@ def test_other_settings_agree(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [experiment.name for experiment in EXPERIMENTS])
+@pytest.mark.parametrize("name", [experiment.about.name for experiment in EXPERIMENTS])
 def test_default_settings_agree(name):
     assert not failures(name)
 
