@@ -15,8 +15,8 @@ from ... import topology
 from ...driver.asynchronous import simulate
 from ...solvers import A2CiD2
 from ..drawing import curves
-from ..experiment import About, Experiment, Results
-from ..verdict import Line
+from ..experiment import Experiment, Results
+from ..verdict import About, Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...topology import Topology, mixing_constants
 from ..drawing import circle
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, holds
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

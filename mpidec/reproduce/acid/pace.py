@@ -18,8 +18,8 @@ from ...problems import LeastSquares
 from ...solvers import A2CiD2, PairwiseGossip
 from ...topology import Topology, edge_rates
 from ..drawing import curves, heat
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, holds, within
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, holds, within
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

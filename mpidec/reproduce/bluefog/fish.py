@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ..._style import COLOURS
-from ..experiment import About, Experiment, Results, alone
-from ..verdict import Line, holds
+from ..experiment import Experiment, Results, alone
+from ..verdict import About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

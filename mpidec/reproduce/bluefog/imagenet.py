@@ -16,8 +16,8 @@ from ...problems import MiniBatch, Softmax, digits, partition, stack
 from ...solvers import DGD
 from ...topology import Schedule, Topology
 from ..drawing import curves
-from ..experiment import About, Experiment, Results, alone
-from ..verdict import Line, holds
+from ..experiment import Experiment, Results, alone
+from ..verdict import About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

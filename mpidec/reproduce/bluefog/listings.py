@@ -13,9 +13,9 @@ from ... import topology
 from ...problems import LeastSquares
 from ...solvers import DGD, ExactDiffusion, PushDIGing, PushSum, Solver
 from ...topology import Schedule, Topology
-from ..experiment import About, Experiment, Results, alone
+from ..experiment import Experiment, Results, alone
 from ..others.running import draw_runs, least_squares, norm, run
-from ..verdict import Line, derived, holds
+from ..verdict import About, Line, derived, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

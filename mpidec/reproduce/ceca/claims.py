@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from ...solvers import DSGDCECA
 from ..drawing import curves
-from ..experiment import About, Experiment, Results, alone
-from ..verdict import Line, holds
+from ..experiment import Experiment, Results, alone
+from ..verdict import About, Line, holds
 from .consensus import rounds_of
 from .running import CECA, FIXED, descent, iterates
 

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ..drawing import curves
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, holds, within
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, holds, within
 from .running import CECA, DRAWN, FIXED, averaging_errors, possible
 
 if TYPE_CHECKING:

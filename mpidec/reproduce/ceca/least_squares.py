@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...problems import LeastSquares
 from ..drawing import curves
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, holds
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, holds
 from .running import CECA, DRAWN, FIXED, descent, iterates, possible
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..drawing import curves
-from ..experiment import About, Experiment, Results, alone
-from ..verdict import Line, holds
+from ..experiment import Experiment, Results, alone
+from ..verdict import About, Line, holds
 from .consensus import rounds_of
 from .running import CECA, FIXED, averaging_errors, descent, iterates, possible
 

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...problems import Custom, LogisticRegression, breast_cancer, partition, stack
 from ...solvers import BEER, CHOCO, LEAD, NIDS, Diffusion, Solver
-from ..experiment import About, Arrays, Experiment, Results
-from ..verdict import Line, derived, holds
+from ..experiment import Arrays, Experiment, Results
+from ..verdict import About, Line, derived, holds
 from .running import decline, draw_runs, gossip, least_squares, run
 
 if TYPE_CHECKING:

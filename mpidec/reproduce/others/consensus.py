@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ..drawing import curves
-from ..experiment import About, Experiment, Results, alone
-from ..verdict import Line, derived, holds
+from ..experiment import Experiment, Results, alone
+from ..verdict import About, Line, derived, holds
 from .running import gossip
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from ... import theory, topology
 from ...solvers import DGD, EXTRA, PushDIGing, PushPull, PushSum, Solver
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, derived, holds
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, derived, holds
 from .running import decline, draw_runs, least_squares, norm, run
 
 if TYPE_CHECKING:

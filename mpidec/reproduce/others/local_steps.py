@@ -13,8 +13,8 @@ from ... import topology
 from ...problems import Custom, LeastSquares
 from ...solvers import KGT, SCAFFOLD, LocalDGD, ProxSkip
 from ..drawing import curves
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, derived, holds
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, derived, holds
 from .running import decline, draw_runs, least_squares, norm, run
 
 if TYPE_CHECKING:

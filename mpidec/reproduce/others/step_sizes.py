@@ -14,8 +14,8 @@ from ...solvers import DGD, EXTRA, NIDS, ExactDiffusion, Solver
 from ...theory import Quadratic
 from ...topology import Topology
 from ..drawing import curves
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, derived, holds
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, derived, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,8 +16,8 @@ from ...solvers import RelaySGD
 from ...solvers.base import Solver
 from ...topology import Topology
 from ..drawing import curves
-from ..experiment import About, Experiment, Results, alone
-from ..verdict import Line, within
+from ..experiment import Experiment, Results, alone
+from ..verdict import About, Line, within
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

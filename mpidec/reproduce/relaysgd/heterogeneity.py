@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from ...topology import ring
 from ..drawing import panels
-from ..experiment import About, Arrays, Experiment, Results
-from ..verdict import Line, holds, within
+from ..experiment import Arrays, Experiment, Results
+from ..verdict import About, Line, holds, within
 from .correction import distances
 from .quadratics import (
     BIASED,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...topology import chain
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, holds
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, holds
 from .correction import distances, responses
 from .quadratics import SOLVERS
 

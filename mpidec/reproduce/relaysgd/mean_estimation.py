@@ -14,8 +14,8 @@ from ... import topology
 from ..._validation import Array
 from ...solvers import RelaySGD
 from ..drawing import panels
-from ..experiment import About, Experiment, Results, alone
-from ..verdict import Line, holds, within
+from ..experiment import Experiment, Results, alone
+from ..verdict import About, Line, holds, within
 from .correction import distances
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from ..._validation import Array
 from ...topology import Topology
 from ..drawing import curves
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, holds, within
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, holds, within
 from .correction import TREES, distances
 
 if TYPE_CHECKING:

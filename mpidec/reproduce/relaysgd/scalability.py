@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..drawing import panels
-from ..experiment import About, Experiment, Results
-from ..verdict import Line, holds, within
+from ..experiment import Experiment, Results
+from ..verdict import About, Line, holds, within
 from .correction import distances
 from .quadratics import BIASED, GRAPHS, SOLVERS, Found, Trial, random_quadratics, sampled_steps
 

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...topology import Topology
 from ..drawing import panels
-from ..experiment import About, Arrays, Experiment, Results
-from ..verdict import Line, holds
+from ..experiment import Arrays, Experiment, Results
+from ..verdict import About, Line, holds
 from .correction import distances
 from .quadratics import SOLVERS, Trial, iterates, random_quadratics
 
