@@ -129,16 +129,20 @@ def execute(asked: Asked, comm: MPI.Intracomm) -> int:
     for experiment in asked.experiments:
         path = os.path.join(asked.folder, f"{experiment.about.name}.h5")
         measure(experiment, path, comm=comm, force=asked.force, on_cell=on_cell)
-        report = on_root(comm, publish, experiment, path)
-        if report.failed:
+        if on_root(comm, _told, experiment, path):
             failed.append(experiment.about.name)
-        if comm.rank == 0:
-            print(report, end="\n\n", flush=True)
     on_root(comm, write_page, asked.folder)
     if failed and comm.rank == 0 and not asked.quick:
         print(f"{plural(len(failed), 'experiment')} differ: {', '.join(failed)}", flush=True)
     comm.Barrier()
     return Status.FAILED if failed and not asked.quick else Status.OK
+
+
+def _told(experiment: Experiment[Any], path: str) -> bool:
+    """Publish and print a report; return whether a line differs that should agree."""
+    report = publish(experiment, path)
+    print(report, end="\n\n", flush=True)
+    return report.failed
 
 
 REPRODUCE = Command(

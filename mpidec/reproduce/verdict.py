@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
 from ..cli.tables import aligned, csv_text, plural
@@ -44,7 +43,7 @@ class About(NamedTuple):
     shows: str
     minutes: float = 0.1
     differs: str = ""
-    quick: Mapping[str, object] = MappingProxyType({})
+    quick: Mapping[str, object] = {}  # noqa: RUF012
     notes: Sequence[str] = ()
 
 

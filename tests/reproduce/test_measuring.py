@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from mpidec.exceptions import InputError
 from mpidec.reproduce import About, Experiment, measure, publish
+from mpidec.reproduce.command import main
 from mpidec.reproduce.drawing import curves
 from mpidec.reproduce.store import key, read
 from mpidec.reproduce.verdict import Line, holds, within
@@ -72,6 +73,14 @@ def test_cells_are_the_same_on_ranks_and_after_an_error(folder):
         assert list(one) == list(two) == [f"a|b, {n}" for n in range(1, 6)]
         for name in one:
             assert all((one[name][x] == two[name][x]).all() for x in ("square", "random"))
+    WORLD.Barrier()
+
+
+def test_the_command_on_ranks(folder):
+    assert main(["ceca-fig5", "--quick", "--quiet", "--out", folder]) == 0
+    if WORLD.rank == 0:
+        with open(f"{folder}/index.md", encoding="utf-8") as page:
+            assert "lines agree" in page.read()
     WORLD.Barrier()
 
 
