@@ -43,7 +43,7 @@ class About(NamedTuple):
     shows: str
     minutes: float = 0.1
     differs: str = ""
-    quick: Mapping[str, object] = {}  # noqa: RUF012
+    quick: Mapping[str, object] = {}
     notes: Sequence[str] = ()
 
 
