@@ -168,14 +168,16 @@ class Report:
     @property
     def summary(self) -> str:
         """Counts of the verdicts."""
-        agree = sum(line.agrees is True for line in self.lines)
-        known = sum(line.agrees is False and not line.failed for line in self.lines)
-        failed = sum(line.failed for line in self.lines)
-        counts = f"{agree} of {plural(len(self.lines), 'line')} agree"
-        more = [f"{known} differ for a known reason"] * bool(known) + [f"{failed} differ"] * bool(
-            failed
-        )
-        return ", ".join([counts, *more])
+        judged = [line for line in self.lines if line.agrees is not None]
+        known = sum(line.agrees is False and not line.failed for line in judged)
+        failed = sum(line.failed for line in judged)
+        counts = {
+            f"{len(judged) - known - failed} of {plural(len(judged), 'line')} agree": 1,
+            f"{known} differ for a known reason": known,
+            f"{failed} differ": failed,
+            f"{len(self.lines) - len(judged)} not judged": len(self.lines) - len(judged),
+        }
+        return ", ".join(text for text, count in counts.items() if count)
 
     def __str__(self) -> str:
         head = [f"{self.about.name}: {self.about.source}", self.about.shows]
