@@ -298,6 +298,12 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
     "qg": _solver(
         "quasi-global momentum", solvers.QuasiGlobalMomentum, MomentumUpdate, graph="ring"
     ),
+    "mixed_momentum": _solver(
+        "momentum SGD whose momentum is mixed with the neighbours, too (DmSGD)",
+        solvers.DecentralizedMomentum,
+        MomentumUpdate,
+        mix_momentum=True,
+    ),
     "decentlam": _solver(
         "momentum without the bias of local momentum", solvers.DecentLaM, MomentumUpdate
     ),

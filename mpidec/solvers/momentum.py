@@ -37,15 +37,16 @@ class _Momentum(Solver):
 @dataclass(frozen=True)
 class DecentralizedMomentum(_Momentum):
     r"""Decentralized momentum SGD (DmSGD): each agent descends with a momentum of its own, and the
-    iterates are mixed.
+    iterates are mixed; or the momentum, too.
 
     .. math::
         M^{k+1} &= \beta M^k + \nabla F(X^k), \qquad M^0 = 0 \\
         X^{k+1} &= W^k (X^k - \alpha M^{k+1})
 
-    With `nesterov`, :math:`X^{k+1} = W^k (X^k - \alpha (\nabla F(X^k) + \beta M^{k+1}))`.
+    With `nesterov`, :math:`X^{k+1} = W^k (X^k - \alpha (\nabla F(X^k) + \beta M^{k+1}))`.  With
+    `mix_momentum`, the next step begins with :math:`W^k M^{k+1}` in place of :math:`M^{k+1}`.
 
-    Momentum increases the bias: the fixed points are those of `DGD` with the step size
+    Local momentum increases the bias: the fixed points are those of `DGD` with the step size
     :math:`\alpha / (1 - \beta)`.  `DecentLaM` has the bias of the step size :math:`\alpha`, at the
     same cost.
 
@@ -56,11 +57,14 @@ class DecentralizedMomentum(_Momentum):
     momentum : float
         :math:`\beta`, in [0, 1); 0 for DGD.
     nesterov : bool
+    mix_momentum : bool
+        Whether the momentum is mixed, too (DmSGD with communicated momentum; without, BlueFog's
+        "vanilla DmSGD").
 
     Notes
     -----
-    Sent per step: one row, of the descended iterate, to each neighbour; momentum is never sent.
-    `W`: doubly stochastic, constant or varying in time.
+    Sent per step: one row, of the descended iterate, to each neighbour; with `mix_momentum` a
+    second one, of the momentum.  `W`: doubly stochastic, constant or varying in time.
 
     Examples
     --------
@@ -73,18 +77,20 @@ class DecentralizedMomentum(_Momentum):
     ----------
     T. Lin, S. P. Karimireddy, S. Stich, M. Jaggi, "Quasi-global momentum: accelerating
     decentralized deep learning on heterogeneous data", ICML 2021 (there DSGDm and DSGDm-N).
+    H. Yu, R. Jin, S. Yang, "On the linear speedup analysis of communication efficient momentum SGD
+    for distributed non-convex optimization", ICML 2019 (with `mix_momentum`).
     """
 
     needs: ClassVar = Needs(graph="exponential")
     step_size: StepSize = "auto"
     momentum: Factor = 0.9
     nesterov: bool = False
+    mix_momentum: bool = False
 
     def step(self, s: MomentumState, G: np.ndarray, W: Operator) -> MomentumState:
         M = self.momentum * s.M + G
-        return MomentumState(
-            W(descend(s.X, self.step_size, G + self.momentum * M if self.nesterov else M)), M
-        )
+        V = descend(s.X, self.step_size, G + self.momentum * M if self.nesterov else M)
+        return MomentumState(*(W([V, M]) if self.mix_momentum else (W(V), M)))
 
 
 @dataclass(frozen=True)

@@ -156,15 +156,18 @@ def test_algorithms_are_the_equations_of_their_solvers(net, name):
         "relay": "RelaySGD",
         "ceca": "DSGDCECA",
         "qg": "QuasiGlobalMomentum",
+        "mixed_momentum": "DecentralizedMomentum",
         "decentlam": "DecentLaM",
         "slowmo": "SlowMo",
         "diloco": "DiLoCo",
         "gasloc": "GASLoC",
         "noloco": "NoLoCo",
     }[name]
-    more: dict = {"gradient_tracking": {"variant": "semi-atc"}, "gasloc": {"momentum": 0.5}}.get(
-        name, {}
-    )
+    more: dict = {
+        "gradient_tracking": {"variant": "semi-atc"},
+        "gasloc": {"momentum": 0.5},
+        "mixed_momentum": {"mix_momentum": True},
+    }.get(name, {})
     if name in ("slowmo", "diloco", "gasloc", "noloco"):
         more["local_steps"] = 1  # with every=1
     solver = getattr(mpidec.solvers, made)(lr, **more)

@@ -16,6 +16,7 @@ def momentum(s, W, steps):
     for _ in range(steps):
         m = s.momentum * m + grad(X)
         X = W @ (X - s.step_size * (grad(X) + s.momentum * m if s.nesterov else m))
+        m = W @ m if s.mix_momentum else m
     return X
 
 
@@ -40,6 +41,8 @@ def decentlam(s, W, steps):
 FORMULAS = [
     (momentum, S.DecentralizedMomentum(0.05)),
     (momentum, S.DecentralizedMomentum(0.05, 0.8, nesterov=True)),
+    (momentum, S.DecentralizedMomentum(0.05, mix_momentum=True)),
+    (momentum, S.DecentralizedMomentum(0.05, 0.8, nesterov=True, mix_momentum=True)),
     (quasi_global, S.QuasiGlobalMomentum(0.05)),
     (quasi_global, S.QuasiGlobalMomentum(0.05, nesterov=False)),
     (quasi_global, S.QuasiGlobalMomentum(0.05, 0.8, nesterov=False, normalized=True)),
