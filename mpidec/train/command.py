@@ -55,8 +55,9 @@ examples:
 tables of an experiment file, and of --set (flags override the file, and --set overrides flags):
   [data]       name, path, alpha
   [model]      name; hidden, channels, dropout, width, ...
-  [algorithm]  name; period, momentum, codec, machine_size, ...
+  [algorithm]  name; its options: period of pga, momentum of qg, relay, missing and overlap of relay, codec of choco, ...
   [topology]   name; weights, ...
+  [mixing]     loss; fill = "renormalize" | "own" | "zero"
   [optimizer]  name, lr, schedule, momentum, nesterov, weight_decay, clip; betas, ...
   [train]      workers, batch, epochs, every, seed, precision, device, buffers, augment, out, trace
 The attribute "config" of every train.h5 contains the complete settings in this form.
@@ -251,7 +252,10 @@ def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
         "workers": f"{s.workers} on {plural(ranks, 'rank')}",
         "algorithm": f"{s.algorithm}{options(s.algorithm_options)}",
         **(
-            {"topology": f"{name_of(s.topology)}{options(s.topology_options)}"}
+            {
+                "topology": f"{name_of(s.topology)}{options(s.topology_options)}"
+                + (f", {100 * s.loss:.3g} % of the messages are lost" if s.loss else "")
+            }
             if s.topology
             else {}
         ),

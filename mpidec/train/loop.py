@@ -207,6 +207,7 @@ class Training:
                 s.algorithm,
                 net,
                 buffers=s.buffers,
+                mixing=s.mixing(),
                 trace=None if net.context.timeline else s.trace,
                 **s.algorithm_options,
             )

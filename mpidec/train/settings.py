@@ -5,9 +5,10 @@ as TOML, as keyword arguments.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from operator import methodcaller
 from typing import Any, Literal
 
 from .. import optim, plugins, topology
@@ -20,6 +21,7 @@ from ..experiment.schema import Entry, Setting, Value, parse, setting, to_toml
 from ..nn import models
 from ..nn.schedules import SCHEDULES
 from ..optim.algorithms import Algorithm
+from ..optim.methods import Mixer
 from ..registry import TOPOLOGIES
 from ..topology import Schedule, Topology
 from .options import check_optimizer, check_topology, named
@@ -54,6 +56,10 @@ class Settings:
         and the momentum 0.9, or 0 for algorithms with a momentum of their own.
     clip : float, optional
         Largest norm of the gradient of a worker.
+    loss : float, optional
+        Probability with which each message is lost.
+    fill : {"renormalize", "own", "zero"}, optional
+        What takes the place of a lost row, as in `W.lossy`.
     workers : int, optional
         By default one per rank, or 16 in a single process.
     batch, epochs, every : int
@@ -161,6 +167,14 @@ class Settings:
         metavar="C",
         help="largest norm of a worker's gradient (default: none)",
     )
+    loss: float | None = setting(
+        None,
+        "in [0, 1]",
+        key="mixing.loss",
+        metavar="P",
+        help="each message is lost with the probability P (default: none is)",
+    )
+    fill: Literal["renormalize", "own", "zero"] | None = setting(None, key="mixing.fill")
     workers: int | None = setting(
         None,
         "> 0",
@@ -227,8 +241,16 @@ class Settings:
                 f"{self.optimizer} has "
                 "betas: omit it, or set optimizer.betas=[0.9, 0.99]"
             )
+        if self.fill is not None and self.loss is None:
+            raise ConfigError(f"mixing.fill = {self.fill!r} has no effect without mixing.loss")
         check_optimizer(self.optimizer, self.optimizer_options)
         method(self)
+
+    def mixing(self) -> Callable[[Mixer], Mixer] | None:
+        """What makes the mixer of the training of that of the topology."""
+        if not self.loss:
+            return None
+        return methodcaller("lossy", self.loss, seed=self.seed, fill=self.fill or "renormalize")
 
     def complete(self, n: int) -> Settings:
         """The settings of n workers, with the defaults that depend on others."""

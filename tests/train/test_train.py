@@ -232,6 +232,23 @@ def test_settings_work_together(net, changes):
     )
 
 
+def test_lost_messages_are_those_of_the_mixer(net):
+    """Each step mixes with what has arrived, by draws of the seed; relayed sums lose it, too."""
+    quick = {**QUICK, "epochs": 1, "algorithm": "relay", "topology": "chain"}
+    whole, own, current = (
+        fit(net=net, **quick, **more)
+        for more in (
+            {},
+            {"loss": 1.0, "algorithm_options": {"missing": "own"}},
+            {"loss": 0.5, "algorithm_options": {"missing": "current"}, "seed": 1},
+        )
+    )
+    local = fit(net=net, **{**QUICK, "epochs": 1}, loss=1.0, fill="own", topology="chain")
+    for alone, same in zip(parameters(own), parameters(local)):  # nobody hears anybody
+        torch.testing.assert_close(alone, same)
+    assert not torch.equal(parameters(whole)[0], parameters(current)[0])
+
+
 def test_a_step_takes_the_rate_of_its_middle_and_clips_the_average(net):
     """With a warm-up of five epochs from 0, and decays; the averaged gradient is clipped, and not that of each worker."""
     settings = Settings(
@@ -381,6 +398,13 @@ WRONG = [
     (
         ["--algorithm", "allreduce", "--set", "topology.weights=uniform"],
         "has no option weights: expected no options",
+    ),
+    (["--loss", "2"], "--loss: expected a number in [0, 1], got '2'"),
+    (["--set", "mixing.fill=own"], "mixing.fill = 'own' has no effect without mixing.loss"),
+    (["--algorithm", "allreduce", "--loss", "0.1"], "'allreduce' does not mix by W"),
+    (
+        ["--algorithm", "relay", "--set", "algorithm.fill=own"],
+        "its own options: relay, missing, overlap, share",
     ),
     (["--algoritm", "atc"], "unknown flag '--algoritm': did you mean --algorithm?"),
     (["--algorithm", "relay", "--topology", "ring", "--workers", "8"], "tree"),
