@@ -1,0 +1,220 @@
+"""Table 2, Figures 8, 9 and 10: training of 17 and of 5 workers, no powers of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..drawing import curves
+from ..experiment import Results
+from ..training import Cell, Column, Training
+from ..verdict import Line, holds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+IID = "iid"
+
+
+class Method(NamedTuple):
+    """A row: algorithm, topology with its options, momentum, learning rate, published accuracy."""
+
+    algorithm: str
+    topology: str | None
+    options: Mapping[str, str]
+    momentum: float
+    rate: float
+    published: float | None = None
+
+
+CENTRAL, RING, ONE_PEER = "central (all-reduce)", "ring", "one-peer exponential"
+CECA = "DSGD-CECA-2P"
+METHODS = {
+    CENTRAL: Method("allreduce", None, {}, 0.5, 0.8, 98.34),
+    RING: Method("atc", "ring", {}, 0.5, 0.8, 98.32),
+    ONE_PEER: Method("atc", "one_peer_exponential", {}, 0.5, 0.8, 98.33),
+    "OD-EquiDyn": Method("atc", "equitopo", {"kind": "OD"}, 0.5, 0.8, 98.36),
+    "OU-EquiDyn": Method("atc", "equitopo", {"kind": "OU"}, 0.5, 0.8, 98.03),
+    CECA: Method("ceca", "ceca", {}, 0.0, 1.2, 98.50),
+    f"{ONE_PEER}, no momentum": Method("atc", "one_peer_exponential", {}, 0.0, 1.2),
+    f"{CECA}, momentum": Method("ceca", "ceca", {}, 0.5, 0.8),
+}
+
+
+@dataclass(frozen=True)
+class Table2(Training):
+    """Equal data on all workers; the average of their models."""
+
+    name: ClassVar[str] = "ceca-table2"
+    source: ClassVar[str] = "Ding et al., ICML 2023, Table 2"
+    shows: ClassVar[str] = "one partner per step is enough for the accuracy of all-reduce"
+    minutes: ClassVar[float] = 0.5
+    differs: ClassVar[str] = "digits, a perceptron with 64 hidden units, batch 16 (MNIST, batch 64)"
+    quick: ClassVar[Mapping[str, object]] = {"seeds": (1,), "epochs": 1}
+    notes: ClassVar[Sequence[str]] = (
+        "Momentum 0.5, none for DSGD-CECA-2P, as published; two more rows are the other way round.",
+        "The published training losses are of a softmax over the batch, and are left out.",
+    )
+    methods: ClassVar[Mapping[str, Method]] = METHODS
+
+    workers: int = 17
+    epochs: int = 20
+
+    def columns(self) -> Iterable[tuple[str, Column]]:
+        """Each method."""
+        return ((row, IID) for row in self.methods)
+
+    def settings(self, row: str, column: Column) -> Mapping[str, object]:
+        """Of a method."""
+        method = self.methods[row]
+        return {
+            "algorithm": method.algorithm,
+            "topology": method.topology,
+            "topology_options": method.options,
+            "momentum": method.momentum,
+            "lr": method.rate,
+            "alpha": IID,
+        }
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """The accuracies beside that of all-reduce, and the bytes beside those of the ring."""
+        found = {row: self.final(results, row, IID, "accuracy_consensus") for row in self.methods}
+        central = found[CENTRAL].mean()
+        for row, values in found.items():
+            agrees = abs(values.mean() - central) <= 1
+            here = f"{values.mean():.2f} ± {values.std():.2f}"
+            published = self.methods[row].published
+            yield holds(f"{row}: accuracy (%)", agrees, here, "within 1 of all-reduce", published)
+        apart = max(values.mean() for values in found.values()) - min(map(np.mean, found.values()))
+        yield Line(
+            "most accurate minus least (points); standard deviation of a seed",
+            98.50 - 98.03,
+            f"{apart:.2f}; {np.mean([values.std() for values in found.values()]):.2f}",
+            because="the order is within the noise of the seeds",
+        )
+        ring = self.sent(results, RING)[-1]
+        for row in (ONE_PEER, CECA):
+            part = self.sent(results, row)[-1] / ring
+            yield holds(
+                f"{row}: data sent, over the ring's", part == 0.5, part, "1/2, exactly", 0.5
+            )
+
+    def sent(self, results: Results[Cell], row: str) -> NDArray[np.float64]:
+        """Return the bytes that a worker has sent after each evaluation; of all-reduce what a server
+        has sent to n - 1 workers.
+        """
+        each = results[row, IID, self.seeds[0]]["bytes"] / self.workers
+        return each * (self.workers - 1) if row == CENTRAL else each
+
+    def mean(self, results: Results[Cell], row: str, what: str) -> NDArray[np.float64]:
+        """Return a curve in the mean over the seeds."""
+        return np.mean([results[row, IID, seed][what] for seed in self.seeds], axis=0)
+
+    def draw(self, results: Results[Cell], figure: Figure) -> None:
+        """Test loss and accuracy against the epochs."""
+        for axes, what in zip(figure.subplots(1, 2), ("loss_mean", "accuracy_consensus")):
+            lines = {
+                row: (self.mean(results, row, "epoch"), self.mean(results, row, what))
+                for row in self.methods
+            }
+            curves(axes, lines, "epoch", what.split("_")[0], log="")
+
+
+@dataclass(frozen=True)
+class Figure8(Table2):
+    """The curves."""
+
+    name: ClassVar[str] = "ceca-fig8"
+    source: ClassVar[str] = "Ding et al., ICML 2023, Figure 8"
+    shows: ClassVar[str] = "all methods follow the curve of all-reduce"
+    methods: ClassVar[Mapping[str, Method]] = {
+        row: method for row, method in METHODS.items() if method.published
+    }
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """The mean over the epochs of the second half."""
+        half, central = self.epochs // 2, 0.0
+        for row in self.methods:
+            accuracy = 100 * self.mean(results, row, "accuracy_consensus")[-half - 1 :].mean()
+            central = central or accuracy
+            what = f"{row}: accuracy (%), mean of the second half of the epochs"
+            yield holds(what, abs(accuracy - central) <= 1, accuracy, "within 1 of all-reduce")
+
+
+@dataclass(frozen=True)
+class Figure9(Figure8):
+    """The accuracy against the data that the busiest node sends."""
+
+    name: ClassVar[str] = "ceca-fig9"
+    source: ClassVar[str] = "Ding et al., ICML 2023, Figure 9"
+    shows: ClassVar[str] = (
+        "methods with one partner need less data than rings, and these than a server"
+    )
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """The data until the accuracy is 3 points below the final one of all-reduce."""
+        final = self.final(results, CENTRAL, IID, "accuracy_consensus").mean() / 100
+        needed = {}
+        for row in self.methods:
+            there = self.mean(results, row, "accuracy_consensus") >= final - 0.03
+            needed[row] = self.sent(results, row)[there.argmax()] / 1e3 if there.any() else np.inf
+        for row in (ONE_PEER, CECA):
+            values = needed[row], needed[RING], needed[CENTRAL]
+            yield holds(
+                f"kB sent until 3 points below all-reduce: {row} < ring < central",
+                values[0] < values[1] < values[2],
+                " < ".join(f"{value:.0f}" for value in values),
+                "growing",
+            )
+
+    def draw(self, results: Results[Cell], figure: Figure) -> None:
+        """Accuracy against bytes."""
+        lines = {
+            row: (
+                self.sent(results, row)[1:] / 1e3,
+                self.mean(results, row, "accuracy_consensus")[1:],
+            )
+            for row in self.methods
+        }
+        curves(figure.add_subplot(), lines, "kB sent by the busiest node", "accuracy", log="x")
+
+
+@dataclass(frozen=True)
+class Figure10(Table2):
+    """A residual network, without momentum."""
+
+    name: ClassVar[str] = "ceca-fig10"
+    source: ClassVar[str] = "Ding et al., ICML 2023, Appendix C, Figure 10"
+    shows: ClassVar[str] = "DSGD-CECA against one-peer exponential graphs on 5 workers"
+    minutes: ClassVar[float] = 2
+    differs: ClassVar[str] = (
+        "digits, ResNet-18 with 8 channels, 6 epochs (CIFAR-10, ResNet-18, 130 epochs)"
+    )
+    quick: ClassVar[Mapping[str, object]] = {"seeds": (1,), "epochs": 1, "model": "mlp"}
+    notes: ClassVar[Sequence[str]] = ()
+    methods: ClassVar[Mapping[str, Method]] = {
+        ONE_PEER: Method("atc", "one_peer_exponential", {}, 0.0, 0.1, 90.99),
+        CECA: Method("ceca", "ceca", {}, 0.0, 0.1, 92.07),
+    }
+
+    workers: int = 5
+    epochs: int = 6
+    model: str = "resnet18"
+
+    def settings(self, row: str, column: Column) -> Mapping[str, object]:
+        """Of a method, with the network."""
+        options = {"width": 8} if self.model == "resnet18" else {}
+        return {**super().settings(row, column), "model": self.model, "model_options": options}
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """The order of the two."""
+        values = {row: self.final(results, row, IID, "accuracy_consensus") for row in self.methods}
+        for row, found in values.items():
+            here = f"{found.mean():.2f} ± {found.std():.2f}"
+            yield Line(f"{row}: accuracy (%)", self.methods[row].published, here)
+        gain = values[CECA].mean() - values[ONE_PEER].mean()
+        yield holds("gain of DSGD-CECA (points)", gain > 0, gain, "positive", 92.07 - 90.99)
