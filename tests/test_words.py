@@ -179,7 +179,7 @@ LISTED = {
     "mpidec.train": ("fit", "Settings", "Any import_module"),
     "mpidec.nn": ("Stacked", "models", "_torch stacked"),
     "mpidec.optim": ("Decentralized", "names", "averager muon"),
-    "mpidec.reproduce": ("table", "EXPERIMENTS", "relaysgd tables"),
+    "mpidec.reproduce": ("measure", "EXPERIMENTS", "relaysgd store"),
 }
 
 

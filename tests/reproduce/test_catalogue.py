@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from mpidec.reproduce import EXPERIMENTS, measure, publish
+from mpidec.reproduce.acid.networks import Asynchronous
 from mpidec.reproduce.command import configured
+from mpidec.reproduce.training import Training
 
 pytestmark = pytest.mark.serial
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_short_form(name, tmp_path):
+    if issubclass(EXPERIMENTS[name], (Training, Asynchronous)):
+        pytest.importorskip("torch")
+        pytest.importorskip("sklearn")
     experiment = configured(EXPERIMENTS[name](), [], quick=True)
     path = str(tmp_path / f"{name}.h5")
     measure(experiment, path)

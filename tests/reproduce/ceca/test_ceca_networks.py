@@ -1,0 +1,25 @@
+"""DSGD-CECA's and BlueFog's tables of trainings: what is published and sent."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from mpidec.reproduce.bluefog.networks import Table3
+from mpidec.reproduce.ceca.networks import CECA, METHODS, ONE_PEER, RING, Table2
+
+pytestmark = pytest.mark.serial
+
+
+def test_one_partner_is_half_of_a_ring_and_one_of_log2_n():
+    assert METHODS[CECA].published == 98.5
+    few = Table2(seeds=(5,), epochs=1, workers=6)
+    results = {(row, "iid", 5): few.measure((row, "iid", 5)) for row in (RING, ONE_PEER, CECA)}
+    ring, one, ceca = (few.sent(results, row)[-1] for row in (RING, ONE_PEER, CECA))
+    assert one == ceca == ring / 2 > 0
+    table = Table3(seeds=(5,), epochs=1, workers=5)
+    results = {cell: table.measure(cell) for cell in table.cells()}
+    lines = [line for line in table.judge(results) if "bytes" in line.what]
+    assert [line.here for line in lines] == [1 / 3] * 3 and all(line.agrees for line in lines)
