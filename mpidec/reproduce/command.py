@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from glob import glob
 from typing import Any, NamedTuple
 
 from ..cli.program import Command, Flag, Interrupts, Status, quiet
@@ -21,6 +22,7 @@ from .experiment import Experiment
 from .measuring import measure, publish
 from .page import write_page
 
+RECIPES = sorted(glob(os.path.join(os.path.dirname(__file__), "recipes", "*.toml")))
 EPILOG = """\
 examples:
   python -m mpidec.reproduce --list
@@ -118,6 +120,11 @@ def listing() -> str:
         lines.append(f"    {experiment.about.shows}")
         if experiment.about.differs:
             lines.append(f"    here: {experiment.about.differs}")
+    lines.append("\nexperiment files of the originals, not run here: mpidec train FILE")
+    for path in RECIPES:
+        with open(path, encoding="utf-8") as file:
+            what = file.readline().strip("# \n")
+        lines.append(f"{path}  ({what})")
     return "\n".join(lines)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from helpers import launch
 
 from mpidec.reproduce import EXPERIMENTS
-from mpidec.reproduce.command import main
+from mpidec.reproduce.command import RECIPES, main
 from mpidec.reproduce.store import read
 
 pytestmark = pytest.mark.serial
@@ -48,6 +50,8 @@ def test_the_list_names_all(capsys):
     assert main(["--list"]) == 0
     text = capsys.readouterr().out
     assert all(f"{name}  (" in text for name in EXPERIMENTS)
+    assert "acid-table4.toml  (A2CiD2, Table 4: CIFAR-10" in text
+
 
 
 EARLY = """
@@ -72,3 +76,15 @@ def test_an_interrupt_of_one_rank_before_its_first_cell_ends_all(tmp_path):
     assert done.returncode == 130, done.stderr
     assert "interrupted: the same command continues" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=os.path.basename)
+def test_files_of_the_originals_are_settings(path):
+    pytest.importorskip("torch")
+    from mpidec.train.settings import Settings, graph, read_toml
+
+    settings = Settings.load(read_toml(path)).complete(16)
+    assert graph(settings, 16)
+    with open(path) as file:
+        text = file.read()
+    assert "Published" in text and "Not run here" in text
