@@ -52,17 +52,19 @@ class Table2(Training):
     name: ClassVar[str] = "ceca-table2"
     source: ClassVar[str] = "Ding et al., ICML 2023, Table 2"
     shows: ClassVar[str] = "one partner per step is enough for the accuracy of all-reduce"
-    minutes: ClassVar[float] = 0.5
-    differs: ClassVar[str] = "digits, a perceptron with 64 hidden units, batch 16 (MNIST, batch 64)"
+    minutes: ClassVar[float] = 0.7
+    differs: ClassVar[str] = (
+        "digits, a perceptron with 64 hidden units, batch 16, 40 epochs (MNIST, batch 64, 20 epochs)"
+    )
     quick: ClassVar[Mapping[str, object]] = {"seeds": (1,), "epochs": 1}
     notes: ClassVar[Sequence[str]] = (
+        "After 20 epochs of digits, 100 steps, DSGD-CECA-2P without momentum is still 1.2 points below all-reduce.",
         "Momentum 0.5, none for DSGD-CECA-2P, as published; two more rows are the other way round.",
         "The published training losses are of a softmax over the batch, and are left out.",
     )
     methods: ClassVar[Mapping[str, Method]] = METHODS
 
     workers: int = 17
-    epochs: int = 20
 
     def columns(self) -> Iterable[tuple[str, Column]]:
         """Each method."""

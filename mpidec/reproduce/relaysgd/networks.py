@@ -47,7 +47,7 @@ METHODS = {
     GOSSIP: Method("atc", "ring", 0.0, (87.4, 79.9, 53.9), (1.2, 0.8, 0.4)),
     QG: Method("qg", "ring", 0.0, (89.5, 84.8, 63.3), (0.4, 0.4, 0.4)),
     "D2, ring": Method("d2", "ring", 0.0, (87.2, 84.0, 38.2), (0.8, 0.8, 0.4)),
-    D2_M: Method("d2", "ring", 0.9, (88.2, 88.5, 61.0), (0.2, 0.2, 0.1)),
+    D2_M: Method("d2", "ring", 0.9, (88.2, 88.5, 61.0), (0.2, 0.2, 0.2)),
     "SGP, exponential": Method("push_sum", SGP, 0.0, (87.4, 86.7, 86.7), (1.2, 0.8, 0.2)),
     SGP_M: Method("push_sum", SGP, 0.9, (89.5, 89.2, 87.5), (0.4, 0.4, 0.4)),
     "RelaySGD/Grad, chain": Method(
@@ -229,6 +229,8 @@ class Table5(Training):
     notes: ClassVar[Sequence[str]] = (
         "Missing half steps are replaced by the current iterate for RelaySGD, lost rows by the agent's own for SGP; "
         "the weights of gossip are renormalized, all as in the published code.",
+        "Quasi-global momentum, seed 1: with p = 0.01 the distance of the workers grows to 5.8 after 16 epochs (0.7 "
+        "without losses), and falls again as the gradients vanish.",
     )
     table: ClassVar[Mapping[str, tuple[Mapping[str, object], tuple[float | str, ...]]]] = {
         RELAY_M: ({"algorithm_options": {"missing": "current"}}, (89.2, 89.3, 89.3)),
@@ -261,11 +263,9 @@ class Table5(Training):
                 f"{row}: points lost at p = {most:g}",
                 known.get(most) if isinstance(known.get(most), str) else None,
                 lost,
-                lost < 1 if robust else lost > 10,
+                bool(lost < 1 if robust else lost > 10),
                 "less than 1" if robust else "more than 10",
-                "the workers agree once digits are learned, and nothing is lost then"
-                if row == QG
-                else "",
+                "it recovers as digits are learned, see the notes" if row == QG else "",
             )
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
