@@ -84,11 +84,13 @@ class Asynchronous(Experiment[Cell]):
 
     def over(self, results: Results[Cell], row: Row, n: int, what: str) -> NDArray[np.float64]:
         """Return a curve in the mean over the seeds."""
-        return np.mean([results[(*row, n, seed)][what] for seed in self.seeds], axis=0)
+        cells = [(*row, n, seed) for seed in self.seeds]
+        return np.asarray(np.mean([results[cell][what] for cell in cells], axis=0))
 
     def worst(self, results: Results[Cell], row: Row, n: int) -> float:
         """Return the accuracy of the worst worker, in the mean over the seeds."""
-        return float(np.mean([results[(*row, n, seed)]["accuracy"].min() for seed in self.seeds]))
+        cells = [(*row, n, seed) for seed in self.seeds]
+        return float(np.mean([results[cell]["accuracy"].min() for cell in cells]))
 
     def table(self, results: Results[Cell]) -> Iterable[Line]:
         """The published accuracies beside those of the worst worker here."""
@@ -107,7 +109,7 @@ class Asynchronous(Experiment[Cell]):
             ("training loss", "consensus distance"),
         ):
             lines = {
-                name(row): tuple(self.over(results, row, n, each) for each in ("epoch", what))
+                name(row): (self.over(results, row, n, "epoch"), self.over(results, row, n, what))
                 for row in self.rows
                 if row[0] == list(self.rows)[-1][0]
             }
