@@ -109,7 +109,10 @@ class Asynchronous(Experiment[Cell]):
             ("training loss", "consensus distance"),
         ):
             lines = {
-                name(row): (self.over(results, row, n, "epoch"), self.over(results, row, n, what))
+                name(row): (
+                    self.over(results, row, n, "epoch")[1:],
+                    self.over(results, row, n, what)[1:],
+                )
                 for row in self.rows
                 if row[0] == list(self.rows)[-1][0]
             }
@@ -212,13 +215,12 @@ class Table5(Asynchronous):
         n = max(self.sizes)
         for what, label in (("objective", "training loss"), ("consensus", "consensus distance")):
             plain, fast, twice = (self.over(results, row, n, what) for row in (PLAIN, FAST, TWICE))
-            far = np.abs(fast - twice).mean() / np.abs(plain - twice).mean()
-            yield holds(
-                f"n = {n}, {label}: |A2CiD2 - rate 2| / |rate 1 - rate 2|",
-                far < 0.5,
-                far,
-                "below 0.5",
-            )
+            near, apart = np.abs(fast - twice), np.abs(plain - twice)
+            far, half = float(near.mean() / apart.mean()), len(near) // 2
+            late = near[half:].mean() / apart[half:].mean()
+            words = f"n = {n}, {label}: |A2CiD2 - rate 2| / |rate 1 - rate 2|"
+            because = f"A2CiD2 acts after its relaxation time: {late:.2g} in the second half"
+            yield Line(words, None, far, far < 0.5, "below 0.5", because if late < 0.5 else "")
 
 
 @dataclass(frozen=True)
