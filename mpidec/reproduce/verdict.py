@@ -81,7 +81,7 @@ class Line(NamedTuple):
     @property
     def failed(self) -> bool:
         """Whether the line differs for no known reason."""
-        return self.agrees is False and not self.because
+        return self.agrees is not None and not self.agrees and not self.because
 
     @property
     def ratio(self) -> float | None:
@@ -169,7 +169,7 @@ class Report:
     def summary(self) -> str:
         """Counts of the verdicts."""
         judged = [line for line in self.lines if line.agrees is not None]
-        known = sum(line.agrees is False and not line.failed for line in judged)
+        known = sum(not line.agrees and not line.failed for line in judged)
         failed = sum(line.failed for line in judged)
         counts = {
             f"{len(judged) - known - failed} of {plural(len(judged), 'line')} agree": 1,

@@ -53,7 +53,6 @@ def test_the_list_names_all(capsys):
     assert "acid-table4.toml  (A2CiD2, Table 4: CIFAR-10" in text
 
 
-
 EARLY = """
 import os, signal, sys
 from mpi4py import MPI

@@ -2,6 +2,19 @@
 
 from .consensus import Consensus
 from .constants import Constants
+from .networks import Figure3, Figure4, Table4, Table5
 from .pace import Counts, Neighbours, Rates, Timeline, Times
 
-EXPERIMENTS = (Consensus, Constants, Rates, Timeline, Times, Counts, Neighbours)
+EXPERIMENTS = (
+    Consensus,
+    Constants,
+    Rates,
+    Timeline,
+    Figure3,
+    Figure4,
+    Times,
+    Table4,
+    Table5,
+    Counts,
+    Neighbours,
+)

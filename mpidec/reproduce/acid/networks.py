@@ -15,7 +15,7 @@ from ...driver.asynchronous import simulate
 from ...topology import Topology
 from ..drawing import curves
 from ..experiment import Experiment, Results
-from ..verdict import Line, holds
+from ..verdict import About, Line, holds
 from .perceptron import Perceptron
 
 if TYPE_CHECKING:
@@ -38,10 +38,15 @@ class Asynchronous(Experiment[Cell]):
     """Simulated trainings of a perceptron on digits: momentum, warm-up and decays as published."""
 
     rows: ClassVar[Mapping[Row, Mapping[int, float]]]
-    differs: ClassVar[str] = (
-        "digits, a perceptron with 32 hidden units and batches of 2, simulated with Poisson clocks"
+    about: ClassVar = About(
+        name="",
+        source="Nabli et al., NeurIPS 2023",
+        shows="",
+        differs=(
+            "digits, a perceptron with 32 hidden units and batches of 2, simulated with Poisson clocks"
+        ),
+        quick={"sizes": (8,), "seeds": (1,), "epochs": 1, "batch": 8},
     )
-    quick: ClassVar[Mapping[str, object]] = {"sizes": (8,), "seeds": (1,), "epochs": 1, "batch": 8}
 
     sizes: tuple[int, ...] = (4, 16, 64)
     seeds: tuple[int, ...] = (1, 2, 3)
@@ -134,13 +139,15 @@ def name(row: Row) -> str:
 class Table4(Asynchronous):
     """Accuracies on three graphs."""
 
-    name: ClassVar[str] = "acid-table4"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Table 4"
-    shows: ClassVar[str] = "A2CiD2 restores the accuracy that large rings lose"
-    minutes: ClassVar[float] = 1.5
-    notes: ClassVar[tuple[str, ...]] = (
-        "In runs shorter than the relaxation time of A2CiD2, sqrt(chi1 chi2) = 14 gradients of each of 64 workers, A2CiD2 "
-        "is worse: alpha~ = 7.3 has moved x~, which has not come back to x.",
+    about: ClassVar = Asynchronous.about._replace(
+        name="acid-table4",
+        source="Nabli et al., NeurIPS 2023, Table 4",
+        shows="A2CiD2 restores the accuracy that large rings lose",
+        minutes=1.5,
+        notes=(
+            "In runs shorter than the relaxation time of A2CiD2, sqrt(chi1 chi2) = 14 gradients of each of 64 workers, A2CiD2 "
+            "is worse: alpha~ = 7.3 has moved x~, which has not come back to x.",
+        ),
     )
     rows: ClassVar[Mapping[Row, Mapping[int, float]]] = {
         ("complete", "AD-PSGD", 1.0): {4: 94.93, 8: 94.91, 16: 94.86, 32: 94.55, 64: 93.38},
@@ -172,10 +179,12 @@ class Table4(Asynchronous):
 class Figure4(Table4):
     """The curves of the rings."""
 
-    name: ClassVar[str] = "acid-fig4"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Figure 4"
-    shows: ClassVar[str] = "A2CiD2 trains large rings faster"
-    minutes: ClassVar[float] = 0.3
+    about: ClassVar = Table4.about._replace(
+        name="acid-fig4",
+        source="Nabli et al., NeurIPS 2023, Figure 4",
+        shows="A2CiD2 trains large rings faster",
+        minutes=0.3,
+    )
     rows: ClassVar[Mapping[Row, Mapping[int, float]]] = {
         row: Table4.rows[row] for row in (PLAIN, FAST)
     }
@@ -195,10 +204,12 @@ class Figure4(Table4):
 class Table5(Asynchronous):
     """Twice as many averagings, or A2CiD2."""
 
-    name: ClassVar[str] = "acid-table5"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Table 5 and Figure 1"
-    shows: ClassVar[str] = "on rings A2CiD2 has the effect of twice as many averagings"
-    minutes: ClassVar[float] = 1.2
+    about: ClassVar = Asynchronous.about._replace(
+        name="acid-table5",
+        source="Nabli et al., NeurIPS 2023, Table 5 and Figure 1",
+        shows="on rings A2CiD2 has the effect of twice as many averagings",
+        minutes=1.2,
+    )
     rows: ClassVar[Mapping[Row, Mapping[int, float]]] = {
         ("complete", "AD-PSGD", 1.0): {16: 74.6, 32: 73.8, 64: 71.3},
         PLAIN: {16: 74.8, 32: 71.6, 64: 64.1},
@@ -227,10 +238,12 @@ class Table5(Asynchronous):
 class Figure3(Asynchronous):
     """The complete graph."""
 
-    name: ClassVar[str] = "acid-fig3"
-    source: ClassVar[str] = "Nabli et al., NeurIPS 2023, Figure 3"
-    shows: ClassVar[str] = "the loss grows with the workers, and falls with the rate of averagings"
-    minutes: ClassVar[float] = 0.6
+    about: ClassVar = Asynchronous.about._replace(
+        name="acid-fig3",
+        source="Nabli et al., NeurIPS 2023, Figure 3",
+        shows="the loss grows with the workers, and falls with the rate of averagings",
+        minutes=0.6,
+    )
     rows: ClassVar[Mapping[Row, Mapping[int, float]]] = {
         ("complete", "AD-PSGD", rate): {} for rate in (1.0, 2.0, 4.0)
     }

@@ -6,5 +6,6 @@ from .cost import CommunicationCost
 from .fish import School
 from .imagenet import HierarchicalTraining
 from .listings import Listings
+from .networks import Table3
 
-EXPERIMENTS = (School, Listings, CommunicationCost, HierarchicalTraining)
+EXPERIMENTS = (School, Listings, CommunicationCost, HierarchicalTraining, Table3)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..drawing import curves
 from ..experiment import Results
 from ..training import Cell, Column, Training
-from ..verdict import Line, holds
+from ..verdict import About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,14 +29,14 @@ PARALLEL = "parallel SGD"
 class Table3(Training):
     """Three algorithms on two graphs."""
 
-    name: ClassVar[str] = "bluefog-table3"
-    source: ClassVar[str] = "Ying et al., 2021 (BlueFog), Table III"
-    shows: ClassVar[str] = "one peer per step costs no accuracy"
-    minutes: ClassVar[float] = 0.6
-    differs: ClassVar[str] = (
-        "digits, a perceptron with 64 hidden units, 16 workers (ImageNet, ResNet-50)"
+    about: ClassVar = About(
+        name="bluefog-table3",
+        source="Ying et al., 2021 (BlueFog), Table III",
+        shows="one peer per step costs no accuracy",
+        minutes=0.6,
+        differs="digits, a perceptron with 64 hidden units, 16 workers (ImageNet, ResNet-50)",
+        quick={"workers": 8, "seeds": (1,), "epochs": 1},
     )
-    quick: ClassVar[Mapping[str, object]] = {"workers": 8, "seeds": (1,), "epochs": 1}
     last: ClassVar[int] = 10
     lr: float = 0.1
 

@@ -5,7 +5,19 @@
 from .claims import Claims
 from .consensus import ExactConsensus, OtherGraphs
 from .least_squares import NoisyLeastSquares
+from .networks import Figure8, Figure9, Figure10, Table2
 from .table1 import Transients
 from .worked import WorkedExample
 
-EXPERIMENTS = (Transients, WorkedExample, ExactConsensus, OtherGraphs, NoisyLeastSquares, Claims)
+EXPERIMENTS = (
+    Transients,
+    Table2,
+    WorkedExample,
+    ExactConsensus,
+    OtherGraphs,
+    NoisyLeastSquares,
+    Figure8,
+    Figure9,
+    Figure10,
+    Claims,
+)

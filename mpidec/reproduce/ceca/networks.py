@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..drawing import curves
 from ..experiment import Results
 from ..training import Cell, Column, Training
-from ..verdict import Line, holds
+from ..verdict import About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,22 +50,22 @@ CIFAR = {ONE_PEER: 90.99, CECA: 92.07}  # published accuracies of Figure 10
 class Table2(Training):
     """Equal data on all workers; the average of their models."""
 
-    name: ClassVar[str] = "ceca-table2"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Table 2"
-    shows: ClassVar[str] = "one partner per step is enough for the accuracy of all-reduce"
-    minutes: ClassVar[float] = 0.7
-    differs: ClassVar[str] = (
-        "digits, a perceptron with 64 hidden units, batch 16, 40 epochs (MNIST, batch 64, 20 epochs)"
-    )
-    quick: ClassVar[Mapping[str, object]] = {
-        "rows": (CENTRAL, RING, ONE_PEER, CECA),
-        "seeds": (1,),
-        "epochs": 1,
-    }
-    notes: ClassVar[Sequence[str]] = (
-        "After 20 epochs of digits, 100 steps, DSGD-CECA-2P without momentum is still 1.2 points below all-reduce.",
-        "Momentum 0.5, none for DSGD-CECA-2P, as published; two more rows are the other way round.",
-        "The published training losses are of a softmax over the batch, and are left out.",
+    about: ClassVar = About(
+        name="ceca-table2",
+        source="Ding et al., ICML 2023, Table 2",
+        shows="one partner per step is enough for the accuracy of all-reduce",
+        minutes=0.7,
+        differs="digits, a perceptron with 64 hidden units, batch 16, 40 epochs (MNIST, batch 64, 20 epochs)",
+        quick={
+            "rows": (CENTRAL, RING, ONE_PEER, CECA),
+            "seeds": (1,),
+            "epochs": 1,
+        },
+        notes=(
+            "After 20 epochs of digits, 100 steps, DSGD-CECA-2P without momentum is still 1.2 points below all-reduce.",
+            "Momentum 0.5, none for DSGD-CECA-2P, as published; two more rows are the other way round.",
+            "The published training losses are of a softmax over the batch, and are left out.",
+        ),
     )
 
     workers: int = 17
@@ -136,9 +136,11 @@ class Table2(Training):
 class Figure8(Table2):
     """The curves."""
 
-    name: ClassVar[str] = "ceca-fig8"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Figure 8"
-    shows: ClassVar[str] = "all methods follow the curve of all-reduce"
+    about: ClassVar = Table2.about._replace(
+        name="ceca-fig8",
+        source="Ding et al., ICML 2023, Figure 8",
+        shows="all methods follow the curve of all-reduce",
+    )
 
     rows: tuple[str, ...] = tuple(row for row in METHODS if METHODS[row].published)
 
@@ -156,10 +158,10 @@ class Figure8(Table2):
 class Figure9(Figure8):
     """The accuracy against the data that the busiest node sends."""
 
-    name: ClassVar[str] = "ceca-fig9"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Figure 9"
-    shows: ClassVar[str] = (
-        "methods with one partner need less data than rings, and these than a server"
+    about: ClassVar = Figure8.about._replace(
+        name="ceca-fig9",
+        source="Ding et al., ICML 2023, Figure 9",
+        shows="methods with one partner need less data than rings, and these than a server",
     )
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
@@ -194,15 +196,15 @@ class Figure9(Figure8):
 class Figure10(Table2):
     """A residual network, without momentum."""
 
-    name: ClassVar[str] = "ceca-fig10"
-    source: ClassVar[str] = "Ding et al., ICML 2023, Appendix C, Figure 10"
-    shows: ClassVar[str] = "DSGD-CECA against one-peer exponential graphs on 5 workers"
-    minutes: ClassVar[float] = 2
-    differs: ClassVar[str] = (
-        "digits, ResNet-18 with 8 channels, 6 epochs (CIFAR-10, ResNet-18, 130 epochs)"
+    about: ClassVar = Table2.about._replace(
+        name="ceca-fig10",
+        source="Ding et al., ICML 2023, Appendix C, Figure 10",
+        shows="DSGD-CECA against one-peer exponential graphs on 5 workers",
+        minutes=2,
+        differs="digits, ResNet-18 with 8 channels, 6 epochs (CIFAR-10, ResNet-18, 130 epochs)",
+        quick={"seeds": (1,), "epochs": 1, "model": "mlp"},
+        notes=(),
     )
-    quick: ClassVar[Mapping[str, object]] = {"seeds": (1,), "epochs": 1, "model": "mlp"}
-    notes: ClassVar[Sequence[str]] = ()
 
     rows: tuple[str, ...] = (ONE_PEER, CECA)
     workers: int = 5

@@ -4,6 +4,7 @@ from .correction import CorrectionFactor
 from .heterogeneity import ModelOrGradient, Noisy, Star
 from .influence import Influence
 from .mean_estimation import MeanEstimation
+from .networks import Figure4, Table2, Table5
 from .rate import RateConstants
 from .scalability import Biased, Unbiased
 from .social import SocialNetwork
@@ -13,10 +14,13 @@ EXPERIMENTS = (
     Biased,
     Unbiased,
     SocialNetwork,
+    Figure4,
     RateConstants,
     CorrectionFactor,
     Noisy,
     Star,
     MeanEstimation,
     ModelOrGradient,
+    Table2,
+    Table5,
 )

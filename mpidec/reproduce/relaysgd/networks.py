@@ -11,7 +11,7 @@ import numpy as np
 from ..drawing import curves
 from ..experiment import Results
 from ..training import Cell, Column, Training
-from ..verdict import Line, holds
+from ..verdict import About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,28 +65,26 @@ METHODS = {
 class Table2(Training):
     """Splits of the data from nearly equal (alpha = 1) to almost one class for each worker."""
 
-    name: ClassVar[str] = "relaysgd-table2"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Table 2"
-    shows: ClassVar[str] = (
-        "RelaySGD keeps its accuracy on heterogeneous data, where gossip loses it"
-    )
-    minutes: ClassVar[float] = 2.5
-    differs: ClassVar[str] = (
-        "digits, a perceptron with 64 hidden units, 40 epochs, constant learning rates (CIFAR-10, VGG-11, 200 epochs)"
-    )
-    quick: ClassVar[Mapping[str, object]] = {
-        "rows": (RELAY_M, QG, GOSSIP),
-        "alphas": (0.01,),
-        "seeds": (1,),
-        "epochs": 1,
-    }
-    notes: ClassVar[Sequence[str]] = (
-        "Accuracies of the worst worker, in the mean over the last 5 epochs and the seeds.  The split is that of the "
-        "published code.",
-        "D2 on a ring of even n is marginal: the eigenvalue -1/3 of W gives the mode z = -1, which no step damps, so "
-        "that noise adds up.",
-        "On digits the noise ends with the training loss; published are 86.4, 86.5 and a collapse for D2 with "
-        "momentum, 61.0 in the mean.",
+    about: ClassVar = About(
+        name="relaysgd-table2",
+        source="Vogels et al., NeurIPS 2021, Table 2",
+        shows="RelaySGD keeps its accuracy on heterogeneous data, where gossip loses it",
+        minutes=2.5,
+        differs="digits, a perceptron with 64 hidden units, 40 epochs, constant learning rates (CIFAR-10, VGG-11, 200 epochs)",
+        quick={
+            "rows": (RELAY_M, QG, GOSSIP),
+            "alphas": (0.01,),
+            "seeds": (1,),
+            "epochs": 1,
+        },
+        notes=(
+            "Accuracies of the worst worker, in the mean over the last 5 epochs and the seeds.  The split is that of the "
+            "published code.",
+            "D2 on a ring of even n is marginal: the eigenvalue -1/3 of W gives the mode z = -1, which no step damps, so "
+            "that noise adds up.",
+            "On digits the noise ends with the training loss; published are 86.4, 86.5 and a collapse for D2 with "
+            "momentum, 61.0 in the mean.",
+        ),
     )
 
     alphas: tuple[float, ...] = ALPHAS
@@ -200,11 +198,13 @@ class Table2(Training):
 class Figure4(Table2):
     """With momentum, all workers."""
 
-    name: ClassVar[str] = "relaysgd-fig4"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Figure 4"
-    shows: ClassVar[str] = "all workers of RelaySGD learn heterogeneous data"
-    minutes: ClassVar[float] = 0.4
-    quick: ClassVar[Mapping[str, object]] = {"seeds": (1,), "epochs": 1}
+    about: ClassVar = Table2.about._replace(
+        name="relaysgd-fig4",
+        source="Vogels et al., NeurIPS 2021, Figure 4",
+        shows="all workers of RelaySGD learn heterogeneous data",
+        minutes=0.4,
+        quick={"seeds": (1,), "epochs": 1},
+    )
 
     alphas: tuple[float, ...] = (0.01,)
     rows: tuple[str, ...] = (RELAY_M, SGP_M, D2_M, QG)
@@ -225,22 +225,24 @@ class Figure4(Table2):
 class Table5(Training):
     """Messages that are lost, with the smallest alpha."""
 
-    name: ClassVar[str] = "relaysgd-table5"
-    source: ClassVar[str] = "Vogels et al., NeurIPS 2021, Table 5"
-    shows: ClassVar[str] = "RelaySGD and SGP bear lost messages, D2 and momentum of gossip do not"
-    minutes: ClassVar[float] = 1
-    differs: ClassVar[str] = Table2.differs
-    quick: ClassVar[Mapping[str, object]] = {
-        "losses": (0.0, 0.1),
-        "seeds": (1,),
-        "epochs": 1,
-        "workers": 8,
-    }
-    notes: ClassVar[Sequence[str]] = (
-        "Missing half steps are replaced by the current iterate for RelaySGD, lost rows by the agent's own for SGP; "
-        "the weights of gossip are renormalized, all as in the published code.",
-        "Quasi-global momentum, seed 1: with p = 0.01 the distance of the workers grows to 5.8 after 16 epochs (0.7 "
-        "without losses), and falls again as the gradients vanish.",
+    about: ClassVar = About(
+        name="relaysgd-table5",
+        source="Vogels et al., NeurIPS 2021, Table 5",
+        shows="RelaySGD and SGP bear lost messages, D2 and momentum of gossip do not",
+        minutes=1,
+        differs=Table2.about.differs,
+        quick={
+            "losses": (0.0, 0.1),
+            "seeds": (1,),
+            "epochs": 1,
+            "workers": 8,
+        },
+        notes=(
+            "Missing half steps are replaced by the current iterate for RelaySGD, lost rows by the agent's own for SGP; "
+            "the weights of gossip are renormalized, all as in the published code.",
+            "Quasi-global momentum, seed 1: with p = 0.01 the distance of the workers grows to 5.8 after 16 epochs (0.7 "
+            "without losses), and falls again as the gradients vanish.",
+        ),
     )
     table: ClassVar[Mapping[str, tuple[Mapping[str, object], tuple[float | str, ...]]]] = {
         RELAY_M: ({"algorithm_options": {"missing": "current"}}, (89.2, 89.3, 89.3)),
