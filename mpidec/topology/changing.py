@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._words import with_known_options
-from .explicit import check_entries, check_sums, from_networkx, matrix_of
+from .explicit import check_entries, check_sums, from_networkx, matrix_of, sorted_nodes
 from .schedule import Schedule
-from .source import TOLERANCE, Block, Source, Stored, block_of
+from .source import TOLERANCE, Block, Source, Stored, block_of, canonical
 from .spectra import gap_of_draws
 from .topology import Topology, fingerprint
 from .weights import OPTIMIZED, AgentWeights, WeightsLike, entries
 
 KINDS = ("doubly", "row", "column")
+SUMS = {"metropolis": "doubly", "lazy": "doubly", "uniform": "row", "push": "column"}
+DENSE = 1024  # agents up to which an array is the quickest form of a matrix
 DRAWS = 200  # steps from which the spectral gap is estimated
 
 
@@ -62,10 +64,11 @@ def from_function(
 
     Notes
     -----
-    In one process, a mixer makes no plan of what travels: it reads the matrix and mixes.  On several
-    ranks, each calls `f` and finds its part of the graph by itself, so `f` must return the same
-    everywhere; the ranks compare step 0 when the mixer is made.  The mixer calls `f` once per step,
-    when it comes to it.  `spectral_gap()` is estimated from 200 steps.
+    In one process, a mixer makes no plan of what travels: it reads the matrix and mixes.  Arrays of
+    floats, and of bools with metropolis or lazy weights, are the quickest.  On several ranks, each
+    calls `f` and finds its part of the graph by itself, so `f` must return the same everywhere; the
+    ranks compare step 0 when the mixer is made.  The mixer calls `f` once per step, when it comes
+    to it.  `spectral_gap()` is estimated from 200 steps.
 
     Examples
     --------
@@ -99,6 +102,13 @@ def from_function(
 class Changing(Schedule):
     """Graphs that a function returns; made by `from_function`.
 
+    Attributes
+    ----------
+    signed : bool
+        Whether negative weights are accepted.
+    gamma : float or None
+        Bools get the weights gamma / (1 + max(d_i, d_j)), if it is not None.
+
     Examples
     --------
     >>> from_function(4, lambda k: np.full((4, 4), 0.25))
@@ -110,9 +120,12 @@ class Changing(Schedule):
     def __init__(
         self, n: int, f: Callable[[int], Any], kind: str, weights: WeightsLike, signed: bool
     ) -> None:
-        self.n, self.kind, self._f, self._weights, self._signed = n, kind, f, weights, signed
-        self._symmetric = isinstance(weights, str) and weights.startswith(("metropolis", "lazy"))
+        self.n, self.kind, self._f, self._weights, self.signed = n, kind, f, weights, signed
+        rule = str(weights).split("(")[0] if isinstance(weights, str) else "uniform"
+        self._sums = SUMS.get(rule, "")
+        self.gamma = {"metropolis": 1.0, "lazy": 0.5}.get(str(weights))
         self._one = np.ones(n)
+        self._given: tuple[int, Any] = -1, None
         self._last: tuple[int, Topology] | None = None
 
     @cached_property
@@ -125,25 +138,57 @@ class Changing(Schedule):
         if not (type(k) is int and k >= 0):
             k = check.integer(k, f"{self.name}.at: k", least=0)
         if self._last is None or self._last[0] != k:
-            self._last = k, self._topology(f"{self.name}: step {k}", self._f(k))
+            given = self.given(k)
+            self._given = -1, None  # after an error, the function is called again
+            self._last = k, self.topology(k, given)
+            self._given = k, given
         return self._last[1]
 
-    def _topology(self, where: str, given: Any) -> Topology:
+    def given(self, k: int) -> Any:
+        """Return what the function returns for step k, as a new array where that is quick; calls
+        with the same k in a row call it once.
+        """
+        if self._given[0] != k:
+            given = self._f(k)
+            self._given = k, given.copy() if type(given) is np.ndarray else self._as_array(given)
+        return self._given[1]
+
+    def _as_array(self, given: Any) -> Any:
+        """A new array of what has a small one, else itself."""
+        if self.n > DENSE:
+            return given
+        from scipy.sparse import issparse
+
+        if issparse(given) and given.shape == (self.n, self.n) and given.dtype == np.float64:
+            return given.toarray(order="C")
+        if self.gamma is not None and hasattr(given, "adj"):
+            import networkx
+
+            undirected = isinstance(given, networkx.Graph) and not given.is_directed()
+            if undirected and len(given) == self.n:
+                return networkx.to_numpy_array(given, sorted_nodes(given), bool, weight=None)
+        return given
+
+    def topology(self, k: int, given: Any) -> Topology:
+        """Return the topology of what was `given` for step k."""
+        where = f"{self.name}: step {k}"
         if type(given) is np.ndarray and given.shape == (self.n, self.n):
             if given.dtype == bool:
-                given = self._weighted(where, given)
-                if self._symmetric:
-                    return Topology(self.name, Given(given, self.kind))
-                given = Topology(self.name, Stored(given.csr))
+                block = self._weighted(where, given)
+                if self._sums in ("doubly", self.kind):
+                    return Topology(self.name, Given(block, self.kind))
+                given = Topology(self.name, Stored(block.csr))
             elif given.dtype == np.float64 and self._fits(given):
-                return Topology(self.name, Dense(given.copy(), self.kind))
+                return Topology(self.name, Dense(given, self.kind))
         if hasattr(given, "adj"):
             given = from_networkx(given, self._weights, connected=False)
         if not isinstance(given, Topology):
             matrix = matrix_of(given, where)
-            check_entries(matrix, self._signed, where)
+            check_entries(matrix, self.signed, where)
             check_sums(matrix, where, self.kind)
-            given = Topology(self.name, Stored(matrix))
+            W = canonical(matrix)
+            block = Block(W.data, W.indices, W.indptr, W.shape[0])
+            given = Topology(self.name, Given(block, self.kind))
         if given.n != self.n:
             raise ValueError(f"{where}: the graph has {given.n} agents, expected {self.n}")
         if given.kind == "any":
@@ -166,7 +211,7 @@ class Changing(Schedule):
         return (
             (self.kind == "column" or abs(rows).max() <= TOLERANCE)
             and (self.kind == "row" or abs(columns).max() <= TOLERANCE)
-            and (self._signed or bool(A.min() >= 0))
+            and (self.signed or bool(A.min() >= 0))
         )
 
     def _weighted(self, where: str, edges: NDArray[np.bool_]) -> Block:

@@ -151,7 +151,7 @@ def from_networkx(
             f"{where}: expected a networkx graph, got {type(G).__name__} (from_weights takes a "
             "matrix)"
         )
-    nodes = _sorted_nodes(G)
+    nodes = sorted_nodes(G)
     by_attribute = isinstance(weights, str) and weights == "weight"
     if by_attribute:
         for u, v, weight in G.edges(data="weight"):
@@ -273,7 +273,8 @@ def _topology(name: str, source: Stored | Pair, connected: bool) -> Topology:
     return Topology(name, source)
 
 
-def _sorted_nodes(G: networkx.Graph) -> list[Hashable]:
+def sorted_nodes(G: networkx.Graph) -> list[Hashable]:
+    """Return the nodes of a graph in the order of the agents."""
     if len(G) == 0:
         raise ValueError("from_networkx: the graph has no nodes, expected at least one")
     try:

@@ -162,66 +162,171 @@ release:
     Py_RETURN_NONE;
 }
 
-/* The terms of dense rows (m, n), without those of weight 0 and the diagonal, which begins in column `first`: their number, or -1
-   if `tolerance` is >= 0 and a row does not sum to one, a weight is not >= 0, or there is one where `agents` has no entry. */
-static Py_ssize_t terms(ptrdiff_t m, ptrdiff_t n, ptrdiff_t first, double tolerance, const double *rows, const int64_t *begin,
-                        const int64_t *agents, const int32_t *places, int64_t *indptr, int32_t *indices, double *w)
+enum { ROWS = 1, COLUMN_SUMS = 2, POSITIVE = 4 };   /* checks, as in weighted.py */
+typedef struct {
+    ptrdiff_t m, n, first;
+    int checks;
+    double tolerance;
+    const int64_t *begin, *agents;   /* the edges, or NULL for all */
+    const int32_t *places;
+} Dense;
+
+/* Append the columns begin, ..., end - 1 in which a row is not 0, without branches, which the processor would have to guess. */
+static int used_d(double a)
 {
-    Py_ssize_t count = 0;
-    for (ptrdiff_t i = 0; i < m; i++) {
-        double sum = 0;
-        int64_t e = begin ? begin[i] : 0;
-        indptr[i] = count;
-        for (ptrdiff_t j = 0; j < n; j++) {
-            double a = rows[i * n + j];
-            if (a == 0)
-                continue;
-            if (tolerance >= 0 && !(a > 0))
-                return -1;
-            sum += a;
-            if (j == first + i)
-                continue;
-            if (begin) {
-                while (e < begin[i + 1] && agents[e] < j)
-                    e++;
-                if (e == begin[i + 1] || agents[e] != j)
-                    return -1;
-            }
-            indices[count] = begin ? places[e] : (int32_t)j;
-            w[count++] = a;
-        }
-        if (tolerance >= 0 && !(fabs(sum - 1) <= tolerance))
-            return -1;
+    uint64_t bits;
+    memcpy(&bits, &a, sizeof bits);
+    return bits << 1 != 0;           /* but for the sign */
+}
+static int used_b(char a)
+{
+    return a != 0;
+}
+#define DEFINE_COLUMNS(TYPE, T)                                                                                          \
+    static ptrdiff_t columns_##T(const TYPE *row, ptrdiff_t begin, ptrdiff_t end, int32_t *indices, ptrdiff_t count)     \
+    {                                                                                                                    \
+        for (ptrdiff_t j = begin; j < end; j++) {                                                                        \
+            indices[count] = (int32_t)j;                                                                                 \
+            count += used_##T(row[j]);                                                                                   \
+        }                                                                                                                \
+        return count;                                                                                                    \
     }
-    indptr[m] = count;
-    return count;
+DEFINE_COLUMNS(double, d)
+DEFINE_COLUMNS(char, b)
+
+/* Add a row to the sums of the columns: how many weights are not 0, and whether one is negative. */
+VECTOR static int64_t add_row(ptrdiff_t n, const double *restrict row, double *restrict sums, int64_t *negative)
+{
+    int64_t used = 0, below = 0;
+    for (ptrdiff_t j = 0; j < n; j++) {
+        sums[j] += row[j];
+        used += row[j] != 0;
+        below |= row[j] < 0;
+    }
+    *negative |= below;
+    return used;
 }
 
-/* dense(rows, first, tolerance, begin, agents, places, indptr, indices, w): C-contiguous buffers, of which begin may be empty; the
-   caller (weighted.py) makes them. */
+/* The terms of dense rows (m, n), without those of weight 0 and the diagonal, which begins in column `first`: their number, or -1
+   if one of the checks fails or a weight is beside the edges. */
+static Py_ssize_t terms(const Dense *of, const double *rows, double *sums, int64_t *indptr, int32_t *indices, double *w)
+{
+    ptrdiff_t n = of->n, count = 0;
+    int64_t negative = 0;
+    for (ptrdiff_t i = 0; i < of->m; i++) {
+        const double *row = rows + i * n;
+        ptrdiff_t own = of->first + i, from = indptr[i] = count;
+        if (of->begin)
+            for (int64_t e = of->begin[i]; e < of->begin[i + 1]; e++) {
+                indices[count] = of->places[e];
+                count += (w[count] = row[of->agents[e]]) != 0;
+            }
+        else {
+            count = columns_d(row, 0, own, indices, count);
+            count = columns_d(row, own + 1, n, indices, count);
+            for (ptrdiff_t e = from; e < count; e++)
+                w[e] = row[indices[e]];
+        }
+        if (!of->checks)
+            continue;
+        int64_t used = add_row(n, row, sums, &negative);
+        double sum = row[own];
+        for (ptrdiff_t e = from; e < count; e++)
+            sum += w[e];
+        if ((of->begin && used != count - from + (row[own] != 0)) || (of->checks & ROWS && !(fabs(sum - 1) <= of->tolerance)))
+            return -1;
+    }
+    indptr[of->m] = count;
+    for (ptrdiff_t j = 0; j < n && of->checks & COLUMN_SUMS; j++)
+        if (!(fabs(sums[j] - 1) <= of->tolerance))
+            return -1;
+    return negative && of->checks & POSITIVE ? -1 : count;
+}
+
+/* dense(rows, first, tolerance, checks, edges, indptr, indices, w): C-contiguous buffers, of which the last three are written;
+   `edges` is a tuple (begin, agents, places) or None.  The caller (weighted.py) makes them. */
 static PyObject *dense(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 9) {
-        PyErr_SetString(PyExc_TypeError, "dense takes nine arguments");
+    if (count != 8) {
+        PyErr_SetString(PyExc_TypeError, "dense takes eight arguments");
         return NULL;
     }
-    Py_ssize_t first = PyLong_AsSsize_t(args[1]), found = -1;
-    double tolerance = PyFloat_AsDouble(args[2]);
+    Dense of = {.first = PyLong_AsSsize_t(args[1]), .tolerance = PyFloat_AsDouble(args[2]), .checks = (int)PyLong_AsLong(args[3])};
+    PyObject *arrays[7] = {args[0], args[5], args[6], args[7]};
+    int given = args[4] == Py_None ? 4 : 7, held = 0;
+    if (given == 7 && !PyArg_ParseTuple(args[4], "OOO", arrays + 4, arrays + 5, arrays + 6))
+        return NULL;
     if (PyErr_Occurred())
         return NULL;
-    static const int place[7] = {0, 3, 4, 5, 6, 7, 8};
-    Py_buffer b[7];
-    int held = 0;
-    for (; held < 7; held++)
-        if (PyObject_GetBuffer(args[place[held]], &b[held], held > 3 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
+    Py_ssize_t found = -1;
+    double *sums = NULL;
+    Py_buffer b[7] = {0};
+    for (; held < given; held++)
+        if (PyObject_GetBuffer(arrays[held], &b[held], held && held < 4 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
             goto release;
-    Py_ssize_t m = b[4].len / 8 - 1, n = m > 0 ? b[0].len / 8 / m : 0;
-    if (m < 0 || b[0].len != 8 * m * n || (b[1].len && b[1].len != b[4].len) || b[2].len != 2 * b[3].len || b[6].len != 2 * b[5].len
-        || b[6].len < (b[1].len ? b[2].len : b[0].len)) {
+    of.m = b[1].len / 8 - 1, of.n = of.m > 0 ? b[0].len / 8 / of.m : 0;
+    if (of.m < 0 || b[0].len != 8 * of.m * of.n || b[3].len != 2 * b[2].len || of.first < 0 || (of.m && of.first + of.m > of.n)
+        || b[3].len < (given == 7 ? b[5].len : b[0].len) || (given == 7 && (b[4].len != b[1].len || b[5].len != 2 * b[6].len))) {
         PyErr_SetString(PyExc_ValueError, "dense: the sizes of the buffers do not match");
         goto release;
     }
-    found = terms(m, n, first, tolerance, b[0].buf, b[1].len ? b[1].buf : NULL, b[2].buf, b[3].buf, b[4].buf, b[5].buf, b[6].buf);
+    of.begin = b[4].buf, of.agents = b[5].buf, of.places = b[6].buf;
+    sums = PyMem_Calloc(of.n + 1, sizeof *sums);
+    if (sums)
+        found = terms(&of, b[0].buf, sums, b[1].buf, b[2].buf, b[3].buf);
+    else
+        PyErr_NoMemory();
+    PyMem_Free(sums);
+release:
+    for (int i = 0; i < held; i++)
+        PyBuffer_Release(&b[i]);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(found);
+}
+
+/* The terms of an undirected graph, bytes (n, n), without its diagonal: W_ij = gamma / (1 + max(d_i, d_j)).  Their number, or -1 if
+   the graph is directed. */
+static Py_ssize_t by_degree(ptrdiff_t n, double gamma, const char *edges, int64_t *indptr, int32_t *indices, double *w)
+{
+    ptrdiff_t count = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        indptr[i] = count;
+        count = columns_b(edges + i * n, 0, i, indices, count);
+        count = columns_b(edges + i * n, i + 1, n, indices, count);
+    }
+    indptr[n] = count;
+    for (ptrdiff_t i = 0; i < n; i++)
+        for (int64_t e = indptr[i], mine = indptr[i + 1] - e; e < indptr[i + 1]; e++) {
+            ptrdiff_t j = indices[e];
+            int64_t theirs = indptr[j + 1] - indptr[j];
+            if (!edges[j * n + i])
+                return -1;
+            w[e] = gamma / (double)(1 + (mine > theirs ? mine : theirs));
+        }
+    return count;
+}
+
+/* metropolis(edges, gamma, indptr, indices, w): C-contiguous buffers, of which the last three are written. */
+static PyObject *metropolis(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "metropolis takes five arguments");
+        return NULL;
+    }
+    double gamma = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    static const int place[4] = {0, 2, 3, 4};
+    Py_ssize_t found = -1;
+    Py_buffer b[4];
+    int held = 0;
+    for (; held < 4; held++)
+        if (PyObject_GetBuffer(args[place[held]], &b[held], held ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
+            goto release;
+    Py_ssize_t n = b[1].len / 8 - 1;
+    if (n < 0 || b[0].len != n * n || b[2].len != 4 * n * n || b[3].len != 8 * n * n)
+        PyErr_SetString(PyExc_ValueError, "metropolis: the sizes of the buffers do not match");
+    else
+        found = by_degree(n, gamma, b[0].buf, b[1].buf, b[2].buf, b[3].buf);
 release:
     for (int i = 0; i < held; i++)
         PyBuffer_Release(&b[i]);
@@ -231,6 +336,7 @@ release:
 static PyMethodDef methods[] = {
     {"dense", (PyCFunction)(void (*)(void))dense, METH_FASTCALL, "Terms of the rows of a dense matrix; see weighted.py."},
     {"descend", (PyCFunction)(void (*)(void))descend, METH_FASTCALL, "a G + X in one pass over memory."},
+    {"metropolis", (PyCFunction)(void (*)(void))metropolis, METH_FASTCALL, "Terms of a graph by its degrees; see weighted.py."},
     {"mix", (PyCFunction)(void (*)(void))mix, METH_FASTCALL, "Weighted sums of rows; see weighted.py."},
     {"watch", watch, METH_O, "Look for sums that are not finite; whether there were some."},
     {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "Weighted sums of rows with one pattern; see weighted.py."},

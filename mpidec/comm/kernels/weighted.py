@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...topology.source import TOLERANCE
+
 if TYPE_CHECKING:
     from ...topology.source import Block
 
@@ -33,9 +35,14 @@ except ImportError:  # installed without a C compiler
 
 COMPILED = _kernel is not None
 _dense = getattr(_kernel, "dense", None)
+_metropolis = getattr(_kernel, "metropolis", None)
 _BLOCK = 256
+ROWS, COLUMNS, POSITIVE = 1, 2, 4  # checks of dense rows: sums of one, and weights >= 0
 _FIRST = np.zeros(1, np.int64)
 _BITS = {"f": 20, "d": 40}  # s in `difference`
+
+
+Room = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Entries(NamedTuple):
@@ -48,10 +55,7 @@ class Entries(NamedTuple):
     places: np.ndarray
 
 
-_EVERY = Entries(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Weights:
     r"""Terms of the weighted sums of the local agents in CSR form, in ascending order of the
     agents.
@@ -118,47 +122,67 @@ class Weights:
 
     @classmethod
     def of_dense(
-        cls, rows: np.ndarray, lo: int, tolerance: float = -1.0, base: Entries | None = None
+        cls,
+        rows: np.ndarray,
+        lo: int,
+        checks: int = 0,
+        edges: Entries | None = None,
+        room: Room | None = None,
     ) -> Weights | None:
         """Weights of the agents from `lo` on, from their rows of a dense `W`, float64 (m, n) in C
-        order; those of weight 0 are no terms.
+        order; those of weight 0 are no terms.  They may lie in a given `room`.
 
-        None if `tolerance` is not negative, and a row does not sum to one within it, a weight is
-        not >= 0, or an edge is not one of `base`.
+        None if one of the `checks` fails, or a weight is not on one of the `edges`.
         """
         m, n = rows.shape
-        begin, agents, places = base or _EVERY
-        most = len(agents) if base else rows.size
-        indptr, indices, w = np.empty(m + 1, np.int64), np.empty(most, np.int32), np.empty(most)
         if _dense is not None:
-            count = _dense(rows, lo, tolerance, begin, agents, places, indptr, indices, w)
-            if count < 0:
-                return None
-            w = w[:count]
-            return cls(indptr, indices[:count], w, w)
-        if tolerance >= 0 and not (
-            (abs(rows.sum(axis=1) - 1) <= tolerance).all() and (rows >= 0).all()
-        ):
+            indptr, indices, w = room or room_for(m, len(edges.agents) if edges else rows.size)
+            count = _dense(rows, lo, TOLERANCE, checks, edges, indptr, indices, w)
+            return None if count < 0 else cls._cut(indptr, indices, w, count)
+        if not _passes(rows, checks):
             return None
         used = rows != 0
         used[np.arange(m), lo + np.arange(m)] = False
         receiver, sender = np.nonzero(used)
         w = rows[receiver, sender]
         indices = sender.astype(np.int32)
-        if base:
-            known = np.repeat(np.arange(m), np.diff(begin)) * n + agents
+        if edges:
+            known = np.repeat(np.arange(m), np.diff(edges.begin)) * n + edges.agents
             at = np.searchsorted(known, receiver * n + sender)
             if not np.array_equal(np.append(known, -1)[at], receiver * n + sender):
                 return None
-            indices = places[at]
+            indices = edges.places[at]
         return cls(np.searchsorted(receiver, np.arange(m + 1)), indices, w, w)
+
+    @classmethod
+    def metropolis(
+        cls, edges: np.ndarray, gamma: float, room: Room | None = None
+    ) -> Weights | None:
+        r"""Weights :math:`W_{ij} = \gamma / (1 + \max(d_i, d_j))` of all agents, from an array of
+        bools (n, n) in C order, whose diagonal does not count.
+
+        None if the graph is directed, or the kernel is not compiled.
+        """
+        if _metropolis is None:
+            return None
+        indptr, indices, w = room or room_for(len(edges), edges.size)
+        count = _metropolis(edges, gamma, indptr, indices, w)
+        return None if count < 0 else cls._cut(indptr, indices, w, count)
+
+    @classmethod
+    def _cut(cls, indptr: np.ndarray, indices: np.ndarray, w: np.ndarray, count: int) -> Weights:
+        if count < len(w):
+            indices, w = indices[:count], w[:count]
+        return cls(indptr, indices, w, w)
 
     @cached_property
     def _casts(self) -> dict[np.dtype, Weights]:
-        return {self.w.dtype: self}
+        return {}
 
     def astype(self, dtype: np.dtype) -> Weights:
         """The weights in the precision of the rows."""
+        if dtype == self.w.dtype:
+            return self
         if dtype not in self._casts:
             self._casts[dtype] = Weights(
                 self.indptr, self.indices, self.w.astype(dtype), self.v.astype(dtype)
@@ -247,6 +271,18 @@ class Runs:
                 if not len(shifts):  # also the sign of their zeros
                     out[start:stop] = X[start:stop]
         return out
+
+
+def room_for(m: int, most: int) -> Room:
+    """Memory for `most` terms of `m` agents: the arrays `indptr`, `indices` and `w` of `Weights`."""
+    return np.empty(m + 1, np.int64), np.empty(most, np.int32), np.empty(most)
+
+
+def _passes(rows: np.ndarray, checks: int) -> bool:
+    off = (rows.sum(axis=axis) - 1 for check, axis in ((ROWS, 1), (COLUMNS, 0)) if checks & check)
+    return all((abs(sums) <= TOLERANCE).all() for sums in off) and not (
+        checks & POSITIVE and (rows < 0).any()
+    )
 
 
 def weighted_sum(

@@ -152,7 +152,7 @@ class EdgeExchange(EdgeOperator):
         """`out = W X`, from the rows of the local agents and those that `fetch` brought: `(m,
         d)`, `(len(halo), d)`, `(m, d)`.
         """
-        return average(self.plan, own, halo, out)
+        return average(self.plan.weights, own, halo, out)
 
     def difference(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`,

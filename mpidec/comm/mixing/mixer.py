@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from ...topology.changing import Changing
 from ...topology.pair import column_part
 from ...topology.transposed import transpose
 from ..runtime.context import Context
@@ -14,6 +15,7 @@ from ..runtime.pending import Pending
 from ..transport.base import Counters
 from ..transport.halo import Ending, Kinds
 from ..transport.messages import neighbor_collectives
+from .changing import ChangingPhase
 from .operator import Operator
 from .packing import RowsT
 from .phase import Phase
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from ...topology import Schedule, Topology
 
+PhaseT = TypeVar("PhaseT", bound=Phase)
 _PHASES = 64  # of a random schedule kept at a time, and of a period with communicators
 
 
@@ -70,6 +73,10 @@ class Mixer(Operator[Phase]):
         self.closed = False
         self._phases: OrderedDict[int, Phase] = OrderedDict()
         self._static: Phase | None = None
+        self._changing: ChangingPhase | None = None
+        alone = context.size == 1 and context.timeline is None
+        if alone and isinstance(topology, Changing) and topology.kind != "column":
+            self._changing = self._operator(ChangingPhase, cast("Topology", topology), 0)
         if topology.period == 1:
             self._static = self.at(0)
         if (
@@ -106,19 +113,23 @@ class Mixer(Operator[Phase]):
         if key not in self._phases:
             if len(self._phases) >= _PHASES and period is None:
                 self._phases.popitem(last=False)[1].free()
-            made = Phase(
-                self._context,
-                self.topology.at(key),
-                key,
-                counts=self.counts,
-                at=self.at,
-                transposed=lambda k: self.T.at(k),
-                columns=lambda k: self.C.at(k),
-                periodic=period is not None,
-                kinds=self._kinds,
-            )
-            self._phases[key] = trace(made, "mixing", self._context.timeline)
+            made: Phase | None = self._changing and self._changing.step(key)
+            self._phases[key] = made or self._operator(Phase, self.topology.at(key), key)
         return self._phases[key]
+
+    def _operator(self, kind: type[PhaseT], topology: Topology, k: int) -> PhaseT:
+        made = kind(
+            self._context,
+            topology,
+            k,
+            counts=self.counts,
+            at=self.at,
+            transposed=lambda k: self.T.at(k),
+            columns=lambda k: self.C.at(k),
+            periodic=self.topology.period is not None,
+            kinds=self._kinds,
+        )
+        return trace(made, "mixing", self._context.timeline)
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see
@@ -126,7 +137,12 @@ class Mixer(Operator[Phase]):
         """
         phase = self._static
         if phase is None:
-            phase = self._advance()
+            k, self._step = self._step, self._step + 1
+            if self._changing is not None:
+                Y = self._changing.mix_once(k, X, out)
+                if Y is not None:
+                    return Y
+            phase = self.at(k)
         Y = phase.mix(X, out)
         return phase.mix_any(X, out) if Y is None else Y
 
@@ -188,7 +204,7 @@ class Mixer(Operator[Phase]):
         for phase in self._phases.values():
             phase.free(ends)
         self._phases.clear()
-        self._static = None
+        self._static = self._changing = None
         if "T" in self.__dict__:
             self.T.close(ends)
         if self.__dict__.get("C", self) is not self:

@@ -22,7 +22,6 @@ from ..transport.device import DeviceSums
 from ..transport.half import HalfSum
 from ..transport.halo import Ending, Kinds
 from ..transport.node_reader import NodeReader
-from ..transport.plan import Plan
 from ..transport.sums import LocalSum, MessageSum, MixedSum
 from .exchange import EdgeExchange
 from .gradients import mix_with_grad, refuse_grad, requires_grad
@@ -103,7 +102,7 @@ class Phase(EdgeExchange):
     def _make_transport(self) -> Transport:
         context, memory = self._context, self._context.memory
         if context.size == 1:
-            return LocalSum(self.plan, self._count)
+            return LocalSum(self.n, self.plan.weights, self.plan.edges, self._counts)
         if memory is None:
             return self._messages
         reader = NodeReader.sums(
@@ -179,9 +178,10 @@ class Phase(EdgeExchange):
         [3.0, 3.0, 51.5]
         """
         made = object.__new__(Reweighted)
-        made.__dict__.update(self.__dict__)
         try:
-            made.begin(self._local_rows(A))
+            rows = self._local_rows(A)
+            made.__dict__ = self.__dict__.copy()
+            made.begin(rows)
         except (TypeError, ValueError) as error:
             self.abort_operation(error)
             raise
@@ -195,7 +195,8 @@ class Phase(EdgeExchange):
                 f"W.with_weights{self._over}: its W is of kind {self.topology.kind!r}, expected "
                 "rows that sum to 1: make a mixer of topology.from_weights(A, ...) instead"
             )
-        A = np.asarray(A.toarray() if hasattr(A, "toarray") else A)
+        if type(A) is not np.ndarray:
+            A = np.asarray(A.toarray() if hasattr(A, "toarray") else A)
         if A.shape not in ((n, n), (m, n)) or A.dtype.kind not in "iuf":
             raise ValueError(
                 f"W.with_weights{self._over}: A has shape {A.shape} and dtype {A.dtype}, expected "
@@ -443,8 +444,7 @@ class Phase(EdgeExchange):
         super().free(ends)
 
 
-_PLANS = "plan", "_node_plan"
-_OF_WEIGHTS = "_messages", "_half", "_on_devices", "diagonal"  # made of a plan, or of W
+_OF_WEIGHTS = "_messages", "_half", "_on_devices"  # made of a plan
 
 
 class Reweighted(Phase):
@@ -452,16 +452,15 @@ class Reweighted(Phase):
 
     def begin(self, rows: np.ndarray) -> None:
         """Take the local rows of W."""
-        known = self.__dict__
         for name in _OF_WEIGHTS:
-            known.pop(name, None)
-        for name in _PLANS if self._context.size > 1 else _PLANS[:1]:
-            plan: Plan = getattr(self, name)
-            known[name] = plan.reweighted(rows, TOLERANCE) or self._refuse(plan, rows)
-        self._rows = rows
+            self.__dict__.pop(name, None)
+        self.plan = self.plan.reweighted(rows) or self._refuse(rows)
+        if not self._alone:
+            self._node_plan = self._node_plan.reweighted(rows) or self._refuse(rows)
+        self.diagonal = rows.diagonal(self.agents.start).copy()
         self._begin()
 
-    def _refuse(self, plan: Plan, rows: np.ndarray) -> NoReturn:
+    def _refuse(self, rows: np.ndarray) -> NoReturn:
         """Say what is wrong with the local rows of W."""
         where, lo, off = f"W.with_weights{self._over}", self.agents.start, abs(rows.sum(axis=1) - 1)
         if not (off <= TOLERANCE).all():
@@ -469,7 +468,7 @@ class Reweighted(Phase):
             raise ValueError(
                 f"{where}: agent {lo + i}: row of A sums to {rows[i].sum():.12g}, expected 1"
             )
-        beside, edges = rows != 0, plan.entries
+        beside, edges = rows != 0, self.plan.entries
         beside[np.repeat(np.arange(self.m), np.diff(edges.begin)), edges.agents] = False
         beside[np.arange(self.m), self.agents] = False
         wrong = beside if beside.any() else rows < 0
@@ -481,11 +480,6 @@ class Reweighted(Phase):
             else ">= 0: topology.from_function(..., signed=True) takes negative weights"
         )
         raise ValueError(f"{where}: A[{lo + i}, {j}] is {rows[i, j]:.6g}, expected {expected}")
-
-    @cached_property
-    def diagonal(self) -> np.ndarray:
-        """The agents' weights for themselves."""
-        return self._rows[np.arange(self.m), self.agents]
 
     @property
     def next(self) -> Phase:

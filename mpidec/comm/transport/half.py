@@ -46,7 +46,7 @@ class HalfSum(Transport):
         messages, halo = self._carrier.fetch(rows, shape)
 
         def sum_up() -> None:
-            average(self._plan, X, widen(halo, format), Y)
+            average(self._plan.weights, X, widen(halo, format), Y)
             finish()
 
         return Pending(messages, sum_up)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..kernels.weighted import Entries, Runs, Weights
+from ..kernels.weighted import POSITIVE, ROWS, Entries, Runs, Weights
 from ..runtime.partition import Partition
 
 if TYPE_CHECKING:
@@ -146,16 +146,17 @@ class Plan:
         places[on_node] = starts[at] + agents[on_node] - first[at]
         return places
 
-    def reweighted(self, rows: np.ndarray, tolerance: float) -> Plan | None:
+    def reweighted(self, rows: np.ndarray) -> Plan | None:
         """The same plan with other weights, those of the dense local rows (m, n) of a matrix.
 
         None if they do not sum to one, are not >= 0, or lie beside the edges.
         """
-        weights, _ = Weights.of_dense(rows, self.lo, tolerance, self.entries), self.edges
+        weights, _ = Weights.of_dense(rows, self.lo, ROWS | POSITIVE, self.entries), self.edges
         if weights is None:
             return None
         made = object.__new__(Plan)
-        made.__dict__.update(self.__dict__, weights=weights)
+        made.__dict__ = self.__dict__.copy()
+        made.weights = weights
         return made
 
     @cached_property

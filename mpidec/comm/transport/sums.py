@@ -12,13 +12,13 @@ import numpy as np
 
 from ...exceptions import RankMismatchError
 from ..checks.history import PastOperation
-from ..kernels.weighted import Runs, weighted_sum
+from ..kernels.weighted import Runs, Weights, weighted_sum
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.mpi import MPI
 from ..runtime.pending import Pending, Request
 from ..runtime.progress import CROWDED, abandon, wait_until
-from .base import Transport
+from .base import Counters, Transport
 from .halo import HaloExchange, Kind, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for
 from .node_reader import NodeReader
@@ -29,9 +29,10 @@ _KINDS = 8  # shapes of rows whose persistent requests are kept
 _TURNS, _SPINS = 1000, 100  # tests before a clock is read, and before the processor is yielded
 
 
-def average(plan: Plan, rows: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+def average(
+    weights: Weights | Runs, rows: np.ndarray, halo: np.ndarray, out: np.ndarray
+) -> np.ndarray:
     """`out = W X`, from the rows of the local agents and those of the halo."""
-    weights = plan.weights
     return (
         weights.sum(rows, out)
         if isinstance(weights, Runs)
@@ -60,24 +61,30 @@ def matrices(X: object, out: object, m: int) -> tuple[np.ndarray, np.ndarray] | 
 
 
 class LocalSum(Transport):
-    """The sums of one process, which has all rows."""
+    """The sums of one process, which has all rows of the `n` agents."""
 
-    def __init__(self, plan: Plan, count: Callable[[int], None]):
-        self._plan, self._count = plan, count
+    def __init__(self, n: int, weights: Weights | Runs, edges: int, counts: Counters):
+        self._n, self._weights, self._edges, self._counts = n, weights, edges, counts
 
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Form the sums when they are waited for."""
-        self._count(rows.itemsize * rows.shape[1])
-        return Pending(None, lambda: average(self._plan, rows, rows[:0], target))
+        self._count(rows)
+        return Pending(None, lambda: average(self._weights, rows, rows[:0], target))
 
     def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
-        arrays = matrices(X, out, self._plan.m)
+        arrays = matrices(X, out, self._n)
         if arrays is None:
             return None
         rows, target = arrays
-        self._count(rows.itemsize * rows.shape[1])
-        return average(self._plan, rows, rows[:0], target)
+        self._count(rows)
+        return average(self._weights, rows, rows[:0], target)
+
+    def _count(self, rows: np.ndarray) -> None:
+        counts, edges = self._counts, self._edges
+        counts.rounds += 1
+        counts.messages += edges
+        counts.bytes += edges * rows.itemsize * rows.shape[1]
 
 
 class MessageSum(Transport):
@@ -105,7 +112,7 @@ class MessageSum(Transport):
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo; the sums are formed when they are waited for."""
         arriving, halo = self.fetch(rows, shape)
-        return Pending(arriving, lambda: average(self._plan, rows, halo, target))
+        return Pending(arriving, lambda: average(self._plan.weights, rows, halo, target))
 
     def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
@@ -179,7 +186,7 @@ class MessageSum(Transport):
         """Form the sums, with the halo that is there when `arrive()` returns."""
         self._count(rows.itemsize * rows.shape[1])
         arrive()
-        average(self._plan, rows, halo, target)
+        average(self._plan.weights, rows, halo, target)
 
     def _keep(self, kind: Kind, d: int) -> None:
         """Make the requests for rows (m, d) of a kind that have just been exchanged without
