@@ -12,7 +12,7 @@ from .._style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import FigureBase
 
 DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^vXP"
@@ -75,7 +75,7 @@ def circle(axes: Axes, weights: ArrayLike, title: str) -> None:
 
 
 def panels(
-    figure: Figure,
+    figure: FigureBase,
     lines: Mapping[str, Curves],
     x: str,
     y: str,

@@ -94,6 +94,7 @@ class FiniteTime(Experiment[Cell]):
         }
         title = f"n = {self.shown}"
         curves(figure.add_subplot(), lines, "steps", "consensus error", title=title)
+        figure.axes[0].legend(loc="center right", bbox_to_anchor=(1, 0.3))
 
 
 SizeCell = tuple[str, int, int]  # graph, n, seed

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...problems import Custom, LeastSquares
 from ...solvers import KGT, SCAFFOLD, LocalDGD, ProxSkip
-from ..drawing import curves
+from ..drawing import curves, panels
 from ..experiment import Experiment, Results
 from ..verdict import About, Line, derived, holds
 from .running import decline, draw_runs, least_squares, norm, run
@@ -216,12 +216,15 @@ class ClientDrift(Experiment[Cell]):
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """The distances against rounds: FedAvg above, SCAFFOLD below, a column for each G."""
-        panels = figure.subplots(len(FEDERATED), len(self.heterogeneity), squeeze=False)
-        for row, method in zip(panels, FEDERATED):
-            for axes, G in zip(row, self.heterogeneity):
-                found = {f"K = {K}": results[method, K, G] for K in self.local}
-                lines = {label: (one["rounds"], one["error"]) for label, one in found.items()}
-                curves(axes, lines, "rounds", "distance", title=f"{method}, G = {G:g}")
+        for part, method in zip(figure.subfigures(len(FEDERATED), 1), FEDERATED):
+            found = {
+                f"{method}, G = {G:g}": {
+                    f"K = {K}": (results[method, K, G]["rounds"], results[method, K, G]["error"])
+                    for K in self.local
+                }
+                for G in self.heterogeneity
+            }
+            panels(part, found, "rounds", "distance")
 
 
 CoinCell = tuple[str, float, int]  # method, condition number, seed
