@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,7 +82,7 @@ def measure(
         stores: list[Store] = []
 
         def open_store() -> list[tuple[object, ...]]:
-            stores.append(stack.enter_context(Store(path, experiment, force)))
+            stores.append(stack.enter_context(closing(Store(path, experiment, force))))
             done, _ = stores[0].read()
             return [cell for cell in experiment.cells() if key(cell) not in done]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ def key(cell: tuple[object, ...]) -> str:
 
 
 class Store:
-    """HDF5 file of an experiment, complete and readable after each cell.  A context manager.
+    """HDF5 file of an experiment, complete and readable after each cell.
 
     Parameters
     ----------
@@ -63,15 +62,8 @@ class Store:
             self._check()
         self._file = AtomicFile(path, self._begun)
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave the file as it is, complete."""
         self._file.close()
 
     def _check(self) -> None:
