@@ -181,7 +181,9 @@ def _npz(path: Path, label: str | int | None) -> Table:
             f"{' or '.join(choice)} (N,)"
         )
     if len(labels) > 1:
-        raise ValueError(f"{path} holds both y and b, expected one of them (label=... chooses)")
+        raise ValueError(
+            f"{path} holds both y and b, expected one of them (label=... or --set problem.label=... chooses)"
+        )
     return found["A"], found[labels[0]], labels[0], ""
 
 
@@ -282,7 +284,7 @@ def _label_column(
             raise ValueError(
                 f"{line}: {len(named)} label columns ({', '.join(header[i] for i in named)}), "
                 "expected one of "
-                f"{', '.join(LABELS)} (label=... chooses)"
+                f"{', '.join(LABELS)} (label=... or --set problem.label=... chooses)"
             )
         return (named[0], True) if named else (width - 1, False)
     if str(label) in header:

@@ -4,6 +4,7 @@ number of ranks.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from types import MappingProxyType
@@ -65,6 +66,12 @@ def checked(metrics: Mapping[str, Own] | None, problem: Problem | None = None) -
                 f"metrics: {name} is {function!r:.60}, expected a function: f(X, agents, k) returns "
                 "one number per local agent"
             )
+        try:
+            inspect.signature(function).bind("X", "agents", "k")
+        except TypeError as error:
+            raise TypeError(f"metric {name}: expected f(X, agents, k): {error}") from None
+        except ValueError:  # a function of C has no signature
+            continue
     return every
 
 

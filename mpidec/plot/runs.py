@@ -204,7 +204,8 @@ def _quantities(
         if not any("expected" in run.attributes for run in every):
             raise ValueError(
                 "theory: no file states what theory expects: mpidec run and mpidec sweep do, for "
-                "linear solvers on small smooth problems, in one process per run"
+                "linear solvers on small smooth problems with a minimizer that is known and rests, "
+                "in one process per run"
             )
     if banded:
         return x or ["steps"], y or drawn_by_default(every)[-1:]

@@ -216,11 +216,14 @@ class Stream(Oracle):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}, expected (u, y): {error}") from error
         u, y = np.asarray(u), np.asarray(y)
-        if u.shape != (self.d,) or not (callable(self.loss) or y.ndim == 0):
+        free = callable(self.loss)  # to take any y
+        if u.shape != (self.d,) or not (free or y.ndim == 0):
             raise ValueError(
                 f"{where} returns u and y of shapes {u.shape} and {y.shape}, expected "
                 f"({self.d},) and ()"
             )
+        if not all(part.dtype.kind in "biufc" for part in ((u,) if free else (u, y))):
+            raise ValueError(f"{where} returns {u.dtype} and {y.dtype}, expected numbers")
         return u, y
 
     def _losses(self, X: Array, U: Array, Y: Array) -> tuple[NDArray[np.float64], Array]:

@@ -60,7 +60,8 @@ def rest(steps: Steps, X: Array, B: Array) -> Array:
 
 def deviations(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
     """Bias and noise of each agent, (2, n)."""
-    return (_periodic if steps.periodic else _average)(steps, part, X, noise)
+    with np.errstate(all="ignore"):  # of deviations that grow without a limit
+        return (_periodic if steps.periodic else _average)(steps, part, X, noise)
 
 
 class _Moments:
@@ -166,18 +167,17 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
     J, F, C = Q.conj().T @ J @ Q, Q.conj().T @ F @ Q, C @ Q
     z, c = Q.conj().T @ (z - same), Q.conj().T @ c
     V, rested = F, False
-    with np.errstate(all="ignore"):
-        for _ in range(DOUBLINGS):
-            more, moved = J @ V @ J.conj().T, J @ z + c - z
-            V, z, c, J = V + more, z + moved, J @ c + c, J @ J
-            total, x = abs(np.diag(C @ V @ C.conj().T)).sum(), C @ z
-            if not (np.isfinite(total) and np.isfinite(x).all()):
-                break
-            rests = abs(np.diag(C @ more @ C.conj().T)).sum() <= CHANGE * total
-            rests = rests and abs(C @ moved).max() <= MOVED * max(abs(x).max(), size)
-            if rests and rested:
-                return Q @ z + same, Q @ V @ Q.conj().T
-            rested = rests
+    for _ in range(DOUBLINGS):
+        more, moved = J @ V @ J.conj().T, J @ z + c - z
+        V, z, c, J = V + more, z + moved, J @ c + c, J @ J
+        total, x = abs(np.diag(C @ V @ C.conj().T)).sum(), C @ z
+        if not (np.isfinite(total) and np.isfinite(x).all()):
+            break
+        rests = abs(np.diag(C @ more @ C.conj().T)).sum() <= CHANGE * total
+        rests = rests and abs(C @ moved).max() <= MOVED * max(abs(x).max(), size)
+        if rests and rested:
+            return Q @ z + same, Q @ V @ Q.conj().T
+        rested = rests
     return np.full_like(same, math.inf), np.full((len(Q), len(Q)), math.inf, V.dtype)
 
 

@@ -333,7 +333,7 @@ def _model(
     if moves(oracle.problem) and not walking:
         raise ValueError(
             f"theory: the minimizer of {name_of(oracle.problem)} moves, expected one that rests, "
-            "or walk=, the covariance of its steps"
+            "or walk=, the standard deviation of its steps"
         )
     return Quadratic.of(oracle.problem), oracle, solver, graph
 

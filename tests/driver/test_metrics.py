@@ -176,6 +176,7 @@ def test_errors_of_own_metrics_and_minimizers_are_raised_on_all_ranks(net):
         ({"error": msd}, ValueError, "'error' is a metric of every run, expected .* 'my_error'"),
         ({"m/s": msd}, ValueError, "'m/s' is no name"),
         ({"msd": 3}, TypeError, r"msd is 3, expected a function: f\(X, agents, k\)"),
+        ({"msd": lambda X: 1}, TypeError, r"metric msd: expected f\(X, agents, k\): too many"),
         ([msd], TypeError, "expected a mapping"),
     ],
 )

@@ -183,6 +183,7 @@ def test_held_out_samples_of_a_minimizer_that_moves_are_those_of_step_0():
         ({"draw": lambda rng, agent, k: 0}, TypeError, r"agent=0, k=0\), expected \(u, y\): "),
         ({"draw": lambda rng, i, k: ([1, 2], 0)}, ValueError, r"\(2,\) and \(\), expected \(3,\)"),
         ({"draw": lambda rng, i, k: (W, W)}, ValueError, r"and \(3,\), expected \(3,\) and \(\)"),
+        ({"draw": lambda rng, i, k: (W, "x")}, ValueError, r"k=0\) returns .*, expected numbers"),
         ({"loss": "squares"}, ValueError, "loss is 'squares', expected one of least_squares, or"),
         ({"m": -1}, ValueError, "Stream: m is -1"),
         ({"x_star": W[:2]}, ValueError, r"x_star has shape \(2,\), expected \(3,\)"),

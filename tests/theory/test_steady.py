@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -180,6 +181,16 @@ def test_where_a_solver_diverges_all_is_infinite():
     s = theory.steady_state(P, solvers.Diffusion(2.1), topology.ring(4), noise=1.0)
     assert np.isinf(s.msd).all()
     assert theory.rate(P, solvers.Diffusion(2.1), topology.ring(4)) == pytest.approx(1.1)
+
+    def draw(rng, agent, k):  # where the mean square diverges, the mean does not
+        u = 1.2 * rng.standard_normal(4)
+        return u, u.sum()
+
+    stream = problems.Stream(draw, 4, 4, x_star=np.ones(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        s = theory.steady_state(stream, solvers.DGD(1.2, order="atc"), topology.ring(4))
+    assert np.isinf(s.msd).all()
 
 
 def test_costs_that_are_not_quadratic_are_linearized_at_the_minimizer():

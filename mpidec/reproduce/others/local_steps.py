@@ -216,7 +216,8 @@ class ClientDrift(Experiment[Cell]):
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """The distances against rounds: FedAvg above, SCAFFOLD below, a column for each G."""
-        for part, method in zip(figure.subfigures(len(FEDERATED), 1), FEDERATED):
+        parts = figure.subfigures(len(FEDERATED), 1, squeeze=False).flat
+        for part, method in zip(parts, FEDERATED):
             found = {
                 f"{method}, G = {G:g}": {
                     f"K = {K}": (results[method, K, G]["rounds"], results[method, K, G]["error"])
