@@ -154,7 +154,7 @@ class Report:
     steps         10  10.2   1.02  agrees
     floor          1     3      3  differs: expected equal
     <BLANKLINE>
-    1 of 2 lines agree, 1 differ
+    1 of 2 lines agree, 1 differs
     """
 
     about: About
@@ -173,8 +173,8 @@ class Report:
         failed = sum(line.failed for line in judged)
         counts = {
             f"{len(judged) - known - failed} of {plural(len(judged), 'line')} agree": 1,
-            f"{known} differ for a known reason": known,
-            f"{failed} differ": failed,
+            f"{known} differ{'s' * (known == 1)} for a known reason": known,
+            f"{failed} differ{'s' * (failed == 1)}": failed,
             f"{len(self.lines) - len(judged)} not judged": len(self.lines) - len(judged),
         }
         return ", ".join(text for text, count in counts.items() if count)

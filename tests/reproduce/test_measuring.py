@@ -92,7 +92,7 @@ def test_what_is_there_is_not_measured_again_and_the_report_counts_verdicts(tmp_
     assert [line.split(":")[1] for line in lines] == [f" a/b, {n}" for n in range(1, 6)]
     report = publish(Squares(), path)
     assert report.failed and report.summary == (
-        "5 of 7 lines agree, 1 differ for a known reason, 1 differ"
+        "5 of 7 lines agree, 1 differs for a known reason, 1 differs"
     )
     assert "differs: expected within 5 %" in str(report)
     assert "differs, because the paper says so" in (tmp_path / "squares.csv").read_text()
