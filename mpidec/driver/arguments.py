@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ..problems import Problem
     from ..topology.weights import WeightsLike
 
+ROUNDING = 1e-6  # relative differences between minimizers that other machines may have computed
 SOLVER = ("init", "step", "ask", "point", "check", "needs", "keeps_rows", "unstable")
 SOLVER_NAME = (
     'expected a name such as "exact_diffusion", or an object such as '
@@ -689,6 +690,26 @@ def check_equal(net: Network, arguments: Mapping[str, object]) -> None:
                     f"{other.decode(errors='replace')}; every rank must pass the same"
                 )
     net.agree(error)
+
+
+def check_minimizer(net: Network, known: np.ndarray | None) -> None:
+    """Compare the minimizers of all ranks, which have one shape; collective.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if they differ by more than rounding.
+    """
+    if known is None or net.size == 1:
+        return
+    x = as_reals(known)
+    least = net.collectives.minimum(np.concatenate([x, -x]), "solve")
+    apart = float(-(least[: len(x)] + least[len(x) :]).min())
+    if apart > ROUNDING * np.abs(least).max():
+        raise ValueError(
+            f"x_star differs between the ranks by {apart:.2g}, expected on all of them the minimizer "
+            "of the average over all agents, as problems.load_problem(..., net=net) computes it"
+        )
 
 
 def in_words(oracle: Oracle | None) -> str:

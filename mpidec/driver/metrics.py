@@ -152,12 +152,7 @@ class Metrics:
         self.failed = False
         self.error: Exception | None = None
         self._k, self._moves = 0, moves(problem)
-        self._x_star = x_star_of(problem)
-        if is_complex(self._x_star):  # the view of a complex problem has a real one
-            raise TypeError(
-                f"problem {type(problem).__name__}: x_star is complex, the rows are real, expected "
-                "real numbers, or complex data"
-            )
+        self._x_star = self._known(0)
         self._scale = self._norm()
         names = ["consensus"] if problem is None else ["consensus", "gradient_norm", "objective"]
         self.names = (
@@ -173,13 +168,22 @@ class Metrics:
         if self._moves:
             self.error = None
             try:
-                self._x_star = x_star_of(self._problem, k)
+                self._x_star = self._known(k)
             except Exception as error:  # the other ranks come to the sum
                 if self._net.size == 1:
                     raise
                 self.error = error
             self._scale = self._norm()
         return self
+
+    def _known(self, k: int) -> np.ndarray | None:
+        known = x_star_of(self._problem, k)
+        if is_complex(known):  # the view of a complex problem has a real one
+            raise TypeError(
+                f"problem {type(self._problem).__name__}: x_star is complex, the rows are real, "
+                "expected real numbers, or complex data"
+            )
+        return known
 
     def _norm(self) -> float:
         return 1.0 if self._x_star is None else float(np.linalg.norm(self._x_star)) or 1.0

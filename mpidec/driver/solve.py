@@ -15,6 +15,7 @@ from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..comm.runtime.launch import end_as_interrupted
 from ..exceptions import Interrupted, ResumeError
+from ..problems.members import x_star_of
 from ..record.recorder import Record
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver
@@ -27,6 +28,7 @@ from .arguments import (
     check_callbacks,
     check_equal,
     check_hosted,
+    check_minimizer,
     check_real,
     check_step_size,
     explained,
@@ -154,9 +156,10 @@ def solve(
     reduction decides for all ranks whether to continue.
 
     A run diverges when an iterate is not finite after some step (found exactly, with its agent),
-    when a metric is not finite at a record (an objective of +inf only at the last one), or when its
-    last record is an explosion: the objective has grown by 1e6 and the iterates by 1e3.  Explosions
-    are judged at the end only, so that no run ends early that would have come back.
+    when a metric other than one's own is not finite at a record (an objective of +inf only at the
+    last one), or when its last record is an explosion: the objective has grown by 1e6 and the
+    iterates by 1e3.  Explosions are judged at the end only, so that no run ends early that would
+    have come back.
 
     The iterates have the dtype of the problem's data, float32 or float64 (complex64 or complex128),
     or of `x0` if the problem has no `dtype`; so have gradients, what is sent, and what is in the
@@ -227,7 +230,7 @@ def solve(
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
                 method.check(graph.at(0) if graph.period == 1 else graph)
-            own = checked(metrics, functions)
+            own, known = checked(metrics, functions), x_star_of(functions)
             target = target_of(stop, functions, own=own)
             if apart:
                 _refuse_memory(saved, gradient)
@@ -242,11 +245,13 @@ def solve(
                 "seed": seed,
                 "stop": stop,
                 "metrics": metrics,
+                "x_star": None if known is None else f"{known.dtype} of shape {known.shape}",
                 "x0": x0,
                 "record": saved and os.fspath(saved.path),
                 "resume": saved is not None and saved.resume,
             },
         )
+        check_minimizer(net, known)
         stack.enter_context(arithmetic(net))
         stack.enter_context(net.raising_together())
         report = _Printed() if progress is True else progress or None

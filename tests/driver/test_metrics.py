@@ -169,6 +169,25 @@ def test_errors_of_own_metrics_and_minimizers_are_raised_on_all_ranks(net):
     assert net.sum(np.ones((net.m, 1)))[0] == N  # in step
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    ("minimizer", "says"),
+    [
+        (lambda rank: None if rank else x_star(0), "different x_star: .*of shape .2,.* and None"),
+        (lambda rank: x_star(rank), "x_star differs between the ranks by 0.2, expected on all"),
+        (lambda rank: lambda k: x_star(k + rank), "x_star differs between the ranks by 0.2"),
+    ],
+)
+def test_ranks_with_different_minimizers_are_told(net, minimizer, says):
+    """The errors of rank 0 were recorded, and minimizers of some ranks ended in a timeout."""
+    rank = int(net.rank == net.size - 1)
+    problem = Following(net.lo, net.m, minimizer(rank))
+    with pytest.raises(ValueError, match=says):
+        mpidec.solve(problem, S.DGD(MU), T.ring(N), steps=1, net=net)
+    rounded = Following(net.lo, net.m, x_star(0) * (1 + 1e-15 * rank))
+    assert mpidec.solve(rounded, S.DGD(MU), T.ring(N), steps=1, net=net).steps == 1
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize(
     ("metrics", "error", "says"),
@@ -191,5 +210,7 @@ def test_what_is_no_metric_is_refused(metrics, error, says):
 def test_a_complex_minimizer_of_real_rows_is_refused():
     problem = P.LeastSquares(np.ones((1, 2, 1)), [[1.0, 2.0]])
     problem.x_star = np.array([1.5 + 1j])
-    with pytest.raises(TypeError, match="x_star is complex, the rows are real"):
-        mpidec.solve(problem, S.DGD(0.1), T.ring(1), steps=1)
+    late = Following(minimizer=lambda k: x_star(k) * (1j if k else 1))
+    for one in (problem, late):
+        with pytest.raises(TypeError, match="x_star is complex, the rows are real"):
+            mpidec.solve(one, S.DGD(0.1), T.ring(1 if one is problem else N), steps=1)
