@@ -129,6 +129,15 @@ class Predicting(Protocol):
         """Return how well the model x predicts the targets y of samples A; at most 1."""
 
 
+def _like(y: Array, found: Array) -> Array:
+    """Labels as given, as text or numbers like those found."""
+    text = y.dtype.kind in "OSU"
+    if found.dtype.kind == "U" and not text:
+        raise ValueError(f"y holds {y.dtype}, expected names of classes, such as {found[0]}")
+    y = y.astype(str) if text else y
+    return y.astype(float) if text and found.dtype.kind != "U" else y
+
+
 class LinearModel(Described):
     r"""Base class of all losses: a loss of a linear model, summed over each agent's samples, with a
     ridge.
@@ -410,11 +419,13 @@ class LinearModel(Described):
         column of ones may be left out, (N, features or one less) -> (N, features).
         """
         plain = self.features - self.intercept
-        values = check.real(A, "A", complex_too=self.complex_too)
+        dense = A.toarray() if hasattr(A, "toarray") else A  # a sparse matrix
+        values = check.real(dense, "A", complex_too=self.complex_too)
         if values.ndim != 2 or values.shape[1] not in (plain, self.features):
             raise ValueError(
                 f"A has shape {values.shape}, expected (N, {plain}): one sample per row"
             )
+        check.finite(values, "A", ("row", "column"))
         S = np.asarray(values[:, :plain], doubled(values.dtype))
         S = S if self.given.scaling is None else self.given.scaling(S)
         return np.hstack([S, np.ones((len(S), int(self.intercept)), S.dtype)])
@@ -447,15 +458,15 @@ class LinearModel(Described):
         Raises
         ------
         ValueError
-            If there is not one target per sample.
+            If there is not one target per sample, or none, or names of classes stand for numbers.
         """
         found, y = self.predict(x, A), np.asarray(y)
-        if y.shape != found.shape:
+        if y.shape != found.shape or not y.size:
             raise ValueError(
-                f"y has shape {y.shape}, expected {found.shape}: one target per sample"
+                f"y has shape {y.shape}, expected {found.shape}: one target per sample, at least one"
             )
         if self.labels != "numbers":
-            return float((found == y).mean())
+            return float((found == _like(y, found)).mean())
         away, spread = squares(y - found).sum(), squares(y - y.mean()).sum()
         return float(1 - away / spread) if spread else float(away == 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mpi4py import MPI
+from scipy.sparse import csr_array
 
 import mpidec
 from mpidec.datasets.built_in import standardized
@@ -106,6 +107,19 @@ def test_files_hold_the_test_set_of_a_stop_at_an_accuracy(tmp_path):
     assert simulated.outcome == "stopped" and simulated.score(A, TWO) > 0.7
 
 
+@pytest.mark.serial
+def test_scores_compare_labels_as_they_were_given():
+    """As text, bytes or objects, of sparse samples, too; scores had been 0."""
+    digits, x = np.where(TWO == "red", 7, 3), RNG.normal(size=5)
+    score = loaded(digits).score(x, A, digits)
+    assert 0 < score < 1
+    for y in (TWO, TWO.astype("S"), TWO.astype(object), digits.astype(str), digits.astype("S")):
+        sparse = csr_array(A)
+        assert loaded(y).score(x, A, y) == score == loaded(y).score(x, sparse, y.tolist())
+    with pytest.raises(ValueError, match="y holds int64, expected names of classes, such as"):
+        loaded(TWO).score(x, A, digits)
+
+
 def own(A, y):
     return Custom(lambda X: (X**2).sum(axis=1), lambda X: 2 * X, len(A), A.shape[2])
 
@@ -132,6 +146,10 @@ def test_what_predicts_nothing_says_so():
         problem.predict(np.zeros(5), A[:2, :3])
     with pytest.raises(ValueError, match=r"y has shape \(3,\), expected \(2,\)"):
         problem.score(np.zeros(5), A[:2], TWO[:3])
+    with pytest.raises(ValueError, match="one target per sample, at least one"):
+        problem.score(np.zeros(5), A[:0], TWO[:0])
+    with pytest.raises(ValueError, match="A is nan at row 1, column 2, expected finite numbers"):
+        problem.predict(np.zeros(5), np.where(A[1, 2] == A, np.nan, A))
     assert loaded(Y).score(np.zeros(5), A[:3], [0, 0, 0]) == 1.0
     with mpidec.Network(1, MPI.COMM_SELF) as net:
         result = mpidec.solve(own(A[None], Y), "dgd", "complete", steps=1, net=net)
