@@ -14,6 +14,7 @@ absolute path, so that it can be run again and resumed.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import re
 import typing
@@ -310,16 +311,21 @@ class Run:
         --------
         >>> Run(stop="accuracy=0.95,consensus=1e-6", stop_error=1e-8).limits()
         {'error': 1e-08, 'accuracy': 0.95, 'consensus': 1e-06}
+        >>> Run(stop="accuracy=.9").limits()
+        {'accuracy': 0.9}
         """
         found = {} if self.stop_error is None else {"error": self.stop_error}
         for part in self.stop.split(",") if self.stop else ():
             name, _, text = (word.strip() for word in part.partition("="))
-            value = parse(text)
-            if not name or isinstance(value, bool) or not isinstance(value, (int, float)):
+            try:
+                value = float(text)
+            except ValueError:
+                value = math.nan
+            if not name or not math.isfinite(value):
                 raise ValueError(f"expected METRIC=VALUE, got {abbreviate(part)}")
             if name in found:
                 raise ValueError(f"the metric {name} is given twice")
-            found[name] = float(value)
+            found[name] = value
         return found
 
     def own_metrics(self) -> dict[str, str]:

@@ -108,7 +108,9 @@ def configured(
             raise ConfigError(f"--set {text}: expected NAME=VALUE")
         if isinstance(getattr(experiment, name), tuple):
             value = f"{value.strip('[]')},"  # a list of one number has no comma
-        values[name] = known[name].convert(Setting(name, value, origin))
+        values[name] = chosen = known[name].convert(Setting(name, value, origin))
+        if isinstance(chosen, tuple) and len(set(chosen)) < len(chosen):
+            raise ConfigError(f"{origin}: a value is given twice, expected each once")
     return replace(experiment, **values)  # type: ignore[type-var]
 
 

@@ -35,6 +35,7 @@ def test_an_experiment_leaves_its_files_and_a_page(tmp_path, capsys):
         (["ceca-fig55"], "unknown experiment 'ceca-fig55': did you mean ceca-fig5"),
         (["ceca-fig5", "--set", "size=3"], "unknown setting 'size': did you mean sizes"),
         (["ceca-fig5", "--set", "sizes=a"], "ceca-fig5: sizes: expected a list, each an integer"),
+        (["ceca-fig5", "--seeds=7,7"], "ceca-fig5: seeds: a value is given twice"),
         (["ceca-fig5", "--fast"], "--fast"),
     ],
 )
