@@ -31,7 +31,9 @@ class RealView(Described):
     Parameters
     ----------
     problem : Problem
-        Complex: of d complex numbers.
+        Complex: of d complex numbers.  The view of a `Stream`, or of another problem that is an
+        oracle, too, is an oracle of the same samples; of other oracles, take those of the view,
+        as in ``MiniBatch(RealView(problem), 8)``.
 
     Examples
     --------
@@ -42,8 +44,11 @@ class RealView(Described):
     (2, array([[0., 2.]]))
     """
 
+    def __new__(cls, problem: Problem | None = None) -> RealView:
+        return super().__new__(_RealStream if isinstance(problem, OracleLike) else cls)
+
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.m, self.d = problem, problem.m, 2 * problem.d
+        self._of, self.m, self.d = problem, problem.m, 2 * problem.d
         self.check = is_checked(problem)
         term = term_of(problem)
         self.term = None if term is None else _Pairs(term)
@@ -66,32 +71,32 @@ class RealView(Described):
             "sampled",
         ):
             raise AttributeError(f"{type(self).__name__} has no {name}")
-        return getattr(self.problem, name)
+        return getattr(self._of, name)
 
     @property
     def x_star(self) -> Any:
         """That of the problem, (2 d,), or the function of the step."""
-        known: Any = getattr(self.problem, "x_star", None)
+        known: Any = getattr(self._of, "x_star", None)
         if callable(known):
-            return lambda k: as_reals(np.asarray(x_star_of(self.problem, k), complex))
+            return lambda k: as_reals(np.asarray(x_star_of(self._of, k), complex))
         return None if known is None else as_reals(np.asarray(known, complex))
 
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, 2 d) -> (m,)."""
-        return self.problem.value(from_reals(X))
+        return self._of.value(from_reals(X))
 
     def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
         """Return the gradient of f_i at row i, (m, 2 d) -> (m, 2 d); with `agents`, of these local
         agents.
         """
         Z = from_reals(X)
-        G = self.problem.grad(Z) if agents is None else self._some(Z, agents=agents)
+        G = self._of.grad(Z) if agents is None else self._some(Z, agents=agents)
         return _pairs(G, Z)
 
     @property
     def prox(self) -> Callable[..., Array]:
         """The proximal points of the functions, ``prox(V, t, start)``, if the problem has them."""
-        inner: Callable[..., Array] = self.problem.prox  # type: ignore[attr-defined]
+        inner: Callable[..., Array] = self._of.prox  # type: ignore[attr-defined]
         starts = "start" in inspect.signature(inner).parameters
 
         def prox(V: Array, t: float | Array, start: Array | None = None) -> Array:
@@ -104,13 +109,36 @@ class RealView(Described):
         self, X: Array, rows: Array, weight: Array, agents: Sequence[int] | None = None
     ) -> Array:
         """Return a weighted gradient over selected samples, as `LinearModel.sample_grad`."""
-        sample_grad: Callable[..., Array] = self.problem.sample_grad  # type: ignore[attr-defined]
+        sample_grad: Callable[..., Array] = self._of.sample_grad  # type: ignore[attr-defined]
         return as_reals(sample_grad(from_reals(X), rows, weight, agents))
 
 
 def _pairs(G: Array, Z: Array) -> Array:
     """Gradients at complex rows Z as pairs of reals, also those whose imaginary parts are zero."""
     return as_reals(np.asarray(G).astype(Z.dtype, copy=False))
+
+
+def _real_gradients(source: Oracle, agents: Sequence[int], seed: int) -> Gradients:
+    """The gradients of an oracle as pairs of reals."""
+    inner = source.gradients(agents, seed)
+
+    def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
+        Z = from_reals(X)
+        return _pairs(inner(Z, k, agents), Z)
+
+    return Gradients(gradient, source.problem.m, inner)
+
+
+class _RealStream(RealView):
+    """A problem whose data arrive while it is solved: an oracle, and its own problem."""
+
+    @property
+    def problem(self) -> Problem:
+        return self
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradients:
+        """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
+        return _real_gradients(adapted(self._of), agents, seed)
 
 
 class _RealOracle(Oracle):
@@ -129,13 +157,7 @@ class _RealOracle(Oracle):
 
     def start(self, agents: Sequence[int], seed: int) -> Gradients:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
-        inner = self._inner.gradients(agents, seed)
-
-        def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
-            Z = from_reals(X)
-            return _pairs(inner(Z, k, agents), Z)
-
-        return Gradients(gradient, self.problem.m, inner)
+        return _real_gradients(self._inner, agents, seed)
 
     def layers(self) -> list[object]:
         """The oracles around the problem as they were given."""

@@ -211,3 +211,17 @@ def test_wrong_agents_and_gradients_of_streams_are_refused():
     assert mpidec.solve(unchecked, S.DGD(0.1), T.ring(N), steps=1).steps == 1
     with pytest.raises(TypeError, match="complex samples, but the rows are real"):
         P.Stream(complex_draw, N, D, held_out=1).grad(np.zeros((N, D)))
+
+
+def test_the_view_of_a_complex_stream_has_its_samples(net):
+    """They had been replaced by gradients of the held-out samples, without noise."""
+    whole, view = stream(net, complex_draw), P.RealView(stream(net, complex_draw))
+    runs = [mpidec.solve(p, S.DGD(0.05), T.ring(N), steps=20, net=net) for p in (whole, view)]
+    np.testing.assert_array_equal(runs[1].X.view(complex), runs[0].X)
+    for name in ("error_max", "gradient_norm"):
+        np.testing.assert_array_equal(*(run.metrics[name] for run in runs))
+    mine = P.RealView(P.Stream(complex_draw, N, D, x_star=W))
+    X = np.random.default_rng(0).standard_normal((1, 2 * D))
+    one = mine.start(range(N), seed=3)(X, 5, agents=[2])
+    them = P.Stream(complex_draw, N, D).start(range(N), seed=3)
+    np.testing.assert_array_equal(one.view(complex), them(X.view(complex), 5, agents=[2]))
