@@ -425,8 +425,8 @@ class LinearModel(Described):
             raise ValueError(
                 f"A has shape {values.shape}, expected (N, {plain}): one sample per row"
             )
-        check.finite(values, "A", ("row", "column"))
         S = np.asarray(values[:, :plain], doubled(values.dtype))
+        check.finite(S, "A", ("row", "column"))
         S = S if self.given.scaling is None else self.given.scaling(S)
         return np.hstack([S, np.ones((len(S), int(self.intercept)), S.dtype)])
 

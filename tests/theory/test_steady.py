@@ -176,6 +176,11 @@ def test_the_largest_step_of_consensus_is_that_of_its_smallest_eigenvalue(n):
     assert theory.largest_step(P, solvers.Diffusion(0.1), graph) == pytest.approx(2 / h, rel=2e-4)
 
 
+def test_costs_without_curvature_have_no_stable_step():
+    flat = theory.Quadratic(np.zeros(1), np.zeros((4, 1, 1)), np.zeros((4, 1)))
+    assert theory.largest_step(flat, solvers.Diffusion(0.1), topology.ring(4)) == 0
+
+
 def test_where_a_solver_diverges_all_is_infinite():
     P = quadratics(np.full((4, 1, 1), 1.0), np.ones((4, 1)))
     s = theory.steady_state(P, solvers.Diffusion(2.1), topology.ring(4), noise=1.0)
