@@ -95,7 +95,7 @@ def test_what_is_there_is_not_measured_again_and_the_report_counts_verdicts(tmp_
         "5 of 7 lines agree, 1 differs for a known reason, 1 differs"
     )
     two = replace(report, lines=[*report.lines, Line("steps", None, 3.0)])
-    assert two.summary == f"{report.summary.replace('7', '8')}, 1 not judged"
+    assert two.summary == f"{report.summary}, 1 not judged"
     assert "differs: expected within 5 %" in str(report)
     assert "differs, because the paper says so" in (tmp_path / "squares.csv").read_text()
     assert "| n = 3 | 10 | 9 | 0.9 |" in (tmp_path / "squares.md").read_text()
