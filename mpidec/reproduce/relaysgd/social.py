@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -150,8 +151,9 @@ def _level(found: Arrays, k: int) -> float:
 
 
 def _reached(found: Arrays, error: float) -> float:
-    """The first step with an error below a given one."""
-    return float(np.argmax(found["error"] < error))
+    """The first step with an error below a given one, infinity without one."""
+    below = np.flatnonzero(found["error"] < error)
+    return float(below[0]) if len(below) else math.inf
 
 
 def _against(found: Arrays, cost: bool) -> tuple[np.ndarray, np.ndarray]:
