@@ -13,6 +13,7 @@ import numpy as np
 
 from ... import topology
 from ..._validation import Array
+from ...exceptions import ConfigError
 from ...solvers import D2, DGD, ExactDiffusion, GradientTracking, RelaySGD
 from ...solvers.base import Solver
 from ...topology import Schedule, Topology
@@ -72,7 +73,15 @@ def random_quadratics(
     -----
     The numbers are those of PyTorch's generator.  The published code finds the scale of the local
     minimizers by bisection, until zeta2 is right within 1e-5, which is done here, too.
+
+    Raises
+    ------
+    ConfigError
+        For a zeta2 at which it does not end; that of one worker is 0.
     """
+    most = 1e9 if n > 1 else 0.0
+    if not 0 <= zeta2 <= most:
+        raise ConfigError(f"zeta2 of {n} workers is {zeta2:g}, expected 0 to {most:g}")
     import torch
 
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

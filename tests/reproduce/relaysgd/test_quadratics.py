@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from mpidec import topology
+from mpidec.exceptions import ConfigError
 from mpidec.reproduce.relaysgd.quadratics import (
     GRAPHS,
     SOLVERS,
@@ -39,6 +40,12 @@ def test_instances_have_what_is_asked_for(n, zeta2, r0, seed, mu):
     np.testing.assert_allclose(G.mean(axis=0), 0, atol=1e-13 * r0)
     assert np.square(G).sum(axis=1).mean() == pytest.approx(zeta2, abs=1e-5)
     assert np.linalg.norm(f.x_star) == pytest.approx(r0)
+
+
+@pytest.mark.parametrize(("n", "zeta2"), [(4, -1.0), (4, 1e10), (1, 0.1), (4, math.nan)])
+def test_a_heterogeneity_without_an_instance(n, zeta2):
+    with pytest.raises(ConfigError, match="expected 0 to"):
+        random_quadratics(n, zeta2, 1.0, 0)
 
 
 def test_points_side_by_side_are_independent():
