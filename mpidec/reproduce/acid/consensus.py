@@ -132,7 +132,9 @@ class Consensus(Experiment[Cell]):
         bound = max(0.15, 3 * float(np.hypot(*errors)))
         agrees = bool(abs(here / expected - 1) <= bound) if m >= 3 else None
         what = f"{order}: slower from n = {few} to {many}"
-        return Line(what, expected, here, agrees, f"within {100 * bound:.2g} %")
+        return Line(
+            what, None, here, agrees, f"{expected:.4g}, derived, within {100 * bound:.2g} %"
+        )
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """Medians over the seeds, on the largest ring whose chi1 is over by then."""

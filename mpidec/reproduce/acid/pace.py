@@ -19,7 +19,7 @@ from ...solvers import A2CiD2, PairwiseGossip
 from ...topology import Topology, edge_rates
 from ..drawing import curves, heat
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, holds, within
+from ..verdict import About, Line, derived, holds, within
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -195,8 +195,7 @@ class Counts(Experiment[SizeCell]):
         notes=(
             "Slowest and fastest: the mean of an eighth of the workers.  All-reduce waits for the slowest "
             "worker in each step, and all",
-            "workers compute equally many gradients.  The paper's all-reduce has communication in its "
-            "time, this one has not.",
+            "workers compute equally many gradients; it has no communication in its time here.",
         ),
     )
 
@@ -236,14 +235,20 @@ class Counts(Experiment[SizeCell]):
             sums = len(self.seeds) * np.array([slow.sum(), fast.sum()])
             bound = max(0.05, 3 * math.sqrt((1 / sums).sum()))
             here = float(slow.mean() / fast.mean())
-            yield within(f"n = {n}: gradients, slowest over fastest", expected, here, bound)
+            yield Line(
+                f"n = {n}: gradients, slowest over fastest",
+                self.slowest if self.slowest == Counts.slowest else None,
+                here,
+                abs(here / expected - 1) <= bound,
+                f"that of the speeds, {expected:.4g}, within {100 * bound:.2g} %",
+            )
             time = float(np.mean([results[n, seed]["time"] for seed in self.seeds]))
             mean = counts.mean() / speeds.mean()
             ratio = float(time / mean)
             yield holds(f"n = {n}: time over the mean worker's", ratio <= 1.05, ratio, "<= 1.05")
             reduced = float(counts.mean() / speeds.min() / time)
             what = f"n = {n}: all-reduce's time over it"
-            yield holds(what, reduced > 1, reduced, "> 1", PUBLISHED.get(n))
+            yield holds(what, reduced > 1, reduced, "> 1")
 
     def draw(self, results: Results[SizeCell], figure: Figure) -> None:
         """Gradients of each worker, those of all-reduce beside them."""
@@ -274,7 +279,7 @@ class Times(Experiment[SizeCell]):
         notes=(
             "Published: minutes of all-reduce over those of the asynchronous method.  `variation` is the "
             "standard deviation of a",
-            "duration over its mean; .08 is chosen to fit the table.",
+            "duration over its mean; .08 is chosen to fit the table, within 10 % of which 1.15 is for every n, too.",
         ),
     )
 
@@ -382,7 +387,7 @@ class Timeline(Experiment[tuple[int]]):
             asynchronous.append(1 - spent / last)
         waits = float(np.mean(asynchronous))
         yield holds("waiting, asynchronous", waits < 0.05, waits, "less than 5 %", "0")
-        yield within("waiting, synchronous", 1 - 1 / harmonic, float(np.mean(synchronous)), 0.1)
+        yield derived("waiting, synchronous", 1 - 1 / harmonic, float(np.mean(synchronous)), 0.1)
 
     def draw(self, results: Results[tuple[int]], figure: Figure) -> None:
         """Gradients as bars, averagings as links: with common steps, and without."""

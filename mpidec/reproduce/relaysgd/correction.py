@@ -17,7 +17,7 @@ from ...solvers.base import Solver
 from ...topology import Topology
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
-from ..verdict import About, Line, within
+from ..verdict import About, Line, derived
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +80,7 @@ class CorrectionFactor(Experiment[Cell]):
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The solver's factor against the derived one."""
         for (tree, n), found in results.items():
-            yield within(f"{tree}, n = {n}", float(found["derived"]), float(found["factor"]), 1e-6)
+            yield derived(f"{tree}, n = {n}", float(found["derived"]), float(found["factor"]), 1e-6)
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """The factors against n."""

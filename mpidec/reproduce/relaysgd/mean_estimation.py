@@ -15,7 +15,7 @@ from ..._validation import Array
 from ...solvers import RelaySGD
 from ..drawing import panels
 from ..experiment import Experiment, Results, alone
-from ..verdict import About, Line, holds, within
+from ..verdict import About, Line, derived, holds
 from .correction import distances
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ class MeanEstimation(Experiment[Cell]):
                     abs(ratio - 1) <= 4 * (2 / self.repetitions) ** 0.5,
                     ratio,
                     "1 within 4 standard errors of a step",
-                    1.0,
                 )
         for n in self.sizes:
             delay, late = _delays(n).mean(), 2 * n < T
@@ -92,7 +91,7 @@ class MeanEstimation(Experiment[Cell]):
                 what = (
                     f"RelaySum, n = {n}: expected error times n (T - mean delay), T > 2 n, largest"
                 )
-                yield within(what, 1.0, most, 0.05)
+                yield derived(what, 1.0, most, 0.05)
             if 32 <= n <= self.steps:
                 ratio = float(gossip[n - 1] / relay[n - 1])
                 what = f"n = {n}: expected error of gossip over RelaySum's at T = n"

@@ -32,6 +32,12 @@ def test_constants_and_exponents():
     assert communications(CATALOGUE["complete"](8))[1] == pytest.approx(28)  # one round, all edges
 
 
+def test_only_what_the_paper_prints_is_published():
+    assert {line.published for line in lines(Timeline(n=3, steps=200)).values()} == {"0", None}
+    ratio, *others = lines(Counts(sizes=(8,), steps=300)).values()
+    assert ratio.published == 13 / 14 and {line.published for line in others} == {None}
+
+
 def test_averagings_per_gradient():
     found = lines(Rates(rates=(1.0, 3.0), gradients=100, seeds=(1,)))
     assert {line.verdict for line in found.values()} == {"agrees"}
