@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from mpidec.reproduce.bluefog.networks import Table3
-from mpidec.reproduce.ceca.networks import CECA, METHODS, ONE_PEER, RING, Table2
+from mpidec.reproduce.ceca.networks import CECA, CENTRAL, METHODS, ONE_PEER, RING, Table2
 
 pytestmark = pytest.mark.serial
 
@@ -23,3 +24,17 @@ def test_one_partner_is_half_of_a_ring_and_one_of_log2_n():
     results = {cell: table.measure(cell) for cell in table.cells()}
     lines = [line for line in table.judge(results) if "bytes" in line.what]
     assert [line.here for line in lines] == [1 / 3] * 3 and all(line.agrees for line in lines)
+
+
+def test_all_reduce_is_not_judged_by_itself_nor_an_order_by_words():
+    few = Table2(rows=(CENTRAL, RING, ONE_PEER, CECA), seeds=(5, 6))
+    curve = {"bytes": np.array([2.0])}
+    results = {
+        cell: curve | {"accuracy_consensus": np.array([0.9 + 0.02 * (cell[0] == CECA)])}
+        for cell in few.cells()
+    }
+    found = {line.what: line.verdict for line in few.judge(results)}
+    assert found[f"{CENTRAL}: accuracy (%)"] == "not judged"
+    assert found[f"{RING}: accuracy (%)"] == "agrees"
+    assert found[f"{CECA}: accuracy (%)"] == "differs: expected within 1 of all-reduce"
+    assert "noise" not in "".join(found.values())
