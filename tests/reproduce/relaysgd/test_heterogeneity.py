@@ -38,6 +38,18 @@ def test_other_instances_are_judged_by_their_steps_alone():
     assert all("n = 6, seed 5" in line.what and line.here < 20000 for line in lines[:8])
 
 
+def test_steps_that_do_not_depend_on_zeta2():
+    def agrees(n, most):
+        experiment = ModelOrGradient(sizes=(n,), zeta2s=(0.0, 0.01))
+        steps = {0.0: 40.0, 0.01: most}
+        error = np.ones(501)
+        results = {c: {"steps": steps[c[3]], "error": error} for c in experiment.cells()}
+        return list(experiment.judge(results))[-1].agrees
+
+    assert [agrees(32, most) for most in (45, 46)] == [True, False]
+    assert [agrees(8, most) for most in (51, 52)] == [True, False]
+
+
 def test_the_level_of_noise_is_the_derived_one():
     experiment = Noisy(sizes=(5,), seeds=(3,), zeta2s=(0.01,), runs=40, steps=1500)
     lines = judged(experiment, experiment.cells())
