@@ -192,7 +192,7 @@ class Figure4(Table4):
     sizes: tuple[int, ...] = (64,)
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
-        """The training loss in the mean over the second half of the run, and at its end."""
+        """The training loss at the end."""
         for n in self.sizes:
             fast, plain = (self.over(results, row, n, "objective") for row in (FAST, PLAIN))
             what = f"n = {n}: training loss at the end, A2CiD2 / AD-PSGD"

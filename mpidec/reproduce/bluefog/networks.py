@@ -31,10 +31,10 @@ class Table3(Training):
 
     about: ClassVar = About(
         name="bluefog-table3",
-        source="Ying et al., 2021 (BlueFog), Table III",
+        source="Ying et al., arXiv:2111.04287, Table III",
         shows="one peer per step costs no accuracy",
         minutes=0.6,
-        differs="digits, a perceptron with 64 hidden units, 16 workers (ImageNet, ResNet-50)",
+        differs="digits, a perceptron with 64 hidden units, 16 workers (ImageNet; ResNet-50, MobileNet-v2 and EfficientNet)",
         quick={"workers": 8, "seeds": (1,), "epochs": 1},
     )
     last: ClassVar[int] = 10
