@@ -52,7 +52,7 @@ class Store:
     Raises
     ------
     InputError
-        If the file has been made with other settings.
+        If the file is damaged, or has been made with other settings.
     """
 
     def __init__(self, path: str, experiment: Experiment[Any], force: bool = False):
@@ -69,12 +69,17 @@ class Store:
     def _check(self) -> None:
         import h5py
 
-        with h5py.File(self.path, "r") as file:
-            theirs = file.attrs.get("settings")
+        remedy = "--force replaces it, --out names another folder"
+        try:
+            with h5py.File(self.path, "r") as file:
+                theirs = file.attrs.get("settings")
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise InputError(f"{self.path} is damaged ({error}): {remedy}") from error
         if theirs != self._settings:
             raise InputError(
-                f"{self.path} was made with other settings ({theirs!r}, now {self._settings!r}): "
-                "--force replaces it, --out names another folder"
+                f"{self.path} was made with other settings ({theirs!r}, now {self._settings!r}): {remedy}"
             )
 
     def put(

@@ -103,3 +103,14 @@ def test_what_is_there_is_not_measured_again_and_the_report_counts_verdicts(tmp_
     assert not publish(Squares(sizes=(1, 2)), path).failed
     measure(Squares(sizes=(2,)), path, force=True, on_cell=lines.append)
     assert len(lines) == 6 and list(read(path)[0]) == ["a|b, 2"]
+
+
+@pytest.mark.serial
+def test_a_damaged_file_is_named_with_a_remedy(tmp_path):
+    path = tmp_path / "squares.h5"
+    measure(Squares(), str(path), comm=MPI.COMM_SELF)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"squares\.h5 is damaged .*: --force replaces it"):
+        measure(Squares(), str(path), comm=MPI.COMM_SELF)
+    measure(Squares(), str(path), comm=MPI.COMM_SELF, force=True)
+    assert len(read(str(path))[0]) == 5
