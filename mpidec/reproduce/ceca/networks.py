@@ -129,6 +129,8 @@ class Table2(Training):
                 for row in self.rows
             }
             curves(axes, lines, "epoch", what.split("_")[0], log="")
+            axes.legend().remove()
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 @dataclass(frozen=True)

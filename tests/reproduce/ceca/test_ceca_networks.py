@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from mpidec import _style
 from mpidec.reproduce.bluefog.networks import Table3
 from mpidec.reproduce.ceca.networks import CECA, CENTRAL, METHODS, ONE_PEER, RING, Table2
 
@@ -38,3 +39,15 @@ def test_all_reduce_is_not_judged_by_itself_nor_an_order_by_words():
     assert found[f"{RING}: accuracy (%)"] == "agrees"
     assert found[f"{CECA}: accuracy (%)"] == "differs: expected within 1 of all-reduce"
     assert "noise" not in "".join(found.values())
+
+
+def test_the_legend_of_all_rows_lies_within_the_picture():
+    table = Table2(seeds=(5,))
+    names = ("epoch", "loss_mean", "accuracy_consensus")
+    results = {cell: dict.fromkeys(names, np.arange(3.0)) for cell in table.cells()}
+    figure = _style.figure(figsize=(6.4, 3.6), layout="constrained")
+    table.draw(results, figure)
+    figure.canvas.draw()
+    (legend,) = [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]
+    box = legend.get_window_extent()
+    assert len(legend.get_texts()) == 8 and box.x0 >= 0 and box.x1 <= figure.bbox.x1
