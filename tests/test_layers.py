@@ -102,7 +102,7 @@ ROOMS = {
             *(*MATHEMATICS, *COMM, "registry", "record", "driver", "theory", "optim", "cli"),
             *("experiment", "train", "sweep"),
         ),
-        ("h5py", "matplotlib", "networkx", "scipy", "threadpoolctl", "torch"),
+        ("PIL", "h5py", "matplotlib", "networkx", "scipy", "threadpoolctl", "torch"),
     ),
     "bench": (
         (*GROUND, "topology", *COMM, "registry", "cli", "diagnostics"),

@@ -91,8 +91,14 @@ def measure(
                 errors.append(report.error)
                 return
             cell = todo[report.number]
-            stores[0].put(cell, report.arrays, report.seconds)
-            on_cell(f"{experiment.about.name}: {', '.join(map(str, cell))}: {report.seconds:.1f} s")
+            try:
+                stores[0].put(cell, report.arrays, report.seconds)
+                on_cell(
+                    f"{experiment.about.name}: {', '.join(map(str, cell))}: {report.seconds:.1f} s"
+                )
+            except OSError as error:  # the other ranks are in their cells
+                remedy = f"{error.strerror or error}: with free space the same command continues"
+                errors.append(OSError(error.errno, remedy, path))
 
         todo = on_root(comm, open_store)
         interrupted = stack.enter_context(interrupts())
@@ -100,7 +106,7 @@ def measure(
         queue.map(
             range(len(todo)),
             lambda number: _measured(experiment, number, todo[number], interrupted),
-            lambda report: report.error is not None,
+            lambda report: bool(report.error or errors),
         )
     on_root(comm, _raise_first, errors)
     if comm.allreduce(interrupted(), MPI.LOR):
@@ -153,6 +159,7 @@ def publish(experiment: Experiment[Any], path: str) -> Report:
     KeyError: '6, 1, 100'
     """
     from matplotlib import rc_context
+    from PIL import Image  # which Matplotlib needs, too
 
     found, _ = read(path)
     results = {cell: found[key(cell)] for cell in experiment.cells()}
@@ -162,6 +169,8 @@ def publish(experiment: Experiment[Any], path: str) -> Report:
         experiment.draw(results, figure)
         stem = os.path.splitext(path)[0]
         figure.savefig(f"{stem}.png", dpi=120, metadata={"Software": None})
+    with Image.open(f"{stem}.png") as picture:  # a third of the size, with the same look
+        picture.convert("RGB").quantize(64).save(f"{stem}.png", optimize=True)
     for suffix, text in (
         (".txt", f"{report}\n"),
         (".csv", report.csv()),

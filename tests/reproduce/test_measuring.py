@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -49,6 +51,10 @@ class Squares(Experiment[tuple[str, int]]):
         curves(figure.add_subplot(), {"here": (self.sizes, squares)}, "n", "square")
 
 
+def no_space(line: str) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.fixture
 def folder(tmp_path):
     return WORLD.bcast(str(tmp_path))
@@ -66,6 +72,8 @@ def test_cells_are_the_same_on_ranks_and_after_an_error(folder):
     WORLD.Barrier()
     with pytest.raises(InputError, match="made with other settings"):
         measure(Squares(), broken)
+    with pytest.raises(InputError, match=r"full\.h5: No space left on device: with free space"):
+        measure(Squares(), f"{folder}/full.h5", on_cell=no_space)
     measure(Squares(fails_at=6), f"{folder}/other.h5", on_cell=lines.append)
     if WORLD.rank == 0:
         assert len(lines) == 5
