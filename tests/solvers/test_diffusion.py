@@ -21,6 +21,7 @@ def test_a_wrong_word(make, words):
         make()
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("order", ["awc", "atc", "cta"])
 @pytest.mark.parametrize("rule", [T.hastings, T.relative_variance])
 def test_on_a_row_stochastic_w_small_steps_lead_to_the_minimizer_of_a_weighted_sum(rule, order):
