@@ -134,6 +134,9 @@ def _measured(
 
 def _raise_first(errors: list[BaseException]) -> None:
     failures = [error for error in errors if isinstance(error, Exception)]
+    if failures and isinstance(failures[0], ModuleNotFoundError):
+        remedy = "pip install 'mpidec[torch,data,plot]' has all that experiments need"
+        raise ModuleNotFoundError(f"{failures[0]}: {remedy}") from failures[0]
     if failures:
         raise failures[0]
 

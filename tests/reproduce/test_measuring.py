@@ -93,6 +93,16 @@ def test_the_command_on_ranks(folder):
 
 
 @pytest.mark.serial
+def test_a_package_that_is_missing_is_named_with_a_remedy(tmp_path, monkeypatch):
+    def measured(self, cell):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(Squares, "measure", measured)
+    with pytest.raises(InputError, match=r"'torch': pip install 'mpidec\[torch,data,plot\]'"):
+        measure(Squares(), str(tmp_path / "squares.h5"))
+
+
+@pytest.mark.serial
 def test_what_is_there_is_not_measured_again_and_the_report_counts_verdicts(tmp_path):
     path, lines = str(tmp_path / "squares.h5"), []
     measure(Squares(sizes=(1, 2)), path, on_cell=lines.append)
