@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.options import crossed
 
 import mpidec
 from mpidec import solvers as S, topology as T
@@ -41,8 +42,8 @@ def opapc(solver, grad, W, x, steps):
 
 
 METHODS = [
-    (S.AccDNGD(0.1, momentum=0.2), acc_dngd),
-    (S.OPAPC(0.2, momentum=0.3, chi=4.0), opapc),
+    *[(solver, acc_dngd) for solver in crossed(S.AccDNGD, 0.1, 2)],
+    *[(solver, opapc) for solver in crossed(S.OPAPC, 0.2, 2)],
 ]
 name = lambda case: type(case).__name__ if isinstance(case, S.Solver) else ""
 

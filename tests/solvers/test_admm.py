@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.options import crossed
 from helpers.solvers import label
 
 import mpidec
@@ -36,7 +37,8 @@ def by_edges(solver, W, functions, X, steps):
                 if k % solver.local_steps == 0:
                     Z = exchanged(Z, X) if k else Z
                     C = d * X - Z.sum(axis=1)
-                X = X - a * functions.grad(X) - C / solver.local_steps
+                beta = solver.dual_step or 1 / solver.local_steps
+                X = X - a * functions.grad(X) - beta * C
             case S.ATG():
                 rho = solver.penalty
                 Y = (X + rho * ZY.sum(axis=1)) / (1 + rho * d) if k else X
@@ -79,18 +81,21 @@ def by_neighbours(solver, W, functions, X, steps):
                 X = Z
                 if np.random.default_rng([solver.seed, k]).random() < solver.probability:
                     X = Wa @ Z
-                    P_ = P_ + solver.probability * (Z - X)
+                    P_ = P_ + (solver.dual_step or solver.probability) * (Z - X)
     return X
 
 
 RECURSIONS = [
     (by_edges, S.ADMM(0.3)),
     (by_edges, S.LTADMM(0.01, local_steps=3)),
-    (by_edges, S.ATG(0.02, penalty=1.7, mixing=0.6)),
-    (by_neighbours, S.DLM(0.02, penalty=0.7)),
-    (by_neighbours, S.DiNNO(0.02, local_steps=3, penalty=0.2)),
     (by_neighbours, S.WangElia(0.02)),
     (by_neighbours, S.ProxSkip(0.02, probability=0.4, chi=1.5)),
+    *[(by_edges, solver) for made in (S.LTADMM, S.ATG) for solver in crossed(made, 0.01, 2)],
+    *[
+        (by_neighbours, solver)
+        for made in (S.DLM, S.DiNNO, S.ProxSkip)
+        for solver in crossed(made, 0.01, 2)
+    ],
 ]
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.options import crossed
 from mpi4py import MPI
 
 import mpidec
@@ -63,9 +64,9 @@ def lead(solver, grad, W, gamma, X, steps):
 METHODS = [
     (S.CHOCO(0.05), choco, 1),
     (S.BEER(0.05), motef, 2),
-    (S.MoTEF(0.05, momentum=0.3), motef, 2),
+    *[(solver, motef, 2) for solver in crossed(S.MoTEF, 0.05)],
     (S.LEAD(0.4), lead, 1),
-    (S.LEAD(0.4, dual=1), lead, 1),
+    *[(solver, lead, 1) for solver in crossed(S.LEAD, 0.4)],
 ]
 CODEC = {"codec": "top_k", "fraction": 0.2, "gamma": 0.15}
 label = lambda case: type(case).__name__ if isinstance(case, S.Solver) else ""

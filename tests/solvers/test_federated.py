@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.options import crossed
 from helpers.solvers import label
 
 import mpidec
@@ -60,11 +61,11 @@ def server(solver, schedule):
 
 
 SOLVERS = [
-    S.LocalDGD(A, H),
-    S.FedProx(A, 0.7, H),
-    S.DiLoCo(A, 0.5, 0.4, H),
-    S.SCAFFOLD(A, 0.8, H),
-    *(S.FedOpt(A, 0.05, method, 0.8, 0.9, 0.01, H) for method in ("adam", "yogi", "adagrad")),
+    *(
+        solver
+        for made in (S.LocalDGD, S.FedProx, S.DiLoCo, S.SCAFFOLD, S.FedOpt)
+        for solver in crossed(made, A, local_steps=H)
+    ),
 ]
 
 

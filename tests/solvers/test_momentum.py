@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.options import crossed
 from helpers.recursions import W1, W2, X0, grad, local_dgd, steps_of
 from mpi4py import MPI
 
@@ -39,14 +40,9 @@ def decentlam(s, W, steps):
 
 
 FORMULAS = [
-    (momentum, S.DecentralizedMomentum(0.05)),
-    (momentum, S.DecentralizedMomentum(0.05, 0.8, nesterov=True)),
-    (momentum, S.DecentralizedMomentum(0.05, mix_momentum=True)),
-    (momentum, S.DecentralizedMomentum(0.05, 0.8, nesterov=True, mix_momentum=True)),
-    (quasi_global, S.QuasiGlobalMomentum(0.05)),
-    (quasi_global, S.QuasiGlobalMomentum(0.05, nesterov=False)),
-    (quasi_global, S.QuasiGlobalMomentum(0.05, 0.8, nesterov=False, normalized=True)),
-    (decentlam, S.DecentLaM(0.05, 0.8)),
+    *[(momentum, solver) for solver in crossed(S.DecentralizedMomentum, 0.05)],
+    *[(quasi_global, solver) for solver in crossed(S.QuasiGlobalMomentum, 0.05)],
+    *[(decentlam, solver) for solver in crossed(S.DecentLaM, 0.05)],
 ]
 
 

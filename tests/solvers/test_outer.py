@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.options import crossed
 from helpers.recursions import W1, W2, X0, A, B, grad, local, local_dgd, steps_of
 
 import mpidec
@@ -74,16 +75,23 @@ FORMULAS = [
         (formula, make(H))
         for H in (1, 4)
         for formula, make in [
-            (local_dgd, lambda H: S.LocalDGD(0.05, H)),
-            (slowmo, lambda H: S.SlowMo(0.05, 0.8, local_steps=H)),
-            (diloco, lambda H: S.DiLoCo(0.05, local_steps=H)),
-            (gasloc, lambda H: S.GASLoC(0.05, 0.6, 0.5, H)),
             (noloco, lambda H: S.NoLoCo(0.05, local_steps=H)),
-            (noloco, lambda H: S.NoLoCo(0.05, 0.6, 0.3, H, 0.9)),
-            (kgt, lambda H: S.KGT(0.05, 0.7, H)),
             (led, lambda H: S.LED(0.05, H)),
-            (led, lambda H: S.LED(0.05, H, 0.1)),
         ]
+    ],
+    *[
+        (formula, solver)
+        for H in (1, 4)
+        for formula, made, fixed in [
+            (local_dgd, S.LocalDGD, {}),
+            (slowmo, S.SlowMo, {"gossip": False}),
+            (diloco, S.DiLoCo, {}),
+            (gasloc, S.GASLoC, {}),
+            (noloco, S.NoLoCo, {}),
+            (kgt, S.KGT, {}),
+            (led, S.LED, {}),
+        ]
+        for solver in crossed(made, 0.05, seed=H, local_steps=H, **fixed)
     ],
 ]
 

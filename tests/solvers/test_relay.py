@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.options import crossed
 from helpers.updates import RNG, X0, A, B, gradient, solved, updates
 from mpi4py import MPI
 
@@ -49,17 +50,10 @@ def dense(solver, topology, masks):
 
 
 CASES = [
-    (S.RelaySGD(0.1, overlap=True), "chain", False),
-    (S.RelaySGD(0.1), "trees", False),
-    (S.RelaySGD(0.1, missing="count", overlap=True), "trees", False),
-    (S.RelaySGD(0.1, relay="mix", share=0.3), "trees", False),
-    (S.RelaySGD(0.1, relay="mix", missing="current", overlap=True), "chain", False),
     *[
-        (S.RelaySGD(0.1, missing=missing), "trees", True)
-        for missing in ("initial", "current", "count", "own")
+        (solver, ("chain", "trees")[i % 2], i % 3 > 0)
+        for i, solver in enumerate(crossed(S.RelaySGD, 0.1))
     ],
-    (S.RelaySGD(0.1), "chain", True),
-    (S.RelaySGD(0.1, relay="gradient", overlap=True), "trees", True),
     (S.Momentum(S.RelaySGD(0.02), nesterov=True), "trees", True),
     (S.Momentum(S.RelaySGD(0.02, relay="gradient"), 0.8, dampening=0.8), "chain", False),
     (S.Adam(S.RelaySGD(0.02, missing="count")), "trees", False),

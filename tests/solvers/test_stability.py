@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.options import crossed
 
 from mpidec import solvers as S, topology as T
 from mpidec.testing.case import with_number
@@ -24,23 +25,31 @@ def disagreeing(lam):
 
 
 LAMS = [-0.98, -0.4, -0.3, 0.2, 0.62 + 0.21j, 0.1 + 0.4j]
-SOLVERS = [
-    replace(
-        with_number(solver, 0.01), **{"probability": 1.0} if hasattr(solver, "probability") else {}
-    )
+WARN = [
+    made
     for made in S.CATALOGUE.values()
     if made.unstable is not S.Solver.unstable and made is not S.AdaptiveGradientTracking
-    for solver in variants(made)
-] + [
+]
+SOLVERS = [
+    *(
+        replace(
+            with_number(solver, 0.01),
+            **{"probability": 1.0} if hasattr(solver, "probability") else {},
+        )
+        for made in WARN
+        for solver in variants(made)
+    ),
+    *(
+        solver
+        for made in WARN
+        if made is not S.SUDA
+        for solver in crossed(
+            made, 0.01, 3, **{"probability": 1.0} if hasattr(made, "probability") else {}
+        )
+    ),
     S.SUDA(0.01, (0.1, 0.9), (0.5, -0.5), (0.4, 0.6)),
-    S.ProxSkip(0.01, 1.0, 1.3, 4.0),
-    S.LTADMM(0.01, 2, 1.4),
-    S.QuasiGlobalMomentum(0.01, 0.5),
-    S.QuasiGlobalMomentum(0.01, 0.6, nesterov=False, normalized=True),
     S.SlowMo(0.01, 2.5, local_steps=1),
-    S.SlowMo(0.01, 2.7, 0.2, local_steps=2),
     S.SlowMo(0.01, 2.5, local_steps=2, gossip=True),
-    S.SlowMo(0.01, 2.5, local_steps=3, gossip=True),
     S.DiLoCo(0.01, 1.9, local_steps=2),
     S.NoLoCo(0.01, 0.5, 0.4, 2, 1.6),
     S.LED(0.01, 2, 1.0),

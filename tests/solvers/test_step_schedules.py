@@ -34,3 +34,25 @@ def test_a_schedule_that_starts_elsewhere_is_the_same_but_for_a_factor(name):
         other = SCHEDULES[name](start).starting_at(0.3)
         assert type(other) is SCHEDULES[name] and other.start == 0.3
         assert [other(k) for k in (0, 3, 400)] == [0.3 * other.factor(k) for k in (0, 3, 400)]
+
+
+@pytest.mark.serial
+def test_factors_are_those_of_the_formulas():
+    k, rng = np.arange(60), np.random.default_rng(0)
+    for T in (1.0, 2.5, *rng.uniform(3, 20, 3)):
+        part = float(rng.uniform(0.1, 0.9))
+        half = part + (1 - part) * np.cos(np.pi * np.minimum(k / T, 1) / 2) ** 2
+        ramp = np.minimum((k + 1) / np.ceil(T), 1)
+        for schedule, want in [
+            (S.Inverse(0.3, delay=T), T / (T + k)),
+            (S.InverseSqrt(0.3, delay=T), np.sqrt(T / (T + k))),
+            (S.StepDecay(0.3, ratio=part, every=T), part ** np.floor(k / T)),
+            (S.Cosine(0.3, steps=T, end=part), half),
+            (S.WarmUp(0.3, steps=T), ramp),
+            (
+                S.WarmUp(0.3, steps=T, then=S.Inverse(delay=4.0)),
+                np.minimum(ramp, 4 / (4 + np.maximum(k - np.ceil(T), 0))),
+            ),
+        ]:
+            got = [schedule(each) for each in k.tolist()]
+            np.testing.assert_allclose(got, 0.3 * want, rtol=1e-12, err_msg=repr(schedule))
