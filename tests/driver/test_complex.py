@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.solvers import ALL
 
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
@@ -60,6 +61,17 @@ def test_runs_and_step_sizes_are_those_of_real_and_imaginary_parts(solver):
     assert result.X.dtype == np.complex128
     if solver.exact:
         np.testing.assert_allclose(result.X, np.tile(LEAST, (N, 1)), atol=1e-8)
+
+
+@pytest.mark.serial
+def test_all_solvers_with_codec_and_losses_are_those_of_real_and_imaginary_parts():
+    several = lambda W: W.compress("blockwise8", feedback=False).lossy(0.2, seed=1)
+    for solver, graph in ALL:
+        ends = [
+            mpidec.solve(f, solver, graph(N), steps=4, every=4, mixing=several).X
+            for f in (made(), real_view(made()))
+        ]
+        np.testing.assert_allclose(ends[0].view(float), ends[1], rtol=0, atol=1e-13)
 
 
 @pytest.mark.serial
