@@ -19,7 +19,7 @@ from ..solvers.base import at_step, state
 from .answers import Answers, Errors
 from .curve import curve
 from .metrics import Metrics, columns
-from .outcome import Target
+from .outcome import Target, said_by
 from .plan import Plan, State, resumed_at
 from .provenance import attributes
 from .stepsize import Choice, Retry
@@ -216,7 +216,7 @@ class Journal:
             self._recorder.append(k, metrics, s.X)
         if plan.progress is not None and self._net.rank == 0:
             try:
-                plan.progress(k, plan.steps, metrics)
+                plan.progress(k, plan.steps, dict(metrics))
             except Exception as error:  # raised on all ranks at the next decision
                 self._errors.note(error)
         stopped = self._reached(metrics)
@@ -251,7 +251,7 @@ class Journal:
         stopped = False
         if net.rank == 0:
             try:
-                stopped = bool(target(metrics))
+                stopped = said_by(target, metrics)
             except Exception as error:
                 if net.size == 1:
                     raise

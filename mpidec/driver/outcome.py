@@ -130,6 +130,21 @@ def target_of(
     return Target(dict(stop))
 
 
+def said_by(stop: StopFunction, metrics: Mapping[str, float]) -> bool:
+    """Whether a function says to stop, of a copy of the metrics.
+
+    Raises
+    ------
+    TypeError
+        If it returns neither True nor False.
+    """
+    said = stop(dict(metrics))
+    if not isinstance(said, (bool, np.bool_)):
+        forgot = ": is a return missing?" if said is None else ""
+        raise TypeError(f"stop(metrics) returned {said!r:.60}, expected True or False{forgot}")
+    return bool(said)
+
+
 def _check_limit(name: str, limit: object, own: Iterable[str]) -> None:
     """Refuse a limit that is no number, or that the metric cannot reach."""
     if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):

@@ -146,7 +146,11 @@ class Custom(Described):
         if np.iscomplexobj(result) and not is_complex(X):
             remedy = MODULUS if X is None else REAL
             raise TypeError(f"{name}(X) is complex, expected real numbers: {remedy}")
-        result = double(np.asarray(result))
-        if result.shape != shape:
-            raise ValueError(f"{name}(X) has shape {result.shape}, expected {shape}")
-        return result
+        made = np.array(result)  # a copy: the function may return the same array again
+        if made.shape != shape or made.dtype.kind not in "biufc":
+            forgot = "; is a return missing?" if result is None else ""
+            raise ValueError(
+                f"{name}(X) returns {made.dtype} of shape {made.shape}, expected numbers of shape "
+                f"{shape}{forgot}"
+            )
+        return double(made)

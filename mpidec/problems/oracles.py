@@ -68,6 +68,9 @@ class Gradients:
 
     def __init__(self, gradient: Gradient, m: int, source: Gradients | None = None) -> None:
         self._gradient, self._some = gradient, by_agents(gradient, m)
+        self._call = (
+            gradient if (gradient.__module__ or "").startswith("mpidec.") else _apart(gradient)
+        )
         self._m = m
         own = gradient if isinstance(gradient, Remembering) else None
         self._remembered = own if source is None else source.remembered
@@ -79,7 +82,7 @@ class Gradients:
 
     def __call__(self, X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
         if agents is None:
-            return self._gradient(X, k)
+            return self._call(X, k)
         forgets = isinstance(self._gradient, Remembering) and self._some is not self._gradient
         if forgets and len(agents) < self._m:
             raise TypeError(
@@ -99,6 +102,11 @@ class Gradients:
         """Continue with what `memory` returned, perhaps on another number of ranks."""
         if self.remembered is not None:
             self.remembered.recall(memory)
+
+
+def _apart(gradient: Gradient) -> Gradient:
+    """The gradient of a user's, which changes neither its argument nor what it has returned."""
+    return lambda X, k: np.array(gradient(X.copy(), k))
 
 
 class Oracle(Described):

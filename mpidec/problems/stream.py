@@ -215,7 +215,7 @@ class Stream(Oracle):
             u, y = self._draw(rng, agent, k)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}, expected (u, y): {error}") from error
-        u, y = np.asarray(u), np.asarray(y)
+        u, y = np.array(u), np.array(y)  # copies: draw may return the same arrays again
         free = callable(self.loss)  # to take any y
         if u.shape != (self.d,) or not (free or y.ndim == 0):
             raise ValueError(
@@ -238,7 +238,7 @@ class Stream(Oracle):
         values, G = np.zeros(len(U)), np.zeros((len(U), self.d), np.result_type(X, self.dtype))
         for i, x in enumerate(X):
             for u, y in zip(U[i], Y[i]):
-                found = loss(x, u, y)
+                found = loss(x.copy(), u.copy(), y.copy())
                 if not (isinstance(found, (tuple, list)) and len(found) == 2):
                     raise TypeError(
                         f"Stream: loss(x, u, y) returns a {type(found).__name__}, expected a pair: "

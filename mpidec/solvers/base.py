@@ -331,7 +331,14 @@ def with_step_size(solver: S, step_size: StepSize | np.ndarray | Callable[[int],
 
 def at_step(solver: S, k: int) -> S:
     """The solver of step k, whose step size is a number."""
-    return with_step_size(solver, solver.step_size(k)) if callable(solver.step_size) else solver
+    if not callable(solver.step_size):
+        return solver
+    size = solver.step_size(k)
+    if isinstance(size, np.ndarray) and size.ndim > 1:
+        raise ValueError(
+            f"{name_of(solver)}: step_size({k}) has shape {size.shape}, expected a number"
+        )
+    return with_step_size(solver, size)
 
 
 def state(solver: Solver, method: str, s: T, shape: tuple[int, ...]) -> T:

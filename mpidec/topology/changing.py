@@ -150,6 +150,8 @@ class Changing(Schedule):
         """
         if self._given[0] != k:
             given = self._f(k)
+            if given is None:
+                raise TypeError(f"{self.name}: f({k}) returned None, expected a graph or weights")
             self._given = k, given.copy() if type(given) is np.ndarray else self._as_array(given)
         return self._given[1]
 

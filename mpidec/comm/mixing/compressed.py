@@ -16,6 +16,7 @@ from ..arrays.formats import BFLOAT16
 from ..arrays.host import ArrayT, Restore as ToKind
 from ..runtime.pending import Pending
 from .codecs import Codec
+from .codecs.base import decode, encode
 from .edges import LocalEdges
 from .exchange import EdgeExchange
 from .step import MAX_CALLS, EdgeOperator, StepOperator
@@ -332,12 +333,12 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         )
         d, dtype = X.shape[1], X.dtype
         with self._propagate_errors():
-            encoded = codec.encode(X, step, agents)
-            Q = codec.decode(encoded, d, dtype, step, agents)
+            encoded = encode(codec, X, step, agents)
+            Q = decode(codec, encoded, d, dtype, step, agents)
         arrival = phase.fetch(encoded)
         return Pending(
             arrival,
-            lambda: self._move(X, Q, codec.decode(arrival.wait(), d, dtype, step, halo), target),
+            lambda: self._move(X, Q, decode(codec, arrival.wait(), d, dtype, step, halo), target),
         )
 
     def _begin_feedback(
@@ -352,7 +353,7 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         )
         scale = codec.delta(X.shape[1]) if codec.unbiased else 1.0
         with self._propagate_errors():
-            encoded = codec.encode(X - X_hat.own, step, agents)
+            encoded = encode(codec, X - X_hat.own, step, agents)
         codec.add(encoded, X_hat.own, step, agents, scale)
         arrival = phase.fetch(encoded)
 
@@ -421,9 +422,9 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         with self._propagate_errors("W.exchange(M)"):
             _check(flat)
             _, step = self._call()
-            encoded = np.ascontiguousarray(codec.encode(flat, step, out_edges))
+            encoded = np.ascontiguousarray(encode(codec, flat, step, out_edges))
         arrived = self._phase.carry(encoded)
-        decoded = codec.decode(arrived, flat.shape[1], flat.dtype, step, in_edges)
+        decoded = decode(codec, arrived, flat.shape[1], flat.dtype, step, in_edges)
         return decoded.reshape(len(arrived), *rows.shape[1:])
 
     def spread(
@@ -439,15 +440,15 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         with self._propagate_errors("W.exchange(M)"):
             _check(rows)
             _, step = self._call()
-            encoded = codec.encode(rows, step, agents)
-            Q = codec.decode(encoded, d, dtype, step, agents)
+            encoded = encode(codec, rows, step, agents)
+            Q = decode(codec, encoded, d, dtype, step, agents)
             sent = encoded[edges.senders]
         if leave is not None:
             left = leave(rows[edges.senders])
             with self._propagate_errors("W.exchange(M)"):
-                sent = codec.encode(left, step, edges.out_of.senders)
+                sent = encode(codec, left, step, edges.out_of.senders)
         arrived = self._phase.carry(np.ascontiguousarray(sent))
-        return Q, codec.decode(arrived, d, dtype, step, edges.into.senders)
+        return Q, decode(codec, arrived, d, dtype, step, edges.into.senders)
 
 
 def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> bool:

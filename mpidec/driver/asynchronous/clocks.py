@@ -208,7 +208,7 @@ def delays(delay: Delay | None, seed: int) -> DelayOf | None:
 
         def checked_delay(i: int, j: int) -> float:
             value = delay(draw(i), i, j)
-            if not value >= 0 or not np.isfinite(value):
+            if not is_number(value) or not 0 <= value < np.inf:
                 raise ValueError(
                     f"delay(rng, {i}, {j}) returned {value!r}, expected a finite number >= 0"
                 )

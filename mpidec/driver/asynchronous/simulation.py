@@ -48,6 +48,7 @@ from ..outcome import (
     StopFunction,
     Target,
     not_finite,
+    said_by,
     target_of,
 )
 from ..provenance import attributes
@@ -334,13 +335,15 @@ class _Simulation:
                     file.append(row, agents.stacks["x"])
                     net.agree(file.recorder.error)
                 if self.progress is not None:
-                    self.progress(int(row["step"]), total, row)
+                    self.progress(int(row["step"]), total, dict(row))
                 if guard is not None and not last and row["step"] > 0:
                     guard.check(int(row["step"]), agents.stacks["x"])
                 target = self.target
                 if target is None:
                     return False
-                return bool((target.reached if isinstance(target, Target) else target)(row))
+                if isinstance(target, Target):
+                    return bool(target.reached(row))
+                return said_by(target, row)
 
             k, t, stopped, halted = 0, -1.0, False, False
             if end > 0:

@@ -69,7 +69,7 @@ class Codec(Described):
         self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0
     ) -> None:
         """Add the decoded rows, times `scale`, to `X`."""
-        Q = self.decode(rows, X.shape[1], X.dtype, step, agents)
+        Q = decode(self, rows, X.shape[1], X.dtype, step, agents)
         X += Q if scale == 1 else scale * Q
 
     def delta(self, d: int) -> float:
@@ -77,6 +77,47 @@ class Codec(Described):
         :math:`1 / (1 + \omega)` if unbiased.
         """
         raise NotImplementedError
+
+
+def encode(codec: Codec, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
+    """What a codec, perhaps one of a user's, makes of the rows `X`, which it cannot change: uint8
+    (m, nbytes).
+
+    Raises
+    ------
+    ValueError
+    """
+    X = X.view()
+    X.flags.writeable = False
+    made = codec.encode(X, step, agents)
+    return _checked(codec, "encode", made, (len(X), codec.nbytes(X.shape[1], X.dtype)), np.uint8)
+
+
+def decode(
+    codec: Codec, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
+) -> np.ndarray:
+    """The rows of `d` numbers that a codec makes of rows of bytes, as a new array.
+
+    Raises
+    ------
+    ValueError
+    """
+    made = _checked(
+        codec, "decode", codec.decode(rows, d, dtype, step, agents), (len(rows), d), dtype
+    )
+    return made if type(codec).__module__.startswith("mpidec.") else made.copy()
+
+
+def _checked(
+    codec: Codec, method: str, made: object, shape: tuple[int, int], dtype: DTypeLike
+) -> np.ndarray:
+    if not isinstance(made, np.ndarray) or made.shape != shape or made.dtype != dtype:
+        got = f"{made.dtype} {made.shape}" if isinstance(made, np.ndarray) else f"{made!r:.60}"
+        raise ValueError(
+            f"{type(codec).__name__}.{method} returned {got}, expected an array "
+            f"{np.dtype(dtype)} {shape}"
+        )
+    return made
 
 
 def bytes_of(Z: np.ndarray) -> np.ndarray:

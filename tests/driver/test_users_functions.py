@@ -1,0 +1,219 @@
+"""Functions of users that write into their arguments, keep them, or return something else: nothing else changes, and the message
+names the function.
+"""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import problems as P, solvers as S, topology as T
+from mpidec.comm.mixing.codecs import Codec, Float16
+
+pytestmark = pytest.mark.serial
+
+N, D = 4, 3
+RNG = np.random.default_rng(0)
+A, B, X0 = RNG.normal(size=(N, 6, D)), RNG.normal(size=(N, 6)), RNG.normal(size=(N, D))
+
+
+def ended(result):
+    return {"X": result.X.copy()} | {k: v for k, v in result.metrics.items() if k != "time"}
+
+
+def run(problem=None, solver=None, graph="ring", **options):
+    problem, solver = problem or P.LeastSquares(A, B), solver or S.GradientTracking(0.02)
+    return ended(mpidec.solve(problem, solver, graph, steps=6, every=2, x0=X0, **options))
+
+
+def simulated(**options):
+    problem, solver = P.LeastSquares(A, B), S.AsyncPushSum(0.02)
+    return ended(mpidec.simulate(problem, solver, T.ring(N), steps=6, x0=X0, **options))
+
+
+def value(X):
+    return ((np.einsum("npd,nd->np", A, X) - B) ** 2).sum(axis=1) / 2
+
+
+def grad(X):
+    return np.einsum("npd,np->nd", A, np.einsum("npd,nd->np", A, X) - B)
+
+
+def draw(rng, agent, k):
+    u = rng.normal(size=D)
+    return u, u.sum() + 0.1 * rng.normal()
+
+
+def custom(value=value, grad=grad):
+    return P.Custom(value, grad, m=N, d=D, smoothness=20.0)
+
+
+def stream(draw=draw, **options):
+    return P.Stream(draw, N, D, held_out=9, **options)
+
+
+class OwnOracle:
+    def __init__(self, gradient):
+        self.problem, self.gradient = P.LeastSquares(A, B), gradient
+
+    def start(self, agents, seed):
+        return self.gradient
+
+
+class OwnCodec(Codec):
+    def __init__(self, **methods):
+        vars(self).update(methods)
+
+    def nbytes(self, d, dtype):
+        return Float16().nbytes(d, dtype)
+
+    def encode(self, X, step, agents):
+        return Float16().encode(X, step, agents)
+
+    def decode(self, rows, d, dtype, step, agents):
+        return Float16().decode(rows, d, dtype, step, agents)
+
+    def delta(self, d):
+        return 1.0
+
+
+def by_codec(**methods):
+    return run(mixing=lambda W: W.compress(OwnCodec(**methods), feedback=False))
+
+
+FUNCTIONS = {  # a right one, a run with it, how messages name it, and what it may return beside
+    "mixing": (lambda W: W.repeat(2), lambda f: run(mixing=f), "mixing", ""),
+    "graph": (
+        lambda k: (T.ring if k % 2 else T.complete)(N).W.toarray(),
+        lambda f: run(graph=T.from_function(N, f)),
+        "from_function",
+        "",
+    ),
+    "encode": (OwnCodec().encode, lambda f: by_codec(encode=f), r"OwnCodec\.encode", ""),
+    "decode": (OwnCodec().decode, lambda f: by_codec(decode=f), r"OwnCodec\.decode", ""),
+    "value": (value, lambda f: run(custom(value=f)), "value", ""),
+    "grad": (grad, lambda f: run(custom(grad=f)), "grad", ""),
+    "oracle": (lambda X, k: grad(X), lambda f: run(OwnOracle(f)), "gradient", ""),
+    "draw": (draw, lambda f: run(stream(f), S.Diffusion(0.02)), "draw", ""),
+    "loss": (
+        lambda x, u, y: ((u @ x - y) ** 2 / 2, (u @ x - y) * u),
+        lambda f: run(stream(loss=f), S.Diffusion(0.02)),
+        "loss",
+        "",
+    ),
+    "x_star": (
+        lambda k: np.ones(D) * k,
+        lambda f: run(stream(x_star=f), S.Diffusion(0.02)),
+        "x_star",
+        "",
+    ),
+    "step_size": (
+        lambda k: 0.02 / (k + 1),
+        lambda f: run(solver=S.GradientTracking(f)),
+        "step_size",
+        "",
+    ),
+    "metric": (
+        lambda X, agents, k: np.abs(X).sum(axis=1),
+        lambda f: run(metrics={"mine": f}),
+        "metric mine",
+        "",
+    ),
+    "stop": (lambda metrics: metrics["step"] > 3, lambda f: run(stop=f), "stop", "True"),
+    "stop_of_events": (
+        lambda metrics: metrics["step"] > 3,
+        lambda f: simulated(stop=f),
+        "stop",
+        "True",
+    ),
+    "progress": (lambda k, steps, metrics: None, lambda f: run(progress=f), "", "all"),
+    "progress_of_events": (
+        lambda k, steps, metrics: None,
+        lambda f: simulated(progress=f),
+        "",
+        "all",
+    ),
+    "delay": (lambda rng, i, j: 0.1 * rng.random(), lambda f: simulated(delay=f), "delay", ""),
+}
+READ_ONLY = {"value", "grad"}  # writing into X is refused before the first step
+
+
+def spoil(things):
+    for thing in things:
+        if isinstance(thing, (list, tuple)):
+            spoil(thing)
+        elif isinstance(thing, dict):
+            thing.clear()
+        elif isinstance(thing, np.ndarray) and thing.flags.writeable:
+            thing[...] = np.nan if thing.dtype.kind in "fc" else 0
+
+
+def same_signature(f, body):
+    """`body(args)` as a function with the parameters of f, by whose names some are called."""
+    names = ", ".join(inspect.signature(f).parameters)
+    return eval(f"lambda {names}: body([{names}])", {"body": body})
+
+
+def writing(f):
+    def body(args):
+        made = f(*(each.copy() if isinstance(each, np.ndarray | dict) else each for each in args))
+        spoil(args)
+        return made
+
+    return same_signature(f, body)
+
+
+def keeping(f):
+    kept = []
+
+    def body(args):
+        spoil(kept)
+        kept[:] = [f(*args), *args]
+        return kept[0]
+
+    return same_signature(f, body)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nothing_else_changes(name):
+    f, go, *_ = FUNCTIONS[name]
+    expected = go(f)
+    for wrong in (writing, keeping):
+        if wrong is writing and name in READ_ONLY:
+            with pytest.raises(ValueError, match=r"changes X|read-only"):
+                go(writing(f))
+        else:
+            assert_same(go(wrong(f)), expected)
+        assert_same(go(f), expected)
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for key in got:
+        np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
+
+
+WRONG = {
+    "None": None,
+    "text": "text",
+    "cube": np.zeros((2, 2, 2)),
+    "object": object(),
+    "nan": np.nan,
+    "True": True,
+    "complex": 1 + 2j,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_returned_is_checked(name):
+    f, go, named, takes = FUNCTIONS[name]
+    expected = go(f)
+    for kind, wrong in WRONG.items():
+        g = same_signature(f, lambda args, wrong=wrong: wrong)
+        if takes in ("all", kind):
+            go(g)
+        else:
+            with pytest.raises((TypeError, ValueError), match=named):
+                go(g)
+    assert_same(go(f), expected)
