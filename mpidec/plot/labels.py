@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..plugins import did_you_mean, is_plugin, short
 from ..record import Run
+from ..record.origin import table
 from ..registry import TITLES
 
 if sys.version_info >= (3, 11):
@@ -104,10 +104,17 @@ def given_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     calls of `mpidec.solve`.
     """
     own = [settings(run) for run in runs]
-    given = [one or json.loads(run.attributes.get("settings", "{}")) for one, run in zip(own, runs)]
+    given = [one or dict(_of_call(run)) for one, run in zip(own, runs)]
     if any(own) and any(one and not mine for one, mine in zip(given, own)):
         given = [{key: value for key, value in one.items() if key in SHARED} for one in given]
     return given
+
+
+def _of_call(run: Run) -> Mapping[str, Any]:
+    try:
+        return table(run.attributes, "settings")
+    except ValueError as error:
+        raise ValueError(f"{run.path}: damaged: {error}") from error
 
 
 def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:

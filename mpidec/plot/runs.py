@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from .._style import STYLES
 from ..record import Run, read
+from ..record.origin import table
 from ..record.runfile import rises
 from .drawing import WRAP, Curve, Panel, Range, Sheet, View
 from .labels import (
@@ -450,10 +450,13 @@ def _theory(lines: Mapping[str, Sequence[Run]], column: str) -> dict[str, Curve]
 
 def _expected(run: Run) -> NDArray[np.float64]:
     """Return the `error_rms` that theory expects at the records of a run."""
-    stated = json.loads(run.attributes["expected"])
+    try:
+        stated = table(run.attributes, "expected")
+        rate, rest = float(stated["rate"]), float(stated["error_rms"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{run.path}: damaged: expected: {error}") from error
     start = float(run.metrics[EXPECTED][0])
-    fallen = start * float(stated["rate"]) ** np.asarray(run.metrics["step"], float)
-    rest = float(stated["error_rms"])
+    fallen = start * rate ** np.asarray(run.metrics["step"], float)
     return np.asarray(np.hypot(fallen, rest))
 
 

@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from .sums import Sums, note
+
 GRACE = 0.02  # longest time, in seconds, between a reader's open and its lock
 ATTEMPTS = 100  # at a lock whose file another writer removes
 SMALL = 4 << 20  # bytes up to which a copy takes less time than GRACE
@@ -49,6 +51,8 @@ class AtomicFile(io.RawIOBase):
     OSError
         (FileNotFoundError, IsADirectoryError, PermissionError, ...) if ``path`` cannot be written,
         or if another process is writing it.
+    ValueError
+        If the file to be continued is not as it was written.
 
     Notes
     -----
@@ -56,7 +60,9 @@ class AtomicFile(io.RawIOBase):
     raised at the end of the update, so that the library closes cleanly and the front is unchanged.
     A reader that keeps the front open beyond the next update keeps reading that image: HDF5 holds a
     shared lock on it, so the writer makes a fresh copy for its spare.  After a kill, the spare and
-    ``.<name>.lock`` remain; the next writer of ``path`` removes them.
+    ``.<name>.lock`` remain; the next writer of ``path`` removes them.  Behind the content of HDF5
+    are its check sums (`Sums`), brought up to date in each update; `checked.open_checked` reads
+    with them.
     """
 
     def __init__(self, path: str | os.PathLike[str], existing: bool = False) -> None:
@@ -73,12 +79,18 @@ class AtomicFile(io.RawIOBase):
             tuple[int, int]
         ] = []  # (offset, length) where the spare may differ from the front
         self._failure: BaseException | None = None
+        self._sums = Sums()  # of the front
+        self._known: dict[int, int] = {}  # sums of blocks that this update has written
         _check_writable(os.fspath(path), self.path, existing)
         try:
             self._become_writer()
             if existing:
                 self._front = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+                self._sums = _verified(self._front)
             self._new_spare()
+        except ValueError as error:
+            self.close()
+            raise ValueError(f"{os.fspath(path)}: damaged: {error}") from error
         except OSError as error:
             self.close()
             if error.errno is None:
@@ -108,9 +120,10 @@ class AtomicFile(io.RawIOBase):
                 raise
         if self._failure is not None:
             raise self._failure
+        sums = self._seal()
         if sync:
             os.fsync(self._spare)
-        self._publish()
+        self._publish(sums)
         if sync:
             _sync_folder(os.path.dirname(self.path))
 
@@ -165,6 +178,7 @@ class AtomicFile(io.RawIOBase):
         if self._failure is None:
             try:
                 self._differs.append((self._position, len(view)))
+                note(self._known, view, self._position)
                 _write(self._spare, view, self._position)
             except BaseException as error:  # including KeyboardInterrupt, which HDF5 must not see
                 self._failure = error
@@ -175,6 +189,9 @@ class AtomicFile(io.RawIOBase):
         size = self._position if size is None else size
         if self._failure is None:
             try:
+                if (cut := os.fstat(self._spare).st_size - size) > 0:
+                    self._differs.append((size, cut))
+                    self._known.clear()
                 os.ftruncate(self._spare, size)
             except BaseException as error:
                 self._failure = error
@@ -192,34 +209,40 @@ class AtomicFile(io.RawIOBase):
         self._spare = os.open(
             self._spare_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
         )
-        self._differs = [] if self._front < 0 else [(0, os.fstat(self._front).st_size)]
+        self._differs = [] if self._front < 0 else [(0, self._sums.length)]
 
     def _prepare(self) -> None:
         """Make the spare equal to the front, and lock it."""
-        self._failure, self._position = None, 0
+        self._failure, self._position, self._known = None, 0, {}
         grace = (
             self._swapped + GRACE - time.monotonic()
         )  # a reader may have just opened the file that is now the spare
-        if grace > 0 and os.fstat(self._front).st_size > SMALL:
+        if grace > 0 and self._sums.length > SMALL:
             time.sleep(grace)
             grace = 0
-        if grace > 0 or not (
-            os.path.exists(self._spare_path) and _lock(self._spare, fcntl.LOCK_EX)
-        ):
+        if grace > 0 or not (os.path.exists(self._spare_path) and lock(self._spare, fcntl.LOCK_EX)):
             self._new_spare()
-            _lock(self._spare, fcntl.LOCK_EX)
+            lock(self._spare, fcntl.LOCK_EX)
         if self._front < 0:
             os.ftruncate(self._spare, 0)
             return
         for offset, length in self._differs:
-            for start in range(offset, offset + length, SMALL):
-                piece = os.pread(self._front, min(SMALL, offset + length - start), start)
+            end = min(offset + length, self._sums.length)
+            for start in range(offset, end, SMALL):
+                piece = os.pread(self._front, min(SMALL, end - start), start)
                 _write(self._spare, memoryview(piece), start)
-        os.ftruncate(self._spare, os.fstat(self._front).st_size)
+        os.ftruncate(self._spare, self._sums.length)
         self._differs = []
 
-    def _publish(self) -> None:
-        """Swap the names of front and spare; ``path`` names one of them at every instant."""
+    def _seal(self) -> Sums:
+        """Write the check sums behind the content of the spare."""
+        length = os.fstat(self._spare).st_size
+        sums = self._sums.updated(self._spare, length, self._differs, self._known)
+        _write(self._spare, memoryview(sums.trailer()), length)
+        return sums
+
+    def _publish(self, sums: Sums) -> None:
+        """Swap the names of front and spare, whose check sums are `sums`; ``path`` names one of them at every instant."""
         old = self._spare_path + ".old"
         linked = False
         if self._front >= 0:
@@ -234,14 +257,14 @@ class AtomicFile(io.RawIOBase):
                 raise
             except OSError:  # path was removed, or there are no hard links: the next update copies
                 pass
-        _lock(self._spare, fcntl.LOCK_UN)
+        lock(self._spare, fcntl.LOCK_UN)
         try:
             os.replace(self._spare_path, self.path)
         except OSError:
             if linked:
                 os.unlink(old)
             raise
-        self._front, self._spare = self._spare, self._front
+        self._front, self._spare, self._sums = self._spare, self._front, sums
         self._swapped = time.monotonic()
         if linked:
             with contextlib.suppress(OSError):
@@ -258,7 +281,7 @@ class AtomicFile(io.RawIOBase):
             guard = os.open(
                 self._guard_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666
             )
-            if not _lock(guard, fcntl.LOCK_EX):
+            if not lock(guard, fcntl.LOCK_EX):
                 os.close(guard)
                 break
             if _has_name(guard, self._guard_path):
@@ -300,6 +323,17 @@ def _check_writable(given: str, path: str, existing: bool) -> None:
         )
 
 
+def _verified(descriptor: int) -> Sums:
+    """The check sums of a file, all of which is as it was written; those of a file without any are
+    taken now.
+    """
+    sums = Sums.of(descriptor)
+    if sums is None:
+        return Sums().updated(descriptor, os.fstat(descriptor).st_size, ())
+    sums.check(descriptor)
+    return sums
+
+
 def _has_name(descriptor: int, path: str) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
@@ -322,7 +356,7 @@ def _write(descriptor: int, view: memoryview, offset: int) -> None:
         view, offset = view[count:], offset + count
 
 
-def _lock(descriptor: int, kind: int) -> bool:
+def lock(descriptor: int, kind: int) -> bool:
     """Take or release an advisory lock like those of HDF5; return False if another process holds
     a conflicting one.
     """

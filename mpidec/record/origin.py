@@ -56,11 +56,11 @@ def changed_file(
     """Return the name of the first file that is another one than in the root attributes of a
     run, `but` for one setting; or "".
     """
+    recorded = table(then, "files")
     try:
-        recorded = json.loads(then.get("files", "{}"))
         old = {key: str(file["sha256"]) for key, file in recorded.items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return ""
+    except (TypeError, KeyError):
+        raise ValueError(f"its attribute files is {then['files']!r:.60}, expected hashes") from None
     return next(
         (
             file["name"]
@@ -87,10 +87,10 @@ def changes(
     ['seed was 0, is now 5']
     """
     found = list(filter(None, [_changed_data(then, now, sources)]))
-    file = changed_file(then, json.loads(now.get("files", "{}")), but=DATA)
+    file = changed_file(then, table(now, "files"), but=DATA)
     if file:
         found.append(f"{file} has changed since the run began")
-    return found + changed_settings(_settings(then), _settings(now))
+    return found + changed_settings(table(then, "curve"), table(now, "curve"))
 
 
 def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -105,13 +105,29 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     ]
 
 
-def _settings(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What shapes the curve of a run, by name."""
+def table(attributes: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a root attribute that is a table in JSON; an empty one for a file without it.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+
+    Examples
+    --------
+    >>> table({"curve": "[1, 2]"}, "curve")
+    Traceback (most recent call last):
+    ...
+    ValueError: its attribute curve is '[1, 2]', expected a table in JSON
+    """
+    text = attributes.get(name, "{}")
     try:
-        found = json.loads(attributes.get("curve", "{}"))
-    except (ValueError, TypeError):
-        return {}
-    return found if isinstance(found, Mapping) else {}
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, Mapping):
+        raise ValueError(f"its attribute {name} is {text!r:.60}, expected a table in JSON")
+    return found
 
 
 def _alike(one: object, other: object, rounding: float) -> bool:

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._words import ByName
+from ..exceptions import ResumeError
+from .checked import open_checked
 
 if TYPE_CHECKING:
     import h5py
@@ -95,9 +97,16 @@ class Run:
         records : selection as in NumPy: ``slice(-10, None)``, ``[0, 5]``.  The file is read at the time of the call, so
             a run in progress may have more records than ``metrics``.
         """
+        refused: Exception | None = None
         with open_run(self.path) as file:
-            group = file["trajectory"]
-            return stored(group["step"])[records], stored(group["x"])[records]
+            steps, x = stored(file["trajectory/step"])[()], stored(file["trajectory/x"])
+            try:
+                found = steps[records], x[records]
+            except (IndexError, TypeError) as error:  # of the selection
+                refused = error
+        if refused is not None:
+            raise refused
+        return found
 
 
 def last_values(metrics: Mapping[str, NDArray[Any]]) -> str:
@@ -134,7 +143,7 @@ def read(path: str | os.PathLike[str]) -> Run:
     >>> run.outcome, run.metrics["error"], run.attributes["agents"]
     ('running', array([1.]), 4)
     """
-    with open_run(path) as file, named(path):
+    with open_run(path) as file:
         attributes = {
             k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()
         }
@@ -171,8 +180,10 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
 
     Raises
     ------
-    ValueError
+    ResumeError
         If the run has no checkpoint.
+    ValueError
+        If the file is damaged, or no run file.
 
     Examples
     --------
@@ -184,10 +195,10 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     (10, {'X': array([[1.],
            [2.]]), 'k': 10})
     """
-    with open_run(path) as file, named(path):
+    with open_run(path) as file:
         group = file.get("checkpoint")
         if group is None:
-            raise ValueError(
+            raise ResumeError(
                 f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it "
                 "again"
             )
@@ -221,29 +232,21 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
             f"{path}: not an HDF5 file, expected a run file (of python -m mpidec.run or python -m "
             "mpidec.train)"
         )
-    try:
-        with h5py.File(path, "r") as file:
-            _check_self_contained(file, path)
-            schema = file.attrs.get("schema")
-            if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
-                raise ValueError(
-                    f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no "
-                    "'/metrics')"
-                )
-            if not isinstance(schema, (int, np.integer)):
-                raise ValueError(
-                    f"{path}: damaged: its schema is {schema!r:.40}, expected a number up to "
-                    f"{SCHEMA}"
-                )
-            if schema > SCHEMA:
-                writer = f"mpidec {file.attrs['mpidec']}"
-                raise ValueError(
-                    f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade "
-                    "mpidec"
-                )
-            yield file
-    except (OSError, KeyError, RuntimeError) as error:
-        raise ValueError(f"{path}: damaged, or locked by another program: {error}") from error
+    with open_checked(path) as file:
+        _check_self_contained(file, path)
+        schema = file.attrs.get("schema")
+        if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
+            raise ValueError(
+                f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no '/metrics')"
+            )
+        if not isinstance(schema, (int, np.integer)):
+            raise ValueError(f"its schema is {schema!r:.40}, expected a number up to {SCHEMA}")
+        if schema > SCHEMA:
+            writer = f"mpidec {file.attrs['mpidec']}"
+            raise ValueError(
+                f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec"
+            )
+        yield file
 
 
 def _check_self_contained(file: h5py.File, path: str) -> None:
@@ -281,20 +284,6 @@ def _check_self_contained(file: h5py.File, path: str) -> None:
         )
 
 
-@contextmanager
-def named(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Context in which content that cannot be used is an error of one line with the name of the
-    file.
-    """
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
-        if str(error).startswith(f"{os.fspath(path)}:"):
-            raise
-        what = "not enough memory" if isinstance(error, MemoryError) else "damaged"
-        raise ValueError(f"{os.fspath(path)}: {what}: {' '.join(str(error).split())}") from error
-
-
 def stored(dataset: h5py.Dataset) -> h5py.Dataset:
     """Return a data set of numbers; one without (all of) its values is refused before memory is
     taken for it.
@@ -302,7 +291,7 @@ def stored(dataset: h5py.Dataset) -> h5py.Dataset:
     kind = getattr(dataset, "dtype", None)
     if kind is None or kind.kind not in "biufc":
         raise ValueError(
-            f"{dataset.file.filename}: damaged: {dataset.name} is "
+            f"{dataset.name} is "
             f"{'a group' if kind is None else f'of type {kind}'}, "
             "expected numbers"
         )
@@ -310,7 +299,7 @@ def stored(dataset: h5py.Dataset) -> h5py.Dataset:
     compressed = dataset.id.get_create_plist().get_nfilters() > 0
     if dataset.nbytes > size * (EXPANSION if compressed else 1):
         raise ValueError(
-            f"{dataset.file.filename}: damaged: {dataset.name} has the shape {dataset.shape} of "
+            f"{dataset.name} has the shape {dataset.shape} of "
             f"{dataset.nbytes:,} "
             f"bytes, of which {size:,} are stored"
         )
@@ -326,7 +315,7 @@ def columns(file: h5py.File, grows: bool = False) -> dict[str, Any]:
     for dataset in found.values():
         if dataset.shape != rows or dataset.dtype.kind == "c" or (grows and not dataset.chunks):
             raise ValueError(
-                f"{file.filename}: damaged: {dataset.name} is {dataset.shape} {dataset.dtype}"
+                f"{dataset.name} is {dataset.shape} {dataset.dtype}"
                 f"{'' if dataset.chunks else ', of fixed size'}, expected a real number for each "
                 f"of the {rows[0]} records"
             )

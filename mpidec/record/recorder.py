@@ -229,7 +229,10 @@ class Recorder(Generic[State]):
                 given = None if given is None else given + column_phases(topology)
             except ValueError as error:
                 raise ResumeError(str(error)) from error
-            self._changes = changes(run.attributes, meta, self._spec.sources)
+            try:
+                self._changes = changes(run.attributes, meta, self._spec.sources)
+            except ValueError as error:
+                raise ResumeError(f"{self._spec.path}: damaged: {error}") from error
             if self._changes and not self._spec.changed:
                 raise ResumeError(
                     f"{self._spec.path}: {'; '.join(self._changes)}: restore it, or begin a new run with "

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .atomic import REMEDY, AtomicFile
-from .reader import FAILED, RUNNING, SCHEMA, columns, last_checkpoint, named, open_run
+from .reader import FAILED, RUNNING, SCHEMA, columns, last_checkpoint, open_run, stored
 
 if TYPE_CHECKING:
     import h5py
@@ -239,8 +239,12 @@ class RunFile:
             If it is not a run file, or ``step`` is not given and there is no checkpoint.
         """
         step = last_checkpoint(path)[0] if step is None else step
-        with open_run(path) as file, named(path):
-            x = file["trajectory/x"]
+        with open_run(path) as file:
+            x, rows = stored(file["trajectory/x"]), file["result/x"].shape
+            if x.shape[1:] != rows:
+                raise ValueError(
+                    f"/trajectory/x has rows {x.shape[1:]}, expected those of /result/x, {rows}"
+                )
             metrics = columns(file, grows=True)
             names = [name for name in metrics if name != "step"]
             names += [f"{AGENTS}{name}" for name in file.get("agents", ())]

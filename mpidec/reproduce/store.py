@@ -14,6 +14,8 @@ from .._version import __version__
 from ..exceptions import InputError
 from ..experiment.schema import to_toml
 from ..record.atomic import AtomicFile
+from ..record.checked import open_checked
+from ..record.reader import stored
 from .experiment import Arrays, Experiment
 
 
@@ -67,16 +69,13 @@ class Store:
         self._file.close()
 
     def _check(self) -> None:
-        import h5py
-
         remedy = "--force replaces it, --out names another folder"
         try:
-            with h5py.File(self.path, "r") as file:
+            with open_checked(self.path) as file:
                 theirs = file.attrs.get("settings")
-        except PermissionError:
-            raise
-        except OSError as error:
-            raise InputError(f"{self.path} is damaged ({error}): {remedy}") from error
+            read(self.path)
+        except ValueError as error:
+            raise InputError(f"{error}: {remedy}") from error
         if theirs != self._settings:
             raise InputError(
                 f"{self.path} was made with other settings ({theirs!r}, now {self._settings!r}): {remedy}"
@@ -101,13 +100,11 @@ class Store:
 
 def read(path: str) -> tuple[dict[str, Arrays], float]:
     """Return the arrays of each cell of a file by its key, and the seconds that all took."""
-    import h5py
-
     if not os.path.exists(path):
         return {}, 0.0
-    with h5py.File(path, "r") as file:
+    with open_checked(path) as file:
         found: dict[str, Arrays] = {
-            name: {one: np.asarray(values) for one, values in group.items()}
+            name: {one: np.asarray(stored(values)) for one, values in group.items()}
             for name, group in file.items()
         }
         return found, float(sum(group.attrs["seconds"] for group in file.values()))

@@ -132,7 +132,10 @@ class TrainFile:
                     f"{self._net.size}: "
                     f"resume it with mpirun -n {ranks}"
                 )
-            self._changes = changes(run.attributes, origin.attributes(), origin.sources)
+            try:
+                self._changes = changes(run.attributes, origin.attributes(), origin.sources)
+            except ValueError as error:
+                raise ValueError(f"{self.path}: damaged: {error}") from error
             then, now = settings(run.config), settings(config)
             every = dict.fromkeys([*then, *now], "not set")  # options of one of them
             self._changes += changed_settings({**every, **then}, {**every, **now})

@@ -374,14 +374,14 @@ def test_two_writers_of_one_file(tmp_path):
 
 
 def test_a_lock_on_a_removed_lock_file_is_none(tmp_path, monkeypatch):
-    path, lock, end = tmp_path / "run.h5", atomic._lock, [new(tmp_path / "run.h5").close]
+    path, lock, end = tmp_path / "run.h5", atomic.lock, [new(tmp_path / "run.h5").close]
 
     def after_the_end_of_another_writer(descriptor: int, kind: int) -> bool:
         while end:
             end.pop()()  # between open and lock of the new writer
         return lock(descriptor, kind)
 
-    monkeypatch.setattr(atomic, "_lock", after_the_end_of_another_writer)
+    monkeypatch.setattr(atomic, "lock", after_the_end_of_another_writer)
     with new(path), pytest.raises(BlockingIOError, match="another process is writing"):
         new(path)
 

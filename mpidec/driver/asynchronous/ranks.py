@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.interrupts import interrupts
 from ...comm.runtime.progress import abandon
 from ...problems.agents import of_one
+from ...record.origin import table
 from ...record.reader import read
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..attempts import attempts
@@ -179,7 +179,7 @@ def _recorded_step_size(plan: Plan, solver: PairwiseSolver | PushSolver) -> floa
     with on_all_ranks(net):
         if net.rank == 0:
             found = read(record.path).attributes
-            number = json.loads(str(found.get("settings", "{}"))).get("solver.step_size")
+            number = table(found, "settings").get("solver.step_size")
             given = isinstance(number, float) and not math.isclose(number, safe, rel_tol=1e-9)
             earlier = "step_size" not in found and not given
     if net.collectives.broadcast(earlier, 0, "the step size of the run"):
