@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from .. import registry as catalogue
 from ..driver.asynchronous.result import cannot_resume
+from ..exceptions import ResumeError
 from ..experiment import settings as config
 from ..experiment.build import accepted, seeded
 from ..experiment.schema import abbreviate, check_name
@@ -49,6 +50,7 @@ class Status(enum.Enum):
     NEW = "new"
     UNFINISHED = "unfinished"
     FINISHED = "finished"
+    SPOILT = "spoilt"  # its file cannot be read, and stays as it is
 
 
 class Variation(NamedTuple):
@@ -318,13 +320,12 @@ def status(case: Case) -> Status:
     ------
     ConfigError
         The file holds a run of another experiment.
+    ValueError
+        The file cannot be read.
     """
     if not os.path.lexists(case.file):
         return Status.NEW
-    try:
-        run = read(case.file)
-    except ValueError as error:
-        raise ConfigError(f"{error}: remove it, or choose another --out") from error
+    run = read(case.file)
     other = _difference(case.experiment, run.config)
     if other:
         raise ConfigError(
@@ -345,7 +346,7 @@ def status(case: Case) -> Status:
         return Status.NEW
     try:
         last_checkpoint(case.file)
-    except ValueError:
+    except ResumeError:
         return Status.NEW
     return Status.UNFINISHED
 

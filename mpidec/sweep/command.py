@@ -182,7 +182,7 @@ def execute(request: tuple[Plan, argparse.Namespace], comm: MPI.Intracomm) -> in
     (wanted, args), on_line = request, None
     if comm.rank == 0 and not args.quiet:
         on_line = partial(print, flush=True)
-        kept = len(wanted.cases) - len(wanted.open())
+        kept = len(wanted.cases) - len(wanted.open()) - len(wanted.spoilt)
         on_line(
             f"{plural(len(wanted.cases), 'run')}, {kept} of them finished before; "
             f"{comm.size // wanted.ranks_per_run} at a time; folder {args.out}"

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,10 +51,12 @@ class Plan:
     ranks_per_run: int
     notes: tuple[str, ...] = ()
     theory: bool = False
+    spoilt: Mapping[str, str] = field(default_factory=dict)  # why a file cannot be read, by file
 
     def open(self) -> list[int]:
         """Return the numbers of the cases that have to run."""
-        return [number for number, state in enumerate(self.states) if state is not Status.FINISHED]
+        done = (Status.FINISHED, Status.SPOILT)
+        return [number for number, state in enumerate(self.states) if state not in done]
 
 
 class Report(NamedTuple):
@@ -121,7 +123,8 @@ def sweep(
 
     Notes
     -----
-    Collective.  A run that diverges or fails does not end the sweep: the table shows it.
+    Collective.  A run that diverges or fails, or whose file is damaged, does not end the sweep: the
+    table shows it.
 
     Examples
     --------
@@ -205,7 +208,20 @@ def plan(
             "once (problem.partition=iid, problem.batch_size, a random graph or random data would be "
             "random)",
         )
-    return Plan(every, [status(case) for case in every], target, ranks_per_run, notes)
+    spoilt: dict[str, str] = {}
+    states = [_status(case, spoilt) for case in every]
+    return Plan(every, states, target, ranks_per_run, notes, spoilt=spoilt)
+
+
+def _status(case: Case, spoilt: dict[str, str]) -> Status:
+    """The status of a case; that of a file that cannot be read is told of in `spoilt`."""
+    try:
+        return status(case)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        spoilt[case.file] = f"{error}: remove it, and the same command repeats this run"
+        return Status.SPOILT
 
 
 def _check_ranks(every: Sequence[Case], ranks_per_run: int, ranks: int) -> None:
@@ -241,7 +257,7 @@ def run_plan(
         abort_when_uncaught()
     todo = wanted.open()
     done = len(wanted.cases) - len(todo)
-    failures: dict[str, str] = {}
+    failures = dict(wanted.spoilt)
     notes: dict[str, None] = {}
 
     def on_report(report: Report) -> None:

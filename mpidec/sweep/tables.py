@@ -404,7 +404,7 @@ def table(
     """Return the table of the cases according to their files; `failures` are the messages of
     runs that failed, by file.
     """
-    runs = {case.file: read(case.file) if os.path.exists(case.file) else None for case in cases}
+    runs = {case.file: _stored(case.file) for case in cases}
     recorded = [run for run in runs.values() if run is not None]
     metric, limit = _target(target, cases, recorded)
     clocks = {run.attributes.get("clock") == "simulated" for run in recorded}
@@ -461,7 +461,7 @@ def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:
     """Return one line of CSV per run: settings, seed, outcome, and all metrics of its last
     record.
     """
-    runs = [read(case.file) if os.path.exists(case.file) else None for case in cases]
+    runs = [_stored(case.file) for case in cases]
     names = list(dict.fromkeys(name for run in runs if run for name in run.metrics))
     lines: list[Sequence[object]] = [
         ["file", *(cases[0].varied if cases else ()), "seed", "outcome", *names]
@@ -475,6 +475,14 @@ def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:
         file = os.path.basename(case.file)
         lines.append([file, *settings, case.seed, _outcome(case, run, failures), *last])
     return csv_text(lines)
+
+
+def _stored(file: str) -> Run | None:
+    """The run in a file; None without a file, and for one that cannot be read."""
+    try:
+        return read(file) if os.path.exists(file) else None
+    except ValueError:
+        return None
 
 
 def _outcome(case: Case, run: Run | None, failures: Mapping[str, str]) -> str:

@@ -128,6 +128,23 @@ def test_a_run_that_fails_or_diverges_does_not_end_the_sweep(folder):
     assert any("tree" in note and "relaysgd" in note for note in result.notes), result.notes
 
 
+@pytest.mark.serial
+def test_a_spoilt_file_does_not_end_the_sweep(folder):
+    settings, varied = {**SMALL, "run.steps": 20}, {"solver.name": ["extra", "dgd"]}
+    files = [Path(row.files[0]) for row in sweep(settings, vary=varied, out=str(folder)).rows]
+    raw = files[0].read_bytes()
+    for spoilt in (raw[:3000], b"", bytes(len(raw)), raw[:9000] + bytes(512) + raw[9512:]):
+        files[0].write_bytes(spoilt)
+        files[1].unlink()
+        table = sweep(settings, vary=varied, out=str(folder))
+        assert [dict(row.outcomes) for row in table.rows] == [{"failed": 1}, {"completed": 1}]
+        assert f"{files[0]}: " in table.notes[0] and "remove it" in table.notes[0]
+        assert files[0].read_bytes() == spoilt and files[1].exists()
+    files[0].unlink()
+    table = sweep(settings, vary=varied, out=str(folder))
+    assert [dict(row.outcomes) for row in table.rows] == [{"completed": 1}] * 2
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("what", ["step", "data", "problem"])
 def test_an_error_on_one_rank_of_a_run_does_not_end_the_sweep(folder, monkeypatch, capfd, what):
