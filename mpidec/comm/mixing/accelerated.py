@@ -151,20 +151,26 @@ class AcceleratedPhase(WrappedPhase):
         super().__init__(phase, k, at)
         self._omegas = omegas
 
-    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        *omegas, omega = self._omegas(width(rows))
-        before, now = self._after(omegas, rows)
-        last = self._phase.start_rows(now, target)
+    def start_all(self, arrays: list[np.ndarray], out: np.ndarray | None = None) -> Pending:
+        *omegas, omega = self._of(arrays)
+        before, now = self._after(omegas, arrays)
+        last = self._phase.start_all(now, out)
         return Pending(last, lambda: _combined(omega, last.wait(), before))
 
-    def mix_rows(self, rows: np.ndarray) -> np.ndarray:
-        return self._after(self._omegas(width(rows)), rows)[1]
+    def mix_all(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return self._after(self._of(arrays), arrays)[1]
 
-    def _after(self, omegas: Sequence[float], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _of(self, arrays: list[np.ndarray]) -> list[tuple[float, ...]]:
+        """The coefficients of each mixing for each array."""
+        return list(zip(*(self._omegas(width(X)) for X in arrays)))
+
+    def _after(
+        self, omegas: Sequence[tuple[float, ...]], arrays: list[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The rows before the last of some mixings, and after it."""
-        before, now = rows, rows
+        before, now = arrays, arrays
         for omega in omegas:
-            before, now = now, _combined(omega, self._phase.mix_rows(now), before)
+            before, now = now, _combined(omega, self._phase.mix_all(now), before)
         return before, now
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
@@ -193,10 +199,15 @@ def _omegas(s: float, K: int, method: str) -> tuple[float, ...]:
     return tuple(omegas)
 
 
-def _combined(omega: float, now: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """`omega now + (1 - omega) before`, in place of `now`; equal rows stay unchanged."""
-    if omega != 1:
-        now -= before
-        now *= omega
-        now += before
+def _combined(
+    omegas: Sequence[float], now: list[np.ndarray], before: list[np.ndarray]
+) -> list[np.ndarray]:
+    """`omega now + (1 - omega) before` of each array, in place of `now`; equal rows stay
+    unchanged.
+    """
+    for omega, Y, X in zip(omegas, now, before):
+        if omega != 1:
+            Y -= X
+            Y *= omega
+            Y += X
     return now

@@ -9,13 +9,11 @@ import numpy as np
 from ..._complex import width
 from ..arrays.formats import BFLOAT16, narrow, widen
 from ..arrays.host import ArrayT
-from ..runtime.memory import empty
 from ..runtime.pending import Pending
 from .exchange import scaled
 from .faults import Faults, Round
-from .packing import Restore
 from .step import EdgeOperator, StepOperator
-from .wrapped import WrappedPhase
+from .wrapped import WrappedPhase, targets
 
 
 class ChannelPhase(WrappedPhase):
@@ -73,27 +71,11 @@ class ChannelPhase(WrappedPhase):
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
         super().abort_operation(error, "W.exchange(M)" if op == "W(X)" else op)
 
-    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        self.mix_rows(rows, target)
-        return Pending(None, lambda: target)
-
-    def mix_rows(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        out = empty(rows.shape, rows.dtype) if out is None else out
-        self._mix(rows, *self._spread(rows), out)
-        return out
-
-    def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
-        """All arrays in one message; a robust rule takes each by itself."""
-        if self._average.weighted:
-            return super()._start_joint(rows, pairs)
-        (own, arrived), made, lo = self._spread(rows), [], 0
-        for part, restore in pairs:
-            columns = slice(lo, lo + part.shape[1])
-            target = empty(part.shape, part.dtype)
-            Q = part if own is rows else np.ascontiguousarray(own[:, columns])
-            self._mix(part, Q, np.ascontiguousarray(arrived[:, columns]), target)
-            made.append(restore(target))
-            lo = columns.stop
+    def start_all(self, arrays: list[np.ndarray], out: np.ndarray | None = None) -> Pending:
+        made = targets(arrays, out)
+        spread = self._phase.spread(arrays, self._leave)
+        for X, Y, (Q, arrived) in zip(arrays, made, spread):
+            self._mix(X, Q, self._arrive(arrived), Y)
         return Pending(None, lambda: made)
 
     def _mix(self, X: np.ndarray, Q: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
@@ -104,13 +86,6 @@ class ChannelPhase(WrappedPhase):
         self._average.difference(Q, arrived, out)
         out *= self.gamma(width(X))
         out += X
-
-    def _spread(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The local agents' rows as they are known to all, and what the faults leave of those of
-        their neighbours, for each edge.
-        """
-        own, arrived = self._phase.spread(rows, self._leave if self._faults.leaving else None)
-        return own, self._arrive(arrived)
 
     def _leave(self, rows: np.ndarray) -> np.ndarray:
         with self._propagate_errors("W.exchange(M)"):

@@ -19,8 +19,9 @@ from .codecs import Codec
 from .codecs.base import decode, encode
 from .edges import LocalEdges
 from .exchange import EdgeExchange
+from .packing import apart, joined
 from .step import MAX_CALLS, EdgeOperator, StepOperator
-from .wrapped import WrappedPhase
+from .wrapped import WrappedPhase, targets
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
@@ -140,7 +141,8 @@ class Compression:
     With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their
     neighbours on other ranks. Each call that a solver makes within a step mixes a different
     quantity and has its own :math:`\hat X`: calls are distinguished by their order since `W.at(k)`,
-    and by the length and the dtype of the rows.  The calls of the mixer itself, `W(X)`, are steps
+    and by the length and the dtype of the rows.  Several arrays in one call count as calls of their
+    own, whose encoded rows travel in one message.  The calls of the mixer itself, `W(X)`, are steps
     with one call each.  `memory()` returns :math:`\hat X` of the local agents and `recall`
     continues with it; `solve` stores it in its checkpoints, so that a resumed run has the bits of
     an uninterrupted one.
@@ -306,64 +308,82 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
         super().abort_operation(error, "fetch" if op == "W(X)" else op)
 
-    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        if is_complex(rows):  # codecs take pairs of real numbers
-            pairs = self._begin(as_reals(rows), as_reals(target))
-            return Pending(pairs, lambda: from_reals(pairs.wait()))
+    def start_all(self, arrays: list[np.ndarray], out: np.ndarray | None = None) -> Pending:
+        if is_complex(arrays[0]):  # codecs take pairs of real numbers
+            target = None if out is None else as_reals(out)
+            pairs = self.start_all([as_reals(X) for X in arrays], target)
+            return Pending(pairs, lambda: [from_reals(Y) for Y in pairs.wait()])
         with self._propagate_errors():
-            _check(rows)
-        call, step = self._call()
+            for X in arrays:
+                _check(X)
+        calls = [self._call() for _ in arrays]
+        steps, made = [step for _, step in calls], targets(arrays, out)
         memory = self._compression.memory
         if memory is None:
-            return self._begin_direct(rows, target, step)
+            return self._begin_direct(arrays, made, steps)
+        halo = len(self._phase.halo)
         try:
-            estimate = memory.estimate(call, rows, len(self._phase.halo))
+            estimates = [memory.estimate(call, X, halo) for X, (call, _) in zip(arrays, calls)]
         except (RuntimeError, MemoryError) as error:
             self.abort_operation(error)
             raise
-        return self._begin_feedback(rows, target, step, estimate)
+        return self._begin_feedback(arrays, made, steps, estimates)
 
-    def _begin_direct(self, X: np.ndarray, target: np.ndarray, step: int) -> Pending:
-        """`X + gamma (W - I) C(X)`"""
-        phase, codec, agents, halo = (
-            self._phase,
-            self._compression.codec,
-            self._compression.agents,
-            self._phase.halo,
-        )
-        d, dtype = X.shape[1], X.dtype
+    def _begin_direct(
+        self, arrays: list[np.ndarray], made: list[np.ndarray], steps: list[int]
+    ) -> Pending:
+        """`X + gamma (W - I) C(X)` of each array"""
+        codec, agents, halo = self._compression.codec, self.agents, self._phase.halo
         with self._propagate_errors():
-            encoded = encode(codec, X, step, agents)
-            Q = decode(codec, encoded, d, dtype, step, agents)
-        arrival = phase.fetch(encoded)
-        return Pending(
-            arrival,
-            lambda: self._move(X, Q, decode(codec, arrival.wait(), d, dtype, step, halo), target),
-        )
+            encoded = [encode(codec, X, step, agents) for X, step in zip(arrays, steps)]
+            known = [
+                decode(codec, Z, X.shape[1], X.dtype, step, agents)
+                for Z, X, step in zip(encoded, arrays, steps)
+            ]
+        arrival = self._phase.fetch(joined(encoded))
+
+        def finish() -> list[np.ndarray]:
+            arrived = apart(arrival.wait(), encoded)
+            return [
+                self._move(X, Q, decode(codec, Z, X.shape[1], X.dtype, step, halo), Y)
+                for X, Y, Q, Z, step in zip(arrays, made, known, arrived, steps)
+            ]
+
+        return Pending(arrival, finish)
 
     def _begin_feedback(
-        self, X: np.ndarray, target: np.ndarray, step: int, X_hat: Estimate
+        self,
+        arrays: list[np.ndarray],
+        made: list[np.ndarray],
+        steps: list[int],
+        estimates: list[Estimate],
     ) -> Pending:
-        """`X_hat += C(X - X_hat)`, then `X + gamma (W - I) X_hat`"""
-        phase, codec, agents, halo = (
-            self._phase,
-            self._compression.codec,
-            self._compression.agents,
-            self._phase.halo,
-        )
-        scale = codec.delta(X.shape[1]) if codec.unbiased else 1.0
+        """`X_hat += C(X - X_hat)`, then `X + gamma (W - I) X_hat`, of each array"""
+        codec, agents, halo = self._compression.codec, self.agents, self._phase.halo
+        scales = [codec.delta(X.shape[1]) if codec.unbiased else 1.0 for X in arrays]
         with self._propagate_errors():
-            encoded = encode(codec, X - X_hat.own, step, agents)
-        codec.add(encoded, X_hat.own, step, agents, scale)
-        arrival = phase.fetch(encoded)
+            encoded = [
+                encode(codec, X - X_hat.own, step, agents)
+                for X, X_hat, step in zip(arrays, estimates, steps)
+            ]
+        for Z, X_hat, step, scale in zip(encoded, estimates, steps, scales):
+            codec.add(Z, X_hat.own, step, agents, scale)
+        arrival = self._phase.fetch(joined(encoded))
 
-        def finish() -> np.ndarray:
-            X_hat.pending = None
-            codec.add(arrival.wait(), X_hat.halo, step, halo, scale)
-            return self._move(X, X_hat.own, X_hat.halo, target)
+        def finish() -> list[np.ndarray]:
+            arrived = apart(arrival.wait(), encoded)
+            for Z, X_hat, step, scale in zip(arrived, estimates, steps, scales):
+                X_hat.pending = None
+                codec.add(Z, X_hat.halo, step, halo, scale)
+            return [
+                self._move(X, X_hat.own, X_hat.halo, Y)
+                for X, Y, X_hat in zip(arrays, made, estimates)
+            ]
 
-        X_hat.pending = Pending(arrival, finish)
-        return X_hat.pending
+        pending = Pending(arrival, finish)
+        for X_hat in estimates:
+            X_hat.pending = pending
+        return pending
 
     def _move(self, X: np.ndarray, Q: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`X + gamma (W - I) Q`"""
@@ -428,27 +448,36 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         return decoded.reshape(len(arrived), *rows.shape[1:])
 
     def spread(
-        self, rows: np.ndarray, leave: Callable[[np.ndarray], np.ndarray] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, arrays: list[np.ndarray], leave: Callable[[np.ndarray], np.ndarray]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Send the rows encoded; those of the local agents are decoded, too."""
-        if is_complex(rows):
-            pairs = None if leave is None else lambda R: as_reals(leave(from_reals(R)))
-            own, came = self.spread(as_reals(rows), pairs)
-            return from_reals(own), from_reals(came)
-        codec, agents, edges = self._compression.codec, self.agents, self.edges
-        d, dtype = rows.shape[1], rows.dtype
-        with self._propagate_errors("W.exchange(M)"):
-            _check(rows)
-            _, step = self._call()
-            encoded = encode(codec, rows, step, agents)
-            Q = decode(codec, encoded, d, dtype, step, agents)
-            sent = encoded[edges.senders]
-        if leave is not None:
-            left = leave(rows[edges.senders])
+        if is_complex(arrays[0]):
+            pairs = self.spread(
+                [as_reals(X) for X in arrays], lambda R: as_reals(leave(from_reals(R)))
+            )
+            return [(from_reals(own), from_reals(came)) for own, came in pairs]
+        codec, edges, known, sent = self._compression.codec, self.edges, [], []
+        steps = []
+        for X in arrays:
             with self._propagate_errors("W.exchange(M)"):
-                sent = encode(codec, left, step, edges.out_of.senders)
-        arrived = self._phase.carry(np.ascontiguousarray(sent))
-        return Q, decode(codec, arrived, d, dtype, step, edges.into.senders)
+                _check(X)
+                _, step = self._call()
+                encoded = encode(codec, X, step, self.agents)
+                known.append(decode(codec, encoded, X.shape[1], X.dtype, step, self.agents))
+            rows = X[edges.senders]
+            left = leave(rows)
+            with self._propagate_errors("W.exchange(M)"):
+                if left is not rows:
+                    encoded = encode(codec, left, step, edges.out_of.senders)
+                else:
+                    encoded = encoded[edges.senders]
+            sent.append(encoded)
+            steps.append(step)
+        arrived = apart(self._phase.carry(np.ascontiguousarray(joined(sent))), sent)
+        return [
+            (Q, decode(codec, Z, X.shape[1], X.dtype, step, edges.into.senders))
+            for X, Q, Z, step in zip(arrays, known, arrived, steps)
+        ]
 
 
 def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> bool:

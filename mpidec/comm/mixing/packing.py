@@ -76,6 +76,25 @@ def pack(arrays: Sequence[tuple[np.ndarray, Restore] | None]) -> list[Pack]:
     return packs
 
 
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays (m, d) of one dtype side by side; a single one itself."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def apart(rows: np.ndarray, like: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The columns of rows side by side that belong to each array, in C order.
+
+    Examples
+    --------
+    >>> [part.tolist() for part in apart(np.array([[1, 2, 3]]), [np.ones((1, 2)), np.ones((1, 1))])]
+    [[[1, 2]], [[3]]]
+    """
+    if len(like) == 1:
+        return [rows]
+    ends = np.cumsum([part.shape[1] for part in like])[:-1]
+    return [np.ascontiguousarray(part) for part in np.split(rows, ends, axis=1)]
+
+
 def by_name(arrays: Mapping[Name, object]) -> list[Name]:
     """The names of arrays in an order that does not depend on that of the mapping."""
     return sorted(arrays, key=lambda name: (type(name).__name__, repr(name)))

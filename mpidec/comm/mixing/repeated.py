@@ -39,15 +39,15 @@ class RepeatedPhase(WrappedPhase):
         parts = [phase.C for phase in self._phases]
         return RepeatedPhase(parts, self._k, lambda k: self._at(k).C)
 
-    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
+    def start_all(self, arrays: list[np.ndarray], out: np.ndarray | None = None) -> Pending:
         for phase in self._phases[:-1]:
-            rows = phase.mix_rows(rows)
-        return self._phases[-1].start_rows(rows, target)
+            arrays = phase.mix_all(arrays)
+        return self._phases[-1].start_all(arrays, out)
 
-    def mix_rows(self, rows: np.ndarray) -> np.ndarray:
+    def mix_all(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         for phase in self._phases:
-            rows = phase.mix_rows(rows)
-        return rows
+            arrays = phase.mix_all(arrays)
+        return arrays
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
         """Refused: only averages can be repeated.

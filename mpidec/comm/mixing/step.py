@@ -13,7 +13,7 @@ from ...exceptions import RankMismatchError
 from ..arrays.host import ArrayT, Restore
 from ..runtime.pending import Pending
 from .edges import LocalEdges
-from .packing import RowsT
+from .packing import RowsT, apart, joined
 
 if TYPE_CHECKING:
     from ...topology import Topology
@@ -136,13 +136,20 @@ class StepOperator(ABC):
     def in_edges(self) -> int:
         """Number of edges into the local agents."""
 
-    def mix_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Mix rows (m, d) of the host, C-contiguous and checked; the result is new."""
-        return self(rows)
+    def mix_all(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Mix arrays of rows (m, d) of the host, of one dtype, C-contiguous and checked, as one
+        call for each of them would, in one message; the results are new.
+        """
+        return self(arrays) if len(arrays) > 1 else [self(arrays[0])]
 
-    def start_rows(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        """Begin to mix such rows into `target`."""
-        return self.start(rows, target)
+    def start_all(self, arrays: list[np.ndarray], out: np.ndarray | None = None) -> Pending:
+        """Begin to mix such arrays, a single one into `out` if that is given; `wait()` returns a
+        list.
+        """
+        if len(arrays) > 1:
+            return self.start(arrays)
+        pending = self.start(arrays[0], out)
+        return Pending(pending, lambda: [pending.wait()])
 
 
 class EdgeOperator(StepOperator):
@@ -203,10 +210,10 @@ class EdgeOperator(StepOperator):
         """
 
     def spread(
-        self, rows: np.ndarray, leave: Callable[[np.ndarray], np.ndarray] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, arrays: list[np.ndarray], leave: Callable[[np.ndarray], np.ndarray]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Send the local agents' rows over all their edges, or what `leave` makes of them there:
-        the rows as all agents know them, and those that arrived over each edge.
+        of each array the rows as all agents know them, and those that arrived over each edge.
         """
-        sent = rows[self.edges.senders]
-        return rows, self.carry(sent if leave is None else leave(sent))
+        sent = [leave(rows[self.edges.senders]) for rows in arrays]
+        return list(zip(arrays, apart(self.carry(joined(sent)), sent)))

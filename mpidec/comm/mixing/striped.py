@@ -10,12 +10,10 @@ import numpy as np
 
 from ..arrays.formats import BFLOAT16, narrow, widen
 from ..arrays.host import ArrayT, to_host
-from ..runtime.memory import empty
 from ..runtime.pending import Pending, Several
 from .edges import edges_into, edges_out_of
-from .packing import Restore
 from .step import StepOperator
-from .wrapped import WrappedPhase
+from .wrapped import WrappedPhase, targets
 
 if TYPE_CHECKING:
     from ...topology import Topology
@@ -55,30 +53,18 @@ class StripedPhase(WrappedPhase):
         for part in self._parts:
             part.abort_operation(error, op)
 
-    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        many = self._start_stripes([rows])
-
-        def collect() -> np.ndarray:
-            target[:] = many.wait()[0]
-            return target
-
-        return Pending(many, collect)
-
-    def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
-        many = self._start_stripes([each for each, _ in pairs])
-        return Pending(many, lambda: [restore(Y) for Y, (_, restore) in zip(many.wait(), pairs)])
-
-    def _start_stripes(self, arrays: Sequence[np.ndarray]) -> Pending:
+    def start_all(self, arrays: list[np.ndarray], out: np.ndarray | None = None) -> Pending:
         """Begin to mix the columns of each array, all arrays over one graph in one message."""
         K = len(self._parts)
         started = []
         for stripe, part in enumerate(self._parts):
             wide = [X for X in arrays if X.shape[1] > stripe]
             if wide:
-                started.append(part.start([np.ascontiguousarray(X[:, stripe::K]) for X in wide]))
+                columns = [np.ascontiguousarray(X[:, stripe::K]) for X in wide]
+                started.append(part.start_all(columns))
 
         def collect() -> list[np.ndarray]:
-            mixed = [empty(X.shape, X.dtype) for X in arrays]
+            mixed = targets(arrays, out)
             for stripe, pending in enumerate(started):
                 wide = [Y for Y in mixed if Y.shape[1] > stripe]
                 for Y, columns in zip(wide, pending.wait()):

@@ -14,7 +14,7 @@ from ..arrays.host import as_rows, as_target
 from ..runtime.memory import empty
 from ..runtime.pending import Pending, Several
 from .gradients import refuse_grad
-from .packing import Restore, RowsT, by_name
+from .packing import RowsT, by_name
 from .step import StepOperator
 
 
@@ -55,8 +55,8 @@ class WrappedPhase(StepOperator):
         return self._phase.gamma(d)
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
-        """Mix the rows `X`, shape `(m, ...)`; a list, tuple or dict of arrays is mixed as one
-        row per agent.
+        """Mix the rows `X`, shape `(m, ...)`; the arrays of a list, tuple or dict (these in the
+        order of their names) as by one call each, but arrays of one dtype in one message.
         """
         if out is not None or isinstance(X, (Mapping, list, tuple)):
             result: RowsT = self.start(X, out).wait()
@@ -65,15 +65,12 @@ class WrappedPhase(StepOperator):
             if type(X) is not np.ndarray:
                 refuse_grad(X)
             rows, restore = as_rows(X, self.m)
-        mixed: RowsT = restore(self.mix_rows(rows))
+        mixed: RowsT = restore(self.mix_all([rows])[0])
         return mixed
 
-    def mix_rows(self, rows: np.ndarray) -> np.ndarray:
-        mixed: np.ndarray = self._begin(rows, empty(rows.shape, rows.dtype)).wait()
+    def mix_all(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        mixed: list[np.ndarray] = self.start_all(arrays).wait()
         return mixed
-
-    def start_rows(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        return self._begin(rows, target)
 
     def start(self, X: Any, out: Any = None) -> Pending:
         """Begin to mix `X`; `wait()` on the result returns the mixed rows."""
@@ -82,12 +79,11 @@ class WrappedPhase(StepOperator):
         with self._propagate_errors():
             refuse_grad(X, out)
             rows, restore = as_rows(X, self.m)
-            if out is None:
-                target = empty(rows.shape, rows.dtype)
-            else:
+            target = None
+            if out is not None:
                 target, restore = as_target(out, X, rows)
-        pending = self._begin(rows, target)
-        return Pending(pending, lambda: restore(pending.wait()))
+        pending = self.start_all([rows], target)
+        return Pending(pending, lambda: restore(pending.wait()[0]))
 
     def _start_many(self, X: Mapping[Any, Any] | Sequence[Any], out: object) -> Pending:
         with self._propagate_errors():
@@ -96,42 +92,23 @@ class WrappedPhase(StepOperator):
             refuse_grad(X)
             names = by_name(X) if isinstance(X, Mapping) else range(len(X))
             pairs = [as_rows(X[name], self.m) for name in names]
-            separate = len({rows.dtype for rows, _ in pairs}) > 1
-            rows = (
-                None
-                if separate or not pairs
-                else np.concatenate([rows for rows, _ in pairs], axis=1)
+        if len({rows.dtype for rows, _ in pairs}) == 1:
+            joint = self.start_all([rows for rows, _ in pairs])
+            many = Pending(
+                joint, lambda: [restore(Y) for Y, (_, restore) in zip(joint.wait(), pairs)]
             )
-        many = (
-            self._start_separately([X[name] for name in names])
-            if rows is None
-            else self._start_joint(rows, pairs)
-        )
+        else:
+            separate = [self.start(X[name]) for name in names]
+            many = Pending(Several(separate), lambda: [pending.wait() for pending in separate])
         return (
             Pending(many, lambda: dict(zip(names, many.wait()))) if isinstance(X, Mapping) else many
         )
-
-    def _start_separately(self, arrays: list[Any]) -> Pending:
-        separate = [self.start(X) for X in arrays]
-        return Pending(Several(separate), lambda: [pending.wait() for pending in separate])
-
-    def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
-        joint = self._begin(rows, empty(rows.shape, rows.dtype))
-
-        def split() -> list[Any]:
-            parts = np.split(
-                joint.wait(), np.cumsum([rows.shape[1] for rows, _ in pairs])[:-1], axis=1
-            )
-            return [restore(np.ascontiguousarray(part)) for part, (_, restore) in zip(parts, pairs)]
-
-        return Pending(joint, split)
 
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
         self._phase.abort_operation(error, op)
 
     @abstractmethod
-    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        """Begin to mix `rows` (m, d) into `target`, which the result returns."""
+    def start_all(self, arrays: list[np.ndarray], out: np.ndarray | None = None) -> Pending: ...
 
     def to_edges(self, X: np.ndarray) -> np.ndarray:
         """The sender's row for each edge out of the local agents; see `Phase.to_edges`."""
@@ -149,3 +126,8 @@ class WrappedPhase(StepOperator):
     def in_edges(self) -> int:
         """Number of edges into the local agents."""
         return self._phase.in_edges
+
+
+def targets(arrays: list[np.ndarray], out: np.ndarray | None) -> list[np.ndarray]:
+    """Where the results of some arrays go; of a single one to `out`, if that is given."""
+    return [out] if out is not None else [empty(X.shape, X.dtype) for X in arrays]

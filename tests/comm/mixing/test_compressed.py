@@ -285,22 +285,6 @@ def test_each_call_and_each_edge_has_its_own_random_numbers():
         assert len(np.unique(of_agent_0, axis=0)) == N - 1
 
 
-def test_several_arrays_are_one_row():
-    X, Z = stack(), stack(shape=(2, 3))
-    with mpidec.Network(N) as net:
-        many, named, one = (net.mixer(T.ring(N)).compress("top_k", k=4) for _ in range(3))
-        own = slice(net.lo, net.hi)
-        A, B = many([X[own], Z[own]])
-        C = named({"a": X[own], "b": Z[own]})
-        joint = one(np.concatenate([X, Z.reshape(N, 6)], axis=1)[own])
-        for first, second in ((A, B), (C["a"], C["b"])):
-            np.testing.assert_array_equal(first, joint[:, :D])
-            np.testing.assert_array_equal(second.reshape(net.m, 6), joint[:, D:])
-        assert many.rounds == one.rounds == 1 and many.bytes == one.bytes
-        mixed = many([X[own], Z[own].astype(np.float32)])
-        assert [Y.dtype for Y in mixed] == [np.float64, np.float32] and many([]) == []
-
-
 def test_many_under_way_and_in_any_order():
     X = stack()
     with mpidec.Network(N) as net:
