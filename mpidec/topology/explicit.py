@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -35,7 +36,8 @@ def from_weights(
     ----------
     W : (n, n) array_like or scipy.sparse matrix
         Real and finite; each row, or each column, sums to 1 within 1e-10.  Copied to float64
-        without normalization.
+        without normalization; only weights of lower precision, whose sums are 1 within its
+        rounding, are scaled to sums of 1 in float64.
     signed : bool
         Whether negative weights are accepted.
     connected : bool
@@ -92,6 +94,8 @@ def from_weights(
     if check.choice(kind, "from_weights: kind", ("", "any"), KIND):
         check_entries(matrix, signed=True)
         return _topology("from_weights", Stored(matrix, "any"), connected)
+    if (given := getattr(W, "dtype", np.dtype(float))).kind == "f" and given.itemsize < 8:
+        matrix = _completed(matrix, matrix.shape[0] * float(np.finfo(given).eps))
     check_entries(matrix, signed)
     check_sums(matrix)
     topology = _topology("from_weights", Stored(matrix), connected)
@@ -116,7 +120,9 @@ def from_networkx(
     Parameters
     ----------
     G : networkx.Graph or networkx.DiGraph
-        The nodes are the agents; if they are not 0, ..., n - 1, they are numbered in sorted order.
+        The nodes are the agents; if they are not 0, ..., n - 1, they are numbered in sorted order,
+        numbers within names as numbers ("10" after "9").  A warning says so where agent i would be
+        another node in the order in which they were added, or by its name.
         Self-loops are dropped, and parallel edges of a multigraph count as one edge.
     weights : str or float
         Edge weights, see `mpidec.topology.weights`; or "weight": W[v, u] is the attribute "weight"
@@ -136,6 +142,11 @@ def from_networkx(
         G is not a networkx graph, or its nodes cannot be sorted.
     ValueError
         G is empty or not connected, or the weights are not defined on it.
+
+    Warns
+    -----
+    UserWarning
+        If agent i may be taken for another node.
 
     Examples
     --------
@@ -160,6 +171,12 @@ def from_networkx(
                     f"{where}: edge ({u!r}, {v!r}) has weight {weight!r}, expected a number "
                     "(weights='metropolis' needs none)"
                 )
+            if u != v and not 0 <= weight < np.inf:
+                raise ValueError(
+                    f"{where}: edge ({u!r}, {v!r}) has weight {weight:.12g}, expected a finite "
+                    "number >= 0 (weights='metropolis' ignores them; from_weights(W, signed=True) "
+                    "takes a matrix with negative ones)"
+                )
     from scipy.sparse import csr_array, diags_array
 
     A = csr_array(
@@ -170,11 +187,19 @@ def from_networkx(
     A.sum_duplicates()
     if not by_attribute:
         return with_weights(
-            weights, lambda weights: _topology(where, stored(where, A, weights), connected)
+            weights, lambda weights: _topology(where, stored(where, A, weights), connected, nodes)
         )
-    matrix = csr_array(A + diags_array(1 - A.sum(axis=1)))
-    check_entries(matrix, signed=False, where=where)
-    return _topology(where, Stored(matrix), connected)
+    rest = 1 - A.sum(axis=1)
+    rest[np.abs(rest) <= TOLERANCE] = 0
+    if (rest < 0).any():
+        i = int(rest.argmin())
+        raise ValueError(
+            f"{where}: the weights of the edges into node {nodes[i]!r} sum to {1 - rest[i]:.12g}, "
+            "expected at most 1: are they distances or capacities? (weights='metropolis' ignores "
+            "them)"
+        )
+    matrix = csr_array(A + diags_array(rest))
+    return _topology(where, Stored(matrix), connected, nodes)
 
 
 def matrix_of(W: Any, where: str = "from_weights") -> csr_array:
@@ -197,6 +222,22 @@ def matrix_of(W: Any, where: str = "from_weights") -> csr_array:
         raise ValueError(f"{where}: W has shape {W.shape}, expected (n, n) with n >= 1")
     matrix = csr_array(W, dtype=np.float64)
     matrix.sum_duplicates()
+    return matrix
+
+
+def _completed(matrix: csr_array, rounding: float) -> csr_array:
+    """The matrix with sums of 1 where they are 1 within `rounding`: of rows, of columns, or of
+    both, which are divided by their sums in turn.
+    """
+    from scipy.sparse import csr_array, diags_array
+
+    axes = [axis for axis in (0, 1) if np.abs(matrix.sum(axis=axis) - 1).max() <= rounding]
+    for _ in range(10_000 if len(axes) == 2 else len(axes)):
+        for axis in axes:
+            scale = diags_array(1 / matrix.sum(axis=axis))
+            matrix = csr_array(matrix @ scale if axis == 0 else scale @ matrix)
+        if all(np.abs(matrix.sum(axis=axis) - 1).max() <= TOLERANCE / 100 for axis in axes):
+            break
     return matrix
 
 
@@ -258,30 +299,63 @@ def _period(matrix: csr_array) -> int:
     return int(np.gcd.reduce(depth[edges.row] + 1 - depth[edges.col]))
 
 
-def _topology(name: str, source: Stored | Pair, connected: bool) -> Topology:
+def _topology(
+    name: str, source: Stored | Pair, connected: bool, nodes: Sequence[Hashable] = ()
+) -> Topology:
     if connected and not source.connected:
         one = cast("Stored", source.R) if isinstance(source, Pair) else source
         parts, label = one.parts
         other = int(np.argmax(label != label[0]))
         how = "strongly connected" if source.directed else "connected"
+        ends = f"nodes {nodes[0]!r} and {nodes[other]!r}" if nodes else f"agents 0 and {other}"
         raise ValueError(
-            f"{name}: the graph is not {how}: it has {parts} components, agents 0 and {other} are "
-            "in "
-            "different ones (connected=False allows it)"
+            f"{name}: the graph is not {how}: it has {parts} components, {ends} are in different "
+            "ones (connected=False allows it)"
         )
     source.explicit = True
     return Topology(name, source)
 
 
 def sorted_nodes(G: networkx.Graph) -> list[Hashable]:
-    """Return the nodes of a graph in the order of the agents."""
+    """Return the nodes of a graph in the order of the agents, with a warning where it is another
+    one than a reader may expect.
+    """
     if len(G) == 0:
         raise ValueError("from_networkx: the graph has no nodes, expected at least one")
+    words = all(isinstance(node, str) for node in G.nodes)
     try:
-        return sorted(G.nodes)
+        nodes = sorted(G.nodes, key=_by_numbers if words else None)
     except TypeError:
         raise TypeError(
             "from_networkx: the nodes cannot be sorted, expected 0, ..., n - 1 or nodes with an "
             "order "
             "(networkx.convert_node_labels_to_integers(G) numbers them)"
         ) from None
+    if nodes != list(range(len(nodes))) and (nodes != list(G.nodes) or _other_numbers(nodes)):
+        first = ", ".join(f"agent {i} is node {node!r}" for i, node in enumerate(nodes[:3]))
+        warnings.warn(
+            f"from_networkx: the nodes are numbered in sorted order: {first}"
+            f"{', ...' * (len(nodes) > 3)} (networkx.convert_node_labels_to_integers(G) numbers "
+            "them in the order in which they were added)",
+            UserWarning,
+            stacklevel=4,
+        )
+    return nodes
+
+
+def _by_numbers(name: str) -> list[str | int]:
+    """Sort key of a name, whose runs of digits count as numbers."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def _other_numbers(nodes: Iterable[Hashable]) -> bool:
+    """Whether a node is a number, or has one in its name, that is not the agent's."""
+    numbers = (
+        re.findall(r"\d+", node)
+        if isinstance(node, str)
+        else [node]
+        if isinstance(node, int)
+        else []
+        for node in nodes
+    )
+    return any(found and int(found[-1]) != i for i, found in enumerate(numbers))

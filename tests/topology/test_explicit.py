@@ -1,5 +1,8 @@
 """Topologies of matrices and of networkx graphs.  No MPI."""
 
+import contextlib
+import warnings
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -45,7 +48,9 @@ def test_from_weights_finds_out_kind_and_direction():
 
 
 def test_from_networkx_numbers_nodes_and_drops_what_it_must():
-    G = nx.MultiGraph([("c", "a"), ("a", "c"), ("a", "b"), ("b", "b")])
+    G = nx.MultiGraph()
+    G.add_nodes_from("abc")
+    G.add_edges_from([("c", "a"), ("a", "c"), ("a", "b"), ("b", "b")])
     topology = T.from_networkx(G)
     assert (topology.W != T.from_networkx(nx.Graph([(2, 0), (0, 1)])).W).nnz == 0
     assert topology.neighbors(0).tolist() == [1, 2] and topology.is_tree
@@ -127,7 +132,7 @@ WRONG = [
     (
         lambda: T.from_networkx(nx.Graph([(0, 1), (2, 3)])),
         ValueError,
-        "2 components, agents 0 and 2",
+        "2 components, nodes 0 and 2",
     ),
     (
         lambda: T.from_networkx(nx.DiGraph([(0, 1), (1, 0), (1, 2), (2, 0)])),
@@ -147,7 +152,7 @@ WRONG = [
     (
         lambda: T.from_networkx(nx.Graph([(0, 1, {"weight": 2.0})]), "weight"),
         ValueError,
-        "W[0, 0] = -1, expected >= 0",
+        "sum to 2, expected at most 1",
     ),
 ]
 
@@ -159,3 +164,90 @@ def test_wrong_calls_say_what_is_wrong(call, error, words):
     with pytest.raises(error) as caught:
         call()
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def relabelled(name, order=range(12)):
+    """A ring whose agent i is the node name(i), added in an order."""
+    G = nx.Graph()
+    G.add_nodes_from(name(i) for i in order)
+    G.add_edges_from((name(i), name((i + 1) % 12)) for i in order)
+    return G
+
+
+MIXED = np.random.default_rng(0).permutation(12).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "said"),
+    [
+        (int, range(12), ""),
+        (int, MIXED, ""),
+        (str, range(12), ""),
+        ("agent{}".format, range(12), ""),
+        ("{:03}".format, range(12), ""),
+        ("abcdefghijkl".__getitem__, range(12), ""),
+        (lambda i: (i // 4, i % 4), range(12), ""),
+        (str, MIXED, "agent 2 is node '2'"),
+        ("agent{}".format, MIXED, "agent 1 is node 'agent1'"),
+        (lambda i: i + 1, range(12), "agent 0 is node 1"),
+        (lambda i: str(10 * i), range(12), "agent 1 is node '10'"),
+        ("abcdefghijkl".__getitem__, MIXED, "agent 0 is node 'a'"),
+        (lambda i: (i // 4, i % 4), MIXED, r"agent 1 is node \(0, 1\)"),
+    ],
+)
+def test_nodes_are_numbered_as_numbers_and_what_may_be_read_otherwise_is_said(name, order, said):
+    G = relabelled(name, order)
+    with pytest.warns(UserWarning, match=said) if said else contextlib.nullcontext():
+        graph = T.from_networkx(G)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        changing = T.from_function(12, lambda k: G).at(0)
+    for made in (graph, changing):
+        assert (made.W != T.ring(12).W).nnz == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    "exact",
+    [
+        T.erdos_renyi(30, seed=1),
+        T.sinkhorn(T.from_weights(T.exponential(9).W)),
+        T.star(30, weights="uniform"),
+        T.from_weights(T.star(30, weights="uniform").W.T),
+    ],
+    ids=["symmetric", "doubly", "row", "column"],
+)
+def test_weights_of_lower_precision(exact, dtype):
+    W = exact.W.toarray()
+    made = T.from_weights(W.astype(dtype))
+    assert made.kind == exact.kind
+    np.testing.assert_allclose(made.W.toarray(), W, rtol=30 * np.finfo(dtype).eps)
+    with pytest.raises(ValueError, match="sums to"):
+        T.from_weights((W * (1 + 100 * np.finfo(dtype).eps)).astype(dtype))
+
+
+def test_remedies_of_wrong_weights_are_remedies():
+    G = nx.cycle_graph(["x", "y", "z"])
+    for weight, words in [
+        (0.6, "edges into node 'x' sum to 1.2.*distances or capacities"),
+        (3, "edges into node 'x' sum to 6"),
+        (-0.1, r"edge \('x', 'y'\) has weight -0.1"),
+        (np.nan, "expected a finite number"),
+    ]:
+        nx.set_edge_attributes(G, weight, "weight")
+        with pytest.raises(ValueError, match=words) as error:
+            T.from_networkx(G, weights="weight")
+        assert "weights='metropolis' ignores them" in str(error.value)
+        assert T.from_networkx(G, weights="metropolis").kind == "doubly"
+    negative = [[1.2, -0.2], [-0.2, 1.2]]
+    with pytest.raises(ValueError, match="signed=True allows it"):
+        T.from_weights(negative)
+    assert T.from_weights(negative, signed=True).kind == "doubly"
+    for matrix in (nx.to_numpy_array(G, weight=None), nx.laplacian_matrix(G, weight=None)):
+        with pytest.raises(ValueError, match=r'kind="any" makes a graph filter|signed=True'):
+            T.from_weights(matrix)
+        assert T.from_weights(matrix, kind="any").kind == "any"
+    apart = nx.Graph([("u", "v"), ("x", "y")])
+    with pytest.raises(ValueError, match=r"nodes 'u' and 'x' .*connected=False allows it"):
+        T.from_networkx(apart)
+    assert T.from_networkx(apart, connected=False).n == 4

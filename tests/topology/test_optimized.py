@@ -99,3 +99,21 @@ def test_sinkhorn_by_name_balances_a_directed_graph():
     assert graph.directed and graph.kind == "doubly"
     with pytest.raises(ValueError, match="sinkhorn balances directed ones"):
         T.exponential(9, weights="fdla")
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("n, seed", [(8, 3), (12, 0), (15, 4)])
+def test_no_change_of_single_or_random_weights_is_faster(n, seed, nonnegative):
+    graph, rng = T.erdos_renyi(n, seed=seed), np.random.default_rng(seed)
+    W = T.fastest_mixing(graph, nonnegative=nonnegative).W.toarray()
+    i, j = np.nonzero(np.triu(support(graph), 1))
+    least = np.linalg.norm(W - 1 / n, 2)
+    directions = [*np.eye(len(i)), *rng.standard_normal((40, len(i)))]
+    for direction in directions:
+        for step in (0.01, 0.03, -0.01, -0.03):
+            V = W.copy()
+            V[i, j] = V[j, i] = V[i, j] + step * direction
+            np.fill_diagonal(V, 0)
+            np.fill_diagonal(V, 1 - V.sum(axis=1))
+            if not nonnegative or V.min() >= 0:
+                assert np.linalg.norm(V - 1 / n, 2) > least - 2e-4

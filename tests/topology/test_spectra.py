@@ -62,3 +62,23 @@ def test_large_spectra_without_dense_matrices():
     best = T.grid(625, weights="best_constant").W.toarray()
     values = np.linalg.eigvalsh(nx.laplacian_matrix(nx.grid_2d_graph(25, 25)).toarray())
     assert -best[0, 1] * (values[-1] + values[1]) == pytest.approx(-2, rel=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["doubly", "row", "column"])
+def test_gaps_of_random_graphs_are_those_of_their_draws(kind):
+    weights = {"doubly": "metropolis", "row": "uniform", "column": "push"}[kind]
+    graph = T.erdos_renyi(9, p=0.4, seed=2, weights=weights)
+    rng = np.random.default_rng(0)
+    masks = [m | m.T for m in rng.random((200, 9, 9)) < 0.2]
+    made = [
+        T.failing_links(graph, 0.3),
+        T.sleeping_agents(graph, 0.3),
+        T.from_function(9, lambda k: masks[k], weights=weights, kind=kind),
+    ]
+    for schedule in made:
+        D = np.array([schedule.at(k).W.toarray() for k in range(200)]) - 1 / 9
+        E = np.einsum("kji,kjl->il", D, D) / 200
+        assert schedule.kind == kind
+        assert schedule.spectral_gap() == pytest.approx(
+            1 - np.sqrt(np.linalg.eigvalsh(E)[-1]), rel=1e-9
+        )
