@@ -4,6 +4,15 @@ map that its own `step` is.
 
 from .noise import Noise
 from .quadratic import Quadratic
-from .steady import SteadyState, largest_step, rate, steady_state
+from .stability import StableSteps, largest_step
+from .steady import SteadyState, rate, steady_state
 
-__all__ = ["Noise", "Quadratic", "SteadyState", "largest_step", "rate", "steady_state"]
+__all__ = [
+    "Noise",
+    "Quadratic",
+    "StableSteps",
+    "SteadyState",
+    "largest_step",
+    "rate",
+    "steady_state",
+]

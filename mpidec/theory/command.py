@@ -18,7 +18,8 @@ from ..exceptions import ConfigError, InputError
 from ..solvers.base import Solver, with_step_size
 from ..topology import Schedule, Topology
 from .quadratic import Quadratic
-from .steady import against_step, largest_step, rate, steady_state
+from .stability import largest_step
+from .steady import against_step, rate, steady_state
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +82,7 @@ def _show(args: argparse.Namespace) -> None:
     try:
         graphs = [as_topology(name, args.n) for name in args.topology]
         solvers = [_solver(name, args.step) for name in args.solver]
-        lines = [["topology", "solver", "largest step", "rate", "msd", "bias"]]
+        lines = [["topology", "solver", "stable steps", "rate", "msd", "bias"]]
         for graph in graphs:
             for solver in solvers:
                 lines.append([graph.name, *_line(model, solver, graph, args.noise)])
@@ -114,8 +115,8 @@ def _line(model: Quadratic, solver: Solver, graph: Topology | Schedule, noise: f
     s = steady_state(model, solver, graph, noise=noise)
     if not graph.period:
         return [name, "-", "-", _db(s.msd.mean()), _db(s.bias.mean())]
-    limit, factor = largest_step(model, solver, graph), rate(model, solver, graph)
-    return [name, f"{limit:.4g}", f"{factor:.5f}", _db(s.msd.mean()), _db(s.bias.mean())]
+    stable, factor = largest_step(model, solver, graph), rate(model, solver, graph)
+    return [name, str(stable), f"{factor:.5f}", _db(s.msd.mean()), _db(s.bias.mean())]
 
 
 def _db(square: float) -> str:

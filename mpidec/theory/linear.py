@@ -10,20 +10,21 @@ from itertools import count, islice
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..comm.mixing.mixer import Mixer
-from ..solvers.base import FunctionSolver, Solver, at_step, name_of
-
-Array = NDArray[Any]  # real or complex
+from ..solvers.base import Bias, FunctionSolver, Solver, at_step, name_of
+from .modes import Array as Array, Starts, radius
 
 # Steps of a period, at most, and numbers of a state of all agents.
 LONGEST, LARGEST = 64, 6000
 # Steps after which weights that W mixes have their limits: at least, times n, and at most; the
 # relative change of a limit.
 SETTLED, LATEST, SETTLED_TO = 4, 20000, 1e-10
-# Singular values below this part of the largest count as zero.
-RANK = 1e-10
+# Steps beyond a cycle in which the sizes of the arrays of a state show.
+SIZED = 4
+# Relative size of an eigenvalue of the mean curvature, and of a difference, that is rounding; size
+# of differences, relative to their terms, below which they are not enlarged to the size 1.
+FLAT, ROUNDING, LEAST = 1e-14, 1e-12, 1e-3
 
 
 class State(Protocol):
@@ -110,7 +111,8 @@ class Steps:
     that gradients do not change (weights, counts) repeats with the cycle.
 
     The packed state is the arrays of the state whose width is that of the rows, one below the
-    other, agent by agent and coordinate by coordinate.
+    other, agent by agent and coordinate by coordinate, each in a unit of its own: in a run with
+    iterates of the size 1 all have about that size, whatever the unit of the costs.
 
     Parameters
     ----------
@@ -148,6 +150,8 @@ class Steps:
         self.length, self.periodic = cycle or 1, cycle is not None
         narrow, wide = (self._run(np.zeros((self.n, w * self.d)), None, 1) for w in (1, 2))
         self._wide = _wide(narrow, wide)
+        self.curvature = _power_of_two(float(np.abs(H).max(initial=0.0)))
+        self._units = dict.fromkeys(self._wide, 1.0)
         self.size = len(self._pack(narrow))
         if self.size > LARGEST:
             raise ValueError(
@@ -155,6 +159,7 @@ class Steps:
                 f"{self.d} coordinates that depend on each other, expected at most {LARGEST}: take "
                 "fewer agents, or curvatures with common eigenvectors"
             )
+        self._units = self._measured()
         self._settled, self.first = self._settle()
         before = self._wide[: self._wide.index("X")]
         fields = narrow._asdict()
@@ -179,6 +184,23 @@ class Steps:
             method = at_step(self.solver, k)
             s = method.step(s, method.ask(costs, s), self.W.at(k))
         return s
+
+    def _measured(self) -> dict[str, float]:
+        """The sizes of the arrays of the state in the first steps, relative to those of the
+        iterates.
+        """
+        rows = np.random.default_rng(0).standard_normal((2, self.n, self.d))
+        s, sizes = self._run(rows[0], None, 0), dict.fromkeys(self._wide, 0.0)
+        B = self.curvature * rows[1][:, :, None]
+        with np.errstate(all="ignore"):
+            for k in range(self.length + SIZED):
+                s = self._run(s.X, B, 1, k, s)
+                fields = s._asdict()
+                largest = float(np.abs(s.X).max())
+                for name in self._wide:
+                    size = float(np.abs(fields[name][..., : self.d]).max(initial=0.0)) / largest
+                    sizes[name] = max(sizes[name], size if math.isfinite(size) else 0.0)
+        return {name: _power_of_two(size) for name, size in sizes.items()}
 
     def _settle(self) -> tuple[State, int]:
         """The state, one problem wide, at the first step from which on all that gradients do not
@@ -210,7 +232,9 @@ class Steps:
 
     def _pack(self, s: State) -> Array:
         S, fields = s.X.shape[-1] // self.d, s._asdict()
-        return np.vstack([fields[name][..., : self.d * S].reshape(-1, S) for name in self._wide])
+        return np.vstack(
+            [fields[f][..., : self.d * S].reshape(-1, S) / unit for f, unit in self._units.items()]
+        )
 
     def _unpack(self, Z: Array, s: State) -> State:
         at, wide = 0, s.X.shape[-1]
@@ -218,7 +242,7 @@ class Steps:
             rows = np.array(s._asdict()[name], dtype=Z.dtype)
             part = rows[..., :wide]
             height = part.size // Z.shape[1]
-            part[...] = Z[at : at + height].reshape(part.shape)
+            part[...] = self._units[name] * Z[at : at + height].reshape(part.shape)
             at += height
             s = s._replace(**{name: rows})
         return s
@@ -232,9 +256,10 @@ class Steps:
             If the first of them is not linear.
         """
         n, d, N = self.n, self.d, self.size
-        every = np.eye(N + n * d, dtype=self.dtype)
+        units = np.repeat([1.0, self.curvature], [N, n * d])
+        every = np.diag(units).astype(self.dtype)
         some = np.random.default_rng(0).standard_normal((N + n * d, 2)).astype(self.dtype)
-        probes = [every, some]
+        probes = [every, every @ some]
         states = [self._zero(len(p.T)) for p in probes]
         for k in count(self.first):
             ends, *tried = (self._after(p, s, k) for p, s in zip(probes, states))
@@ -244,7 +269,7 @@ class Steps:
                         f"a step of {name_of(self.solver)} is not linear in gradients and state, "
                         "expected a method without adaptive step sizes, clipping, codecs or faults"
                     )
-            yield Step(ends[:, :N], ends[:, N:])
+            yield Step(ends[:, :N], ends[:, N:] / self.curvature)
             probes, states = probes[:1], states[:1]
             states = [self._run(s.X, None, 1, k, s) for s in states]
 
@@ -297,24 +322,58 @@ class Steps:
         """The matrix (n d, N) that takes the iterates out of a packed state."""
         return np.eye(self.size)[self._X]
 
-    def radius(self) -> float:
-        """Spectral radius of a step, of the part of the state that the iterates depend on and that
-        the initial points, and the differences between the agents' costs, reach.
+    def radius(self, own_limit: bool = False) -> float:
+        """The factor per step by which the error falls in the end: that of the slowest mode that
+        the initial points, and the differences between the agents' costs, reach, and the iterates
+        show.
+
+        The error of exact methods is that from the minimizer, of biased ones that from their own
+        limit, as of all with `own_limit`, and of averaging the disagreement.
         """
+        with np.errstate(all="ignore"):  # of large steps
+            runs = self.starts(own_limit)
+            found = float(radius(*runs) ** (1 / self.length))
+        return max(found, 1.0) if self.solver.needs.problem and _flat(self.H) else found
+
+    def starts(self, own_limit: bool = False) -> Starts:
+        """The map of a cycle, with what runs begin from, and what of it is the error."""
         n, d = self.n, self.d
+        averages = not self.solver.needs.problem
+        exact = self.solver.bias_on(self.W.topology) is Bias.NONE and not own_limit
+        J, K = np.eye(self.size), np.zeros((self.size, n * d))
+        for step in self.cycle:  # the cycle as one map
+            J, K = step.M @ J, step.M @ K + step.E
+        C = self.observe()
+        if averages:
+            C = np.kron(np.eye(n) - 1 / n, np.eye(d)) @ C
+        limits = C if averages or exact else C[:0]
+        begun = self._run(np.zeros((n, d)), None, 0)
+        begins = all(map(_same, self._weights(begun), self._weights(self._settled)))
+        first = 0 if begins else self.first
         eye = np.eye(n * d).reshape(n, d, n * d)
-        changes = []  # of a cycle: what is conserved is not in them
-        for X, B in ((eye, 0 * eye), (0 * eye, eye)):
-            early, late = (self.state(X.reshape(n, -1), B, k) for k in (0, self.length))
-            changes.append(late - early)
-        J = np.eye(self.size)
-        for step in self.cycle:
-            J = step.M @ J
-        Q = _krylov(J, np.hstack(changes))  # reached
-        J, C = Q.conj().T @ J @ Q, self.observe() @ Q
-        Q = _krylov(J.conj().T, C.conj().T)  # observed
-        J = Q.conj().T @ J @ Q
-        return float(max(abs(np.linalg.eigvals(J)), default=0.0) ** (1 / self.length))
+        V = self.state(eye.reshape(n, -1), 0 * eye, first)
+        if averages or n == 1:
+            return Starts(J, C, V, limits)
+        # differences between the costs, whose sum has its minimizer at zero
+        B = self.curvature * np.kron(np.linalg.svd(np.ones((1, n)))[2][1:].T, np.eye(d))
+        z = self.state(np.zeros((n, B.shape[1] * d)), B.reshape(n, d, -1), first)
+        A = np.vstack([J - np.eye(len(J)), limits])
+        rest = np.linalg.lstsq(A, np.vstack([-K @ B, np.zeros((len(limits), B.shape[1]))]))[0]
+        away, size = z - rest, max(np.abs(z).max(), np.abs(rest).max())
+        if np.abs(away).max() > ROUNDING * size:
+            away = away / max(np.abs(away).max(), LEAST * size)
+            V = np.hstack([V / np.abs(V).max(), away])
+        return Starts(J, C, V, limits)
+
+
+def _flat(H: Array) -> bool:
+    """Whether the mean curvature has an eigenvalue 0."""
+    return bool(np.abs(np.linalg.eigvalsh(H.mean(axis=0))).min() <= FLAT * np.abs(H).max())
+
+
+def _power_of_two(size: float) -> float:
+    """The next power of two, or 1 for 0: products with it are exact."""
+    return 2.0 ** round(math.log2(size)) if 0 < size < math.inf else 1.0
 
 
 def _wide(narrow: State, wide: State) -> list[str]:
@@ -325,20 +384,3 @@ def _wide(narrow: State, wide: State) -> list[str]:
 
 def _same(a: Array, b: Array) -> bool:
     return bool(abs(a - b).max(initial=0.0) <= SETTLED_TO * abs(a).max(initial=0.0))
-
-
-def _span(V: Array) -> Array:
-    """An orthonormal basis of the columns."""
-    U, sizes, _ = np.linalg.svd(V, full_matrices=False)
-    basis: Array = U[:, sizes > RANK * max(sizes.max(initial=0.0), 1e-300)]
-    return basis
-
-
-def _krylov(J: Array, V: Array) -> Array:
-    """An orthonormal basis of the columns of V, J V, J J V, ..."""
-    Q = _span(V)
-    while True:
-        larger = _span(np.hstack([Q, J @ Q]))
-        if larger.shape[1] <= Q.shape[1]:
-            return Q
-        Q = larger

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from .linear import Array, Step, Steps
-from .noise import Noise
+from .noise import Noise, apart
 from .quadratic import Quadratic
 
 # Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change of the
@@ -25,6 +25,8 @@ CONSERVED, ROUNDING, APART = 1e-13, 1e-12, 1e-6
 REPEATS, SAME = 200, 1e-4
 # Relative distance that is rounding.
 STAYS = 1e-9
+# Cycles, at least and at most, after which the growth of the mean square shows; its change then.
+FEW, MANY, STEADY = 20, 2000, 1e-7
 
 
 def rest(steps: Steps, X: Array, B: Array) -> Array:
@@ -62,6 +64,24 @@ def deviations(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
     """Bias and noise of each agent, (2, n)."""
     with np.errstate(all="ignore"):  # of deviations that grow without a limit
         return (_periodic if steps.periodic else _average)(steps, part, X, noise)
+
+
+def growth(steps: Steps, noise: Noise) -> float:
+    """The factor per cycle of the mean square of the error, without the noise at the minimizer."""
+    P, factor, (n, d) = steps.asked(), math.inf, noise.sigma.shape[:2]
+    starts, agents = steps.starts().V, np.arange(n)
+    V = starts @ starts.conj().T
+    with np.errstate(all="ignore"):
+        for k in range(MANY):
+            V = V / np.trace(V).real
+            for step in steps.cycle:
+                own = (P @ V @ P.conj().T).reshape(n, d, n, d)[agents, :, agents]
+                S = apart(noise.gained(own))
+                V = step.M @ V @ step.M.conj().T + step.E @ S @ step.E.conj().T
+            before, factor = factor, float(np.trace(V).real)
+            if k >= FEW and not abs(factor - before) > STEADY * factor:
+                break
+    return factor if math.isfinite(factor) else math.inf
 
 
 class _Moments:

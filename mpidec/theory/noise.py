@@ -5,6 +5,7 @@ distance from it.
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,9 +15,11 @@ from ..problems.oracles import Oracle
 from .linear import Array
 from .quadratic import Quadratic
 
-# Draws of the noise at the minimizer, of each agent at least and of all together, and of the
-# curvatures; a seed that no run has.
-DRAWS, TOGETHER, CURVATURES, SEED = 1000, 20_000, 200, 2**63
+# Draws of the noise at the minimizer, and of the curvatures, of each agent at least and of all
+# together; a seed that no run has.
+DRAWS, TOGETHER, CURVATURES, CURVED, SEED = 1000, 20_000, 200, 4000, 2**63
+# Numbers of the second moments of the curvatures that are kept, at most.
+TENSOR = 2**20
 # The size of a change of the noise with the point, relative to the curvatures, that is rounding.
 CONSTANT = 1e-6
 
@@ -36,6 +39,14 @@ def covariance(S: Array, name: str) -> Array:
             "negative eigenvalues"
         )
     return S
+
+
+def apart(sigma: Array) -> Array:
+    """The covariance (n d, n d) of independent agents with the covariances sigma, (n, d, d)."""
+    n, d = sigma.shape[:2]
+    S = np.zeros((n, d, n, d), sigma.dtype)
+    S[np.arange(n), :, np.arange(n), :] = sigma
+    return S.reshape(n * d, n * d)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +111,11 @@ class Noise:
         v = np.array([gradient(minimizer(k), k) for k in range(draws)])
         mean = v.mean(axis=0)
         h = max(float(np.abs(model.x_star).max(initial=0.0)), 1.0) * 1e-4
+        some = max(CURVATURES, CURVED // n)
         slopes = np.array(
             [
                 [(gradient(minimizer(k) + h * e, k) - v[k]) / h for e in np.eye(d, dtype=at.dtype)]
-                for k in range(CURVATURES)
+                for k in range(some)
             ]
         ).transpose(0, 2, 3, 1)
         change = slopes - slopes.mean(axis=0)
@@ -111,9 +123,7 @@ class Noise:
         sigma = np.einsum("sni,snj->nij", v, v.conj()) / draws
         varies = np.abs(change).max() > CONSTANT * np.abs(model.H).max()
         found = cls(sigma, draws=draws)
-        return (
-            dataclasses.replace(found, change=change, at_rest=v[:CURVATURES]) if varies else found
-        )
+        return dataclasses.replace(found, change=change, at_rest=v[:some]) if varies else found
 
     def at(self, e: Array, V: Array) -> Array:
         """The covariance (n d, n d) of all agents' noise at points with the mean deviations `e`,
@@ -122,17 +132,40 @@ class Noise:
         sigma = self.sigma
         if self.change is not None:
             D, v = self.change, self.at_rest
-            more = np.einsum("snij,njk,snlk->nil", D, V, D.conj(), optimize=True)
+            more = len(D) * self.gained(V)
             w = np.einsum("snij,nj->sni", D, e)  # at the mean, where it goes with v
             more = more + np.einsum("sni,snj->nij", w, w.conj())
             if v is not None:
                 both = np.einsum("sni,snj->nij", w, v.conj())
                 more = more + both + both.conj().transpose(0, 2, 1)
             sigma = sigma + more / len(D)
-        n, d = sigma.shape[:2]
-        S = np.zeros((n, d, n, d), sigma.dtype)
-        S[np.arange(n), :, np.arange(n), :] = sigma
-        return S.reshape(n * d, n * d)
+        return apart(sigma)
+
+    def gained(self, V: Array) -> Array:
+        r"""The covariances (n, d, d) of :math:`\Delta_i e_i` for independent :math:`e_i` with the
+        covariances V, (n, d, d).
+        """
+        D = self.change
+        if D is None:
+            return 0 * V
+        n, d = V.shape[:2]
+        if n * d**4 > TENSOR:
+            return np.asarray(
+                np.einsum("snij,njk,snlk->nil", D, V, D.conj(), optimize=True) / len(D)
+            )
+        return np.asarray((self._squares @ V.reshape(n, d * d, 1)).reshape(n, d, d))
+
+    @cached_property
+    def _squares(self) -> Array:
+        """The mean of the Kronecker squares of the changes, (n, d d, d d)."""
+        D, (n, d) = self.change, self.sigma.shape[:2]
+        if D is None:
+            return np.zeros((n, d * d, d * d))
+        rows = D.transpose(1, 0, 2, 3).reshape(n, len(D), d * d)
+        squares = rows.transpose(0, 2, 1) @ rows.conj() / len(D)  # (i j, l k)
+        return np.asarray(
+            squares.reshape(n, d, d, d, d).transpose(0, 1, 3, 2, 4).reshape(n, d * d, d * d)
+        )
 
     def within(self, Q: Array) -> Noise:
         """The noise in the coordinates with the basis Q, (d, q)."""

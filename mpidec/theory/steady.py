@@ -1,9 +1,8 @@
-"""Rate, bias, stability limit and steady state of a solver on a problem and a graph."""
+"""Rate, bias and steady state of a solver on a problem and a graph."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,11 +24,6 @@ from .moments import deviations
 from .noise import Noise, covariance
 from .quadratic import Quadratic
 from .walk import WalkingSteps
-
-# Relative accuracy of the largest step size; factor between those tried first.
-ACCURACY, FACTOR = 1e-4, 2.0
-# A rate from which on nothing converges.
-STILL = 1 - 1e-10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +132,7 @@ def steady_state(
     A. H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
     Machine Learning 7 (2014), chapter 11.
     """
-    model, oracle, solver, topology = _model(problem, solver, topology, walk is not None)
+    model, oracle, solver, topology = modelled(problem, solver, topology, walk is not None)
     n, d = model.g.shape
     if noise is None and oracle is not None:
         v = Noise.of(oracle, model)
@@ -146,7 +140,7 @@ def steady_state(
         v = Noise.given(0.0 if noise is None else noise, n, d)
     start = np.broadcast_to(0.0 if x0 is None else x0, (n, d))
     bias, spread = np.zeros(n), np.zeros(n)
-    with _mixer(topology) as W:
+    with mixer(topology) as W:
         for Q, part in model.parts() if v.change is None else [(np.eye(d), model)]:
             steps = Steps(solver, W, part.H)
             if walk is not None:
@@ -172,7 +166,10 @@ def rate(
     problem: Problem | OracleLike | Quadratic, solver: Solver, topology: TopologyLike
 ) -> float:
     """The factor per step by which the error of a solver falls in the end: that of the slowest
-    mode that runs reach and iterates show; the disagreement, of a solver that only averages.
+    mode that runs reach and iterates show.
+
+    The error of an exact solver is that from the minimizer, of a biased one that from its own
+    limit, and of a solver that only averages the disagreement.
 
     Parameters
     ----------
@@ -182,7 +179,8 @@ def rate(
     Returns
     -------
     float
-        Over 1 if the solver diverges.
+        Over 1 if the solver diverges; 1, up to rounding, if nothing falls, as the disagreement
+        between the parts of a graph that is not connected.
 
     Raises
     ------
@@ -195,56 +193,9 @@ def rate(
     >>> round(rate(problem, mpidec.solvers.Diffusion(0.4), mpidec.topology.ring(2)), 9)
     0.6
     """
-    model, _, solver, topology = _model(problem, solver, topology, averages=True)
-    with _mixer(topology) as W:
-        return _rate(solver, W, model)
-
-
-def largest_step(
-    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: TopologyLike
-) -> float:
-    """The step size up to which a solver is stable, to four digits.
-
-    Parameters
-    ----------
-    problem, solver, topology : see `rate`
-        The solver's own step size, a number, has no influence.
-
-    Returns
-    -------
-    float
-        Infinite if no step size is too large, 0 if all are.
-
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
-    >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]])
-    >>> round(largest_step(problem, mpidec.solvers.Diffusion(1.0), mpidec.topology.ring(2)), 3)
-    2.0
-    """
-    model, _, solver, topology = _model(problem, solver, topology)
-    L = float(np.abs(np.linalg.eigvalsh(model.H)).max()) or 1.0
-    with _mixer(topology) as W:
-
-        def stable(step: float) -> bool:
-            return _rate(with_step_size(solver, step), W, model) <= STILL
-
-        low = 1e-3 / L
-        if not stable(low):
-            return 0.0
-        high = FACTOR * low
-        while stable(high):
-            low, high = high, FACTOR * high
-            if high > 1e6 / L:
-                return math.inf
-        while high / low > 1 + ACCURACY:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if stable(middle) else (low, middle)
-    return math.sqrt(low * high)
+    model, _, solver, topology = modelled(problem, solver, topology, averages=True)
+    with mixer(topology) as W:
+        return factor(solver, W, model)
 
 
 def against_step(
@@ -274,7 +225,7 @@ def against_step(
     steps_tried = np.asarray(sizes, float)
     found = np.zeros((len(steps_tried), 3))
     noises = Noise.given(noise, *model.g.shape)
-    with _mixer(topology) as W:
+    with mixer(topology) as W:
         for row, size in zip(found, steps_tried):
             for Q, part in model.parts():
                 steps = Steps(with_step_size(solver, size), W, part.H)
@@ -285,7 +236,7 @@ def against_step(
     return found
 
 
-def _model(
+def modelled(
     problem: Problem | OracleLike | Quadratic,
     solver: Solver,
     topology: TopologyLike,
@@ -343,12 +294,20 @@ def _model(
 
 
 @contextmanager
-def _mixer(topology: Topology | Schedule) -> Iterator[Mixer]:
+def mixer(topology: Topology | Schedule) -> Iterator[Mixer]:
+    """A mixer of all agents in this process."""
     with Network(topology.n, comm=MPI.COMM_SELF) as net:
         yield net.mixer(topology)
 
 
-def _rate(solver: Solver, W: Mixer, model: Quadratic) -> float:
+def factor(solver: Solver, W: Mixer, model: Quadratic, own_limit: bool = False) -> float:
+    """The rate of a solver on a model, also towards the own limit of an exact one.
+
+    Raises
+    ------
+    ValueError
+        If the schedule does not repeat.
+    """
     rates = []
     for H in {part.H.tobytes(): part.H for _, part in model.parts()}.values():
         steps = Steps(solver, W, H)
@@ -357,5 +316,5 @@ def _rate(solver: Solver, W: Mixer, model: Quadratic) -> float:
                 f"theory: the {W.topology.name} schedule does not repeat within 64 steps, expected "
                 "one with a period for the rate of a solver; steady_state averages over it"
             )
-        rates.append(steps.radius())
+        rates.append(steps.radius(own_limit))
     return max(rates)

@@ -68,8 +68,8 @@ class StepOfAnyNetwork(Experiment[NetworkCell]):
         graph = GRAPHS[cell[0]](cell[1])
         costs = shared_curvatures(cell[1], [1 / self.condition, 1.0])
         return {
-            "NIDS": theory.largest_step(costs, NIDS(1.0), graph),
-            "EXTRA": theory.largest_step(costs, EXTRA(1.0), graph),
+            "NIDS": theory.largest_step(costs, NIDS(1.0), graph).high,
+            "EXTRA": theory.largest_step(costs, EXTRA(1.0), graph).high,
             "rate": theory.rate(costs, NIDS(1.0), graph),
             "eigenvalues": eigenvalues(graph)[[0, -2]],
         }
@@ -170,7 +170,7 @@ class StabilityRange(Experiment[RangeCell]):
         share = (1 - least) / 2
         graph = topology.from_weights((1 - share) * np.eye(self.n) + share * (shift + shift.T) / 2)
         costs = shared_curvatures(self.n, [0.1, 1.0])
-        return {"step": theory.largest_step(costs, METHODS[method](1.0), graph)}
+        return {"step": theory.largest_step(costs, METHODS[method](1.0), graph).high}
 
     def judge(self, results: Results[RangeCell]) -> Iterable[Line]:
         """The limits against the closed forms, and their order."""
