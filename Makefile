@@ -1,5 +1,5 @@
 # make run        set up .venv and run the main job on 16 ranks: run.h5, run.png
-# make test       set up what is missing and pass the quick suite, on MPICH and on Open MPI: ten minutes on two cores
+# make test       set up what is missing and pass the quick suite, on MPICH and on Open MPI: eight minutes on two cores
 # make test-all   everything: all parameter sets, the tests marked slow, one process and 2 to 16 ranks, on each MPI
 # make docs       the documentation: docs/_build/index.html
 # make lint       ruff (rules and layout) and mypy
@@ -49,7 +49,7 @@ buildable = $(if $(wildcard $(1)/bin/python),$(shell $(1)/bin/python .ci/compile
 MPICH_SOURCES := $(SOURCES) $(if $(call buildable,$(MPICH)),FORCE)
 OPENMPI_SOURCES := $(SOURCES) $(if $(call buildable,$(OPENMPI)),FORCE)
 
-.PHONY: run test environments test-all docs lint clean distclean FORCE
+.PHONY: run test environment environments test-all docs lint clean distclean FORCE
 run: $(VENV)/.run-$(HERE)
 	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 --force $(ARGS)
 	$(VENV)/bin/python -m mpidec.plot run.h5 -o run.png
@@ -64,6 +64,9 @@ test:
 	$(call on_ranks,$(OPENMPI),3,--cover --most 2 -m library)
 	@$(if $(TRAIN),,echo "TORCH=0: not tested without PyTorch: mpidec.nn, mpidec.optim, mpidec.train, mpidec.reproduce, problems.Neural")
 environments: $(MPICH)/.test-$(HERE) $(OPENMPI)/.test-$(HERE)
+# The name of the environment that make uses, for programs; MPI=openmpi: that of Open MPI.
+environment:
+	@echo $(VENV)
 on_ranks = $(1)/bin/python tests/helpers/launch.py -n $(2) --timeout 2400 -m pytest -q -p no:cacheprovider $(3) $(ARGS)
 
 test-all: $(MPICH)/.test-$(HERE) $(OPENMPI)/.all-$(HERE)

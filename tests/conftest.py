@@ -26,6 +26,7 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 os.environ.setdefault(
@@ -39,6 +40,9 @@ from mpi4py import MPI
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # so that tests can import `helpers`
 
 from helpers import launch
+
+# Of Hypothesis, which would take the folder in which pytest is started.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(launch.ROOT / ".hypothesis"))
 
 WORLD = MPI.COMM_WORLD
 PARALLEL = WORLD.size > 1
@@ -280,6 +284,28 @@ class Collective:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Fixtures
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folders(tmp_path_factory):
+    """Leave the folder in which pytest was started: what lies there is no business of the tests, nor what they write of its."""
+    base = WORLD.bcast(None if WORLD.rank else tmp_path_factory.mktemp("folders"))
+    started = Path.cwd()
+    os.chdir(base)
+    yield (base / str(number) for number in count())
+    os.chdir(started)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(_folders):
+    """Run each test in an empty folder of its own, the same one on all ranks, as those of a job have."""
+    folder = next(_folders)
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    yield
+    os.chdir(folder.parent)
+    with contextlib.suppress(OSError):  # not empty, or removed by another rank
+        folder.rmdir()
 
 
 @pytest.fixture(autouse=True)

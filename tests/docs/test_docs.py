@@ -26,7 +26,11 @@ pytestmark = pytest.mark.serial
 ROOT = launch.ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MADE = {"_build", "tutorials"}  # by the build of the site
-DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if not MADE & {*path.parts})
+DOCS = sorted(
+    path
+    for path in (ROOT / "docs").rglob("*.md")
+    if not MADE & {*path.relative_to(ROOT / "docs").parts}
+)
 PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", ROOT / "jobscripts" / "README.md", *DOCS]
 MODULES = sorted(
     module.name

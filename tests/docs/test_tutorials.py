@@ -75,11 +75,12 @@ def test_runs_without_mpi(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", SHORTENED, ids=lambda path: path.stem)
-def test_a_few_steps_run(path, monkeypatch):
+def test_a_few_steps_run(path, tmp_path, monkeypatch):
     """With the values that the cell of parameters has for it, and without assertions on results."""
     for module in NEEDS.get(path.stem, ()):
         pytest.importorskip(module)
-    monkeypatch.chdir(FOLDER)
+    shutil.copy(FOLDER / "style.mplstyle", tmp_path)
+    monkeypatch.chdir(tmp_path)
     matplotlib.use("agg")
     names: dict[str, object] = {}
     with matplotlib.rc_context():
