@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
-from typing import SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -283,6 +283,52 @@ def finite(array: Array, name: str, axes: Sequence[str] = ("local agent", "row",
         f"{name} is {array[tuple(place)]} at {where}, expected finite numbers "
         "(drop or impute that sample)"
     )
+
+
+def returned(
+    value: object,
+    of: str,
+    shape: tuple[int, ...],
+    what: str = "real numbers",
+    *,
+    single: bool = False,
+) -> NDArray[Any]:
+    """Return what a function of the user's, `of`, has returned as an array of this shape: an array
+    would take None for undefined numbers, and texts and bools for numbers.
+
+    Parameters
+    ----------
+    what : {"real numbers", "numbers", "bools"}
+        What it has to hold; "numbers" may be complex.
+    single : bool
+        Whether a single one stands for all of them.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> returned([1, 2], "metric m", (2,))
+    array([1, 2])
+    >>> returned("no", "stop(metrics)", (), "bools")
+    Traceback (most recent call last):
+    ValueError: stop(metrics) returned 'no', expected bools of shape ()
+    """
+    kinds = {"real numbers": "iuf", "numbers": "iufc", "bools": "b"}[what]
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # ragged, or a tensor with a gradient
+        array = np.empty((), object)
+    right = array.shape == shape or (single and array.shape == ())
+    if array.dtype.kind in kinds and right:
+        return array
+    if array.dtype.kind in "OUSV" and array.shape == ():
+        given = f"{' '.join(repr(value).split()):.60}"
+    else:
+        given = f"{array.dtype} of shape {array.shape}"
+    hint = ": is a return missing?" if value is None else ""
+    raise ValueError(f"{of} returned {given}, expected {what} of shape {shape}{hint}")
 
 
 def some(values: NDArray[np.number], most: int = 5) -> str:

@@ -113,10 +113,7 @@ class ConstraintCoupled(Described):
         if is_complex(X):
             raise TypeError(f"multipliers are {X.dtype}, expected real numbers: take x0.real")
         C = (self.A.transpose(0, 2, 1) @ X[:, :, None])[:, :, 0]
-        result = np.asarray(self._argmin(C), dtype=np.float64)
-        if result.shape != C.shape:
-            raise ValueError(f"argmin(C) has shape {result.shape}, expected {C.shape}")
-        return result
+        return check.returned(self._argmin(C), "argmin(C)", C.shape).astype(np.float64)
 
     def _excess(self, P: Array) -> Array:
         """Return :math:`A_i x_i - b_i`, (m, p) -> (m, q)."""
@@ -126,7 +123,8 @@ class ConstraintCoupled(Described):
     def value(self, X: Array) -> Array:
         r"""Return :math:`\varphi_i(\lambda_i)`, (m, q) -> (m,)."""
         P = self.primal(X)
-        total: Array = -np.asarray(self._value(P)) - (X * self._excess(P)).sum(axis=1)
+        own = check.returned(self._value(P.copy()), "value(X)", P.shape[:1])
+        total: Array = -own - (X * self._excess(P)).sum(axis=1)
         return total
 
     def grad(self, X: Array) -> Array:

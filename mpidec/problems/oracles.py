@@ -68,9 +68,9 @@ class Gradients:
 
     def __init__(self, gradient: Gradient, m: int, source: Gradients | None = None) -> None:
         self._gradient, self._some = gradient, by_agents(gradient, m)
-        self._call = (
-            gradient if (gradient.__module__ or "").startswith("mpidec.") else _apart(gradient)
-        )
+        known = (gradient.__module__ or "").startswith("mpidec.")
+        self._call = gradient if known else _apart(gradient)
+        self._call_some = self._some if known else _apart(self._some)
         self._m = m
         own = gradient if isinstance(gradient, Remembering) else None
         self._remembered = own if source is None else source.remembered
@@ -90,7 +90,7 @@ class Gradients:
                 "no argument agents, so that those of one agent would change what all remember: "
                 "write gradient(X, k, agents=None), which updates the memory of these agents alone"
             )
-        return self._some(X, k, agents=agents)
+        return self._call_some(X, k, agents=agents)
 
     def memory(self) -> dict[str, Array]:
         """What is remembered of the local agents, by name: arrays (m, ...); empty before the
@@ -106,7 +106,14 @@ class Gradients:
 
 def _apart(gradient: Gradient) -> Gradient:
     """The gradient of a user's, which changes neither its argument nor what it has returned."""
-    return lambda X, k: np.array(gradient(X.copy(), k))
+
+    def apart(X: Array, k: int, **agents: Sequence[int]) -> Array:
+        what = "numbers" if is_complex(X) else "real numbers"
+        made = gradient(X.copy(), k, **agents)
+        found: Array = check.returned(made, "gradient(X, k) of the oracle", X.shape, what).copy()
+        return found
+
+    return apart
 
 
 class Oracle(Described):

@@ -13,7 +13,7 @@ from .. import _validation as check
 from .._words import with_known_options
 from .explicit import check_entries, check_sums, from_networkx, matrix_of, sorted_nodes
 from .schedule import Schedule
-from .source import TOLERANCE, Block, Source, Stored, block_of, canonical
+from .source import TOLERANCE, Block, Source, Stored, block_of, canonical, sealed
 from .spectra import gap_of_draws
 from .topology import Topology, fingerprint
 from .weights import OPTIMIZED, AgentWeights, WeightsLike, entries
@@ -239,7 +239,7 @@ class Given(Source):
     """Mixing matrix of which nothing but its rows is known before it is asked for."""
 
     def __init__(self, block: Block, kind: str) -> None:
-        self.block, self.kind, self.n = block, kind, block.n
+        self.block, self.kind, self.n = sealed(block), kind, block.n
 
     @cached_property
     def _stored(self) -> Stored:
@@ -282,4 +282,4 @@ class Dense(Given):
 
     @cached_property
     def block(self) -> Block:  # type: ignore[override]
-        return block_of(self._A)
+        return sealed(block_of(self._A))

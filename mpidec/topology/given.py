@@ -122,13 +122,21 @@ def built(topology: object, n: int) -> object:
             f"{', '.join(f'{p}=...' for p in required)})"
         )
     try:
-        return make(n)
+        made = make(n)
     except TypeError as error:
         raise TypeError(
             f"topology {name} cannot be called with n = {n}: {error}; expected a function of n "
             "that returns a "
             "topology, a graph or a matrix"
         ) from error
+    graph = isinstance(made, (Topology, Schedule, list, tuple)) or is_networkx(made)
+    if not (graph or (is_matrix(made) and len(made.shape) == 2)):
+        hint = ": is a return missing?" if made is None else ""
+        raise TypeError(
+            f"topology {name} returned {what_is(made)} for n = {n}, expected a topology, a graph or a "
+            f"matrix ({n}, {n}){hint}"
+        )
+    return made
 
 
 def required_parameters(make: Callable[..., object]) -> list[str]:

@@ -258,6 +258,13 @@ def frozen(W: csr_array) -> csr_array:
     return W
 
 
+def sealed(block: Block) -> Block:
+    """Return a block with its three arrays made read-only."""
+    for array in block[:3]:
+        array.flags.writeable = False
+    return block
+
+
 def index_type(n: int, entries: int) -> type[np.signedinteger[Any]]:
     """Return int32 if it holds every column number and every offset, else int64."""
     return np.int32 if max(n, entries) <= np.iinfo(np.int32).max else np.int64

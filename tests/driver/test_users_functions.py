@@ -2,10 +2,9 @@
 names the function.
 """
 
-import inspect
-
 import numpy as np
 import pytest
+from helpers.users import WRONG, keeping, same_signature, writing
 
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
@@ -27,8 +26,8 @@ def run(problem=None, solver=None, graph="ring", **options):
     return ended(mpidec.solve(problem, solver, graph, steps=6, every=2, x0=X0, **options))
 
 
-def simulated(**options):
-    problem, solver = P.LeastSquares(A, B), S.AsyncPushSum(0.02)
+def simulated(problem=None, **options):
+    problem, solver = problem or P.LeastSquares(A, B), S.AsyncPushSum(0.02)
     return ended(mpidec.simulate(problem, solver, T.ring(N), steps=6, x0=X0, **options))
 
 
@@ -82,6 +81,10 @@ def by_codec(**methods):
     return run(mixing=lambda W: W.compress(OwnCodec(**methods), feedback=False))
 
 
+def coupled(argmin=lambda C: -C, value=lambda X: (X**2).sum(axis=1) / 2):
+    return P.ConstraintCoupled(argmin, value, A[:, :D, :2], B[:, :D])
+
+
 FUNCTIONS = {  # a right one, a run with it, how messages name it, and what it may return beside
     "mixing": (lambda W: W.repeat(2), lambda f: run(mixing=f), "mixing", ""),
     "graph": (
@@ -95,6 +98,19 @@ FUNCTIONS = {  # a right one, a run with it, how messages name it, and what it m
     "value": (value, lambda f: run(custom(value=f)), "value", ""),
     "grad": (grad, lambda f: run(custom(grad=f)), "grad", ""),
     "oracle": (lambda X, k: grad(X), lambda f: run(OwnOracle(f)), "gradient", ""),
+    "oracle of events": (
+        lambda X, k, agents=None: X - np.arange(D),
+        lambda f: simulated(OwnOracle(f)),
+        "gradient",
+        "",
+    ),
+    "argmin": (lambda C: -C, lambda f: run(coupled(argmin=f)), "argmin", ""),
+    "value of argmin": (
+        lambda X: (X**2).sum(axis=1) / 2,
+        lambda f: run(coupled(value=f)),
+        "value",
+        "",
+    ),
     "draw": (draw, lambda f: run(stream(f), S.Diffusion(0.02)), "draw", ""),
     "loss": (
         lambda x, u, y: ((u @ x - y) ** 2 / 2, (u @ x - y) * u),
@@ -139,42 +155,6 @@ FUNCTIONS = {  # a right one, a run with it, how messages name it, and what it m
 READ_ONLY = {"value", "grad"}  # writing into X is refused before the first step
 
 
-def spoil(things):
-    for thing in things:
-        if isinstance(thing, (list, tuple)):
-            spoil(thing)
-        elif isinstance(thing, dict):
-            thing.clear()
-        elif isinstance(thing, np.ndarray) and thing.flags.writeable:
-            thing[...] = np.nan if thing.dtype.kind in "fc" else 0
-
-
-def same_signature(f, body):
-    """`body(args)` as a function with the parameters of f, by whose names some are called."""
-    names = ", ".join(inspect.signature(f).parameters)
-    return eval(f"lambda {names}: body([{names}])", {"body": body})
-
-
-def writing(f):
-    def body(args):
-        made = f(*(each.copy() if isinstance(each, np.ndarray | dict) else each for each in args))
-        spoil(args)
-        return made
-
-    return same_signature(f, body)
-
-
-def keeping(f):
-    kept = []
-
-    def body(args):
-        spoil(kept)
-        kept[:] = [f(*args), *args]
-        return kept[0]
-
-    return same_signature(f, body)
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_nothing_else_changes(name):
     f, go, *_ = FUNCTIONS[name]
@@ -192,17 +172,6 @@ def assert_same(got, expected):
     assert got.keys() == expected.keys()
     for key in got:
         np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
-
-
-WRONG = {
-    "None": None,
-    "text": "text",
-    "cube": np.zeros((2, 2, 2)),
-    "object": object(),
-    "nan": np.nan,
-    "True": True,
-    "complex": 1 + 2j,
-}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -87,5 +87,5 @@ def test_wrong_shapes_are_named():
     with pytest.raises(ValueError, match=r"b has shape \(2, 3\), expected \(2, 1\)"):
         P.ConstraintCoupled(lambda C: C, lambda X: X, np.ones((2, 1, 4)), np.ones((2, 3)))
     problem = P.ConstraintCoupled(lambda C: C[:1], lambda X: X, np.ones((2, 1, 4)), np.ones((2, 1)))
-    with pytest.raises(ValueError, match=r"argmin\(C\) has shape \(1, 4\), expected \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"argmin\(C\) returned .* \(1, 4\), expected .* \(2, 4\)"):
         problem.grad(np.zeros((2, 1)))

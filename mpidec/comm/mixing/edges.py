@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Edges(NamedTuple):
     """Edges as arrays of the same length: the agents at both ends, and the weight W[receiver,
-    sender].
+    sender].  Read-only, since all mixers of equal graphs share them.
     """
 
     receivers: np.ndarray
@@ -113,4 +113,7 @@ def _entries(block: Block, lo: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     row = lo + np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
     column = block.indices.astype(np.int64)
     others = row != column
-    return row[others], column[others], block.data[others]
+    entries = row[others], column[others], block.data[others]
+    for array in entries:
+        array.flags.writeable = False
+    return entries

@@ -252,7 +252,7 @@ class Attacks(Fault):
             attack = self.attacks[agent]
             if callable(attack):
                 told = (int(out.receivers[edge]),) * (agent in self.told)
-                made = attack(at.step, agent, rows[edge], *told)
+                made = attack(at.step, agent, rows[edge].copy(), *told)
                 sent[edge] = checked(made, f"the attack of agent {agent}", rows[edge], number=True)
             else:
                 sent[edge] = -rows[edge] if isinstance(attack, str) else attack
@@ -392,8 +392,10 @@ class Loss(Fault):
     def _lost(self, at: Round) -> np.ndarray:
         messages, (receivers, senders, _) = self.messages, at.edges.into
         if callable(messages):
-            said = np.asarray(messages(at.step, receivers, senders), bool)
-            return np.broadcast_to(said, len(receivers))
+            said = messages(at.step, receivers, senders)
+            where, shape = f"the function of lost messages, in step {at.step},", receivers.shape
+            lost: np.ndarray = check.returned(said, where, shape, "bools", single=True)
+            return np.array(np.broadcast_to(lost, shape))
         if isinstance(messages, np.ndarray):
             if at.step >= len(messages):
                 return np.zeros(len(receivers), bool)
@@ -404,18 +406,13 @@ class Loss(Fault):
 
 
 def checked(row: object, of: str, like: np.ndarray, number: bool = False) -> np.ndarray:
-    """The row like `like` (or a `number`) that a function has returned; an array would take None
-    for undefined numbers.
+    """The row like `like` (or a `number`) that a function has returned; integers are converted,
+    bools, texts, and complex numbers in place of real ones are refused.
 
     Raises
     ------
     ValueError
     """
-    if row is None:
-        raise ValueError(f"{of} returned None, expected a row: is a return missing?")
-    made = np.asarray(row)
-    if made.shape != like.shape and not (number and made.shape == ()):
-        raise ValueError(
-            f"{of} returned an array of shape {made.shape}, expected that of a row, {like.shape}"
-        )
+    what = "numbers" if is_complex(like) else "real numbers"
+    made: np.ndarray = check.returned(row, of, like.shape, what, single=number)
     return made

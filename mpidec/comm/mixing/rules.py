@@ -137,11 +137,14 @@ class RuleAverage(Average):
         self._rule = rule
 
     def take(self, rows: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
-        weights, rows = self.edges.into.weights, rows.view()
-        rows.flags.writeable = False  # rows that are mixed are not modified
+        weights, own = (
+            self.edges.into.weights.copy(),
+            rows.copy(),
+        )  # a rule may change, or keep them
+        own.flags.writeable = False
         for i, (lo, hi) in enumerate(self.edges.ends):
-            made = self._rule(rows[i], arrived[lo:hi], weights[lo:hi])
-            out[i] = checked(made, "the robust rule", rows[i])
+            made = self._rule(own[i], arrived[lo:hi], weights[lo:hi])
+            out[i] = checked(made, "the robust rule", own[i])
 
     def difference(self, rows: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
         self.take(rows, arrived, out)

@@ -165,6 +165,7 @@ def _drawn(seed: int, d: int, k: int, step: int) -> np.ndarray:
         else np.empty(0, np.int64)
     )
     indices.sort()
+    indices.flags.writeable = False  # the same array for all that ask
     return indices
 
 
