@@ -28,6 +28,7 @@ GROUND = (
     "_version",
     "exceptions",
     "plugins",
+    "_code",
     "_words",
     "protocols",
     "_validation",

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from .._code import TAG, code
 from .._complex import as_reals, double, width
 from .._words import ADDRESS, number, settings, word
 from ..comm.mixing import Network
-from ..comm.mixing.operator import Operator, StepOperator
+from ..comm.mixing.operator import Operator, StepOperator, Wrapped
 from ..comm.runtime.agreement import on_all_ranks
 from ..problems.members import moves, x_star_of
 from ..problems.real_view import seen
+from ..record.origin import ON
 from ..solvers.base import Solver, name_of, step_size_of
 from .arguments import problem_of
 from .metrics import NONE, Metrics, Own
@@ -50,14 +52,17 @@ def curve(
 
     Of the problem its class and its plain parameters, and value and gradient at the initial rows
     `X`, unless they are random; likewise the minimizer and the `metrics` of one's own, which shape
-    the recorded curve.  Its data have a hash besides (see `provenance`).
+    the recorded curve.  Its data have a hash besides (see `provenance`).  Functions are compared by
+    their code, too.  What differs between the ranks, such as a parameter of one's own problem,
+    belongs to so many ranks (see `origin.ON`).
     """
-    rows = net.gather(X)
     problem = problem_of(oracle)
+    made = _codes(solver, oracle, topology, mixer, metrics, conditions)  # before more calls
+    rows = net.gather(X)
     found: Words = {
         "solver": type(solver).__name__,
         **_parts(solver, "solver."),
-        **_oracles(oracle),
+        **_on_ranks(net, {**_oracles(oracle), **made}),
         **_at_start(net, problem, X),
         **_minimizer(problem, X),
         "metrics": word([*metrics]),
@@ -66,10 +71,66 @@ def curve(
         "x0": word(number(rows)),
         "dtype": str(X.dtype),
         "mixing": "W" if mixer is None else ADDRESS.sub("", mixer.calls),
-        **({"topology": _without_period(topology)} if topology.period is None else {}),
+        **_schedule(topology),
         **{name: word(value) for name, value in conditions.items()},
     }
     return {} if net.rank else {"curve": json.dumps(found)}
+
+
+def _codes(
+    solver: Solver,
+    oracle: Oracle | None,
+    topology: Topology | Schedule,
+    mixer: Operator[StepOperator] | None,
+    metrics: Mapping[str, Own],
+    conditions: Mapping[str, object],
+) -> Words:
+    """Hashes of the functions and classes of the user's own that take part in a run, by name."""
+    layers = () if oracle is None else (*oracle.layers(), oracle.problem)
+    found = {
+        "solver": code(solver),
+        "topology": code(getattr(topology, "function", None)),
+        **{name: code(thing) for name, thing in _given_to(mixer)},
+        **{name: code(thing) for name, thing in conditions.items()},
+        **{name: code(metric, arrays=False) for name, metric in metrics.items()},
+        **{name_of(layer): code(_functions(layer), arrays=False) for layer in layers},
+    }
+    return {f"code of {name} ({TAG})": digest for name, digest in found.items() if digest}
+
+
+def _functions(layer: object) -> list[object]:
+    """The class of an oracle or a problem, and the functions that it was made with."""
+    held: Mapping[str, object] = getattr(layer, "__dict__", {})
+    given = (held.get(name, held.get(f"_{name}")) for name in _parameters(type(layer)))
+    return [type(layer), *(value for value in given if callable(value))]
+
+
+def _given_to(mixer: Operator[StepOperator] | None) -> Iterable[tuple[str, object]]:
+    """What the calls were given that have made a mixer."""
+    while isinstance(mixer, Wrapped):
+        for fault in getattr(mixer, "faults", ()):
+            yield f"W.{fault.call}", list(settings(fault).values())
+        yield "codec", mixer.codec
+        mixer = mixer.W
+
+
+def _on_ranks(net: Network, words: Words) -> Words:
+    """The words that are the same on all ranks; of others those of all ranks, under a name that
+    has their number; collective.
+    """
+    names = net.collectives.broadcast([*words], 0, "the record")
+    mine = [zlib.crc32(repr(words.get(name)).encode()) for name in names]
+    columns = np.array([mine], np.int64)
+    if net.size > 1:
+        columns = net.collectives.gather_all(columns, "the record")
+    found: Words = {}
+    for name, column in zip(names, columns.reshape(net.size, len(names)).T):
+        if (column == column[0]).all():
+            found[name] = words.get(name, "")
+        else:
+            told = f"{words.get(name, '')} on rank 0 (all: #{zlib.crc32(column.tobytes()):08x})"
+            found[f"{name}{ON}{net.size} ranks"] = told
+    return found
 
 
 def _parts(solver: Solver, prefix: str) -> Words:
@@ -173,8 +234,16 @@ def _elsewhere(problem: Problem, X: np.ndarray) -> np.ndarray:
         return np.full(len(X), np.nan)
 
 
-def _without_period(topology: Topology | Schedule) -> str:
-    """The graphs of the first steps."""
+def _schedule(topology: Topology | Schedule) -> Words:
+    """A schedule without a period: its parameters, and the graphs of the first steps."""
+    if topology.period is not None:
+        return {}
+    given = getattr(topology, "parameters", {})
+    found: Words = {f"topology.{name}": word(value) for name, value in given.items()}
+    return {"topology": _first_graphs(topology), **found}
+
+
+def _first_graphs(topology: Topology | Schedule) -> str:
     digest = 0
     for k in STEPS:
         W = topology.at(k).W

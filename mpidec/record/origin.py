@@ -15,6 +15,7 @@ import numpy as np
 
 DATA = "problem.data"  # the setting that names the data; their content is compared, not their file
 BLOCK = 1 << 20
+ON = " on "  # after it, in a setting that differs between the ranks, the number of ranks
 ROUNDING = {"float32": 1e-5}  # of numbers, relative to the largest one
 
 
@@ -90,6 +91,9 @@ def changes(
     file = changed_file(then, table(now, "files"), but=DATA)
     if file:
         found.append(f"{file} has changed since the run began")
+    if then.get("ranks") == now.get("ranks"):
+        apart = uncompared(then, now)
+        found += [f"{name} differs between the ranks only then, or only now" for name in apart]
     return found + changed_settings(table(then, "curve"), table(now, "curve"))
 
 
@@ -103,6 +107,22 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
         for name in now
         if name in then and not _alike(then[name], now[name], rounding)
     ]
+
+
+def uncompared(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the settings that differ between the ranks of one of two runs, so that the other has
+    nothing to compare them with, such as one on another number of ranks.
+
+    Examples
+    --------
+    >>> uncompared({"curve": '{"Own.rows on 2 ranks": "3 on rank 0"}'}, {"curve": '{"Own.rows": "6"}'})
+    ['Own.rows']
+    """
+    names = [[*table(attributes, "curve")] for attributes in (then, now)]
+    alone = {*names[0]} ^ {*names[1]}
+    return sorted(
+        {name.rpartition(ON)[0] for name in alone if name.endswith(" ranks") and ON in name}
+    )
 
 
 def table(attributes: Mapping[str, Any], name: str) -> Mapping[str, Any]:

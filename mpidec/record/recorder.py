@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from .._words import warn
 from ..exceptions import ResumeError as ResumeError
 from ..protocols import Reductions
-from .origin import changes
+from .origin import changes, uncompared
 from .reader import last_checkpoint, read
 from .runfile import RunFile
 
@@ -231,6 +232,12 @@ class Recorder(Generic[State]):
                 raise ResumeError(str(error)) from error
             try:
                 self._changes = changes(run.attributes, meta, self._spec.sources)
+                names = uncompared(run.attributes, meta)
+                if names and run.attributes.get("ranks") != meta.get("ranks"):
+                    warn(
+                        f"{self._spec.path}: {', '.join(names)}: differs between the ranks, and is not "
+                        "compared with that of the run, which had another number of ranks"
+                    )
             except ValueError as error:
                 raise ResumeError(f"{self._spec.path}: damaged: {error}") from error
             if self._changes and not self._spec.changed:

@@ -128,6 +128,11 @@ class Changing(Schedule):
         self._given: tuple[int, Any] = -1, None
         self._last: tuple[int, Topology] | None = None
 
+    @property
+    def function(self) -> Callable[[int], Any]:
+        """That which returns the graphs."""
+        return self._f
+
     @cached_property
     def directed(self) -> bool:  # type: ignore[override]
         """Whether the graph of step 0 is directed, or W need not be doubly stochastic."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,6 +204,11 @@ class EquiDyn(Schedule):
         else:
             factors = np.abs(1 - eta + eta * (1 + (n - 1) * waves) / n) ** 2
         return float(1 - math.sqrt(max((factors @ (counts / counts.sum())).max(), 0.0)))
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The weight of the neighbours, and the seed."""
+        return {"eta": self._eta, "seed": self._seed}
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every

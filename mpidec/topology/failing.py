@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -159,6 +160,13 @@ class Failing(Schedule):
         stochastic with averages of columns or rows removed.
         """
         return gap_of_draws((self.at(k).W.toarray() for k in range(DRAWS)), self.kind)
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The probability and the seed, and what the graphs below are drawn with."""
+        below = getattr(self.topology, "parameters", {})
+        inner = {f"{self.topology.name}.{name}": value for name, value in below.items()}
+        return {"p": self.p, "seed": self.seed, **inner}
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every

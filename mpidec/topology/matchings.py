@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -226,6 +226,11 @@ class RandomMatchings(Schedule):
         L = laplacian(drawn, np.full(draws, 0.5 / draws))
         return 1 - math.sqrt(largest_eigenvalue(lambda x: x - L @ x, self.n))
 
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The seed."""
+        return {"seed": self._seed}
+
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every
         process.
@@ -278,6 +283,11 @@ class Matcha(Schedule):
         .. math:: 1 - \sqrt{\rho\bigl(E[W^T W] - \tfrac1n 1 1^T\bigr)}
         """
         return 1 - math.sqrt(self._rho)
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The mean number of matchings that are active, and the seed."""
+        return {"active": float(self.probabilities.sum()), "seed": self._seed}
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every

@@ -4,6 +4,8 @@ column-stochastic C, which pushes them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .._words import with_known_options
 from .schedule import Schedule
 from .source import Pair
@@ -26,6 +28,11 @@ class ColumnSchedule(Schedule):
     def spectral_gap(self) -> float:
         """Return the spectral gap of the schedule of both."""
         return self.schedule.spectral_gap()
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Those of the schedule of both."""
+        return self.schedule.parameters
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every

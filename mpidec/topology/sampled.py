@@ -4,6 +4,8 @@ sent to all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -127,6 +129,11 @@ class SampledAverage(Schedule):
     def spectral_gap(self) -> float:
         """Return 1: after a step, all agents have the same row."""
         return 1.0
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Agents of a sample, and the seed."""
+        return {"size": self._size, "seed": self._seed}
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -115,10 +115,16 @@ class Schedule(ABC):
     def __hash__(self) -> int:
         return self.fingerprint()
 
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """What its random graphs are drawn with, such as `p` and `seed`."""
+        return {}
+
     def __repr__(self) -> str:
+        drawn = "".join(f", {name}={value!r}" for name, value in self.parameters.items())
         return (
             f"Schedule({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed}, "
-            f"period={self.period})"
+            f"period={self.period}{drawn})"
         )
 
 

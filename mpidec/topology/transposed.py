@@ -4,6 +4,8 @@ transpose.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .schedule import Schedule
 from .source import Block, Source
 from .topology import Topology, fingerprint
@@ -55,6 +57,11 @@ class TransposedSchedule(Schedule):
     def spectral_gap(self) -> float:
         """Return the spectral gap, which is that of the original schedule."""
         return self.schedule.spectral_gap()
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Those of the schedule."""
+        return self.schedule.parameters
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every

@@ -1,6 +1,7 @@
 """A run is resumed with what has shaped its curve; other settings are refused by name, or accepted on purpose."""
 
 import functools
+import re
 
 import h5py
 import numpy as np
@@ -135,6 +136,115 @@ CHANGES = {  # name: settings before, those that change, what the message says
     ),
 }
 SHOWN = ("step size", "l2", "custom", "seed")  # those that are tried on purpose, too
+
+
+def far(step, agent, row, size=100.0):
+    return np.full(len(row), size)
+
+
+def farther(step, agent, row, size=200.0):
+    return np.full(len(row), size)
+
+
+farther.__qualname__ = far.__qualname__  # another function under the same name
+
+
+def made(source: str, name="f", **given):
+    """A function from its source, as a program that begins anew has it."""
+    space = {"np": np, "__name__": "own", **given}
+    exec(source, space)
+    return space[name]
+
+
+SLOWER = "def f(k):\n    return 0.02 if k < {} else 0.01"
+LOST = "def f(step, receivers, senders):\n    return receivers == {}"
+MEAN = "def f(row, others, weights):\n    return row + {} * (others - row).mean(axis=0)"
+RINGS = "def f(k):\n    return ring(6) if k < {} else complete(6)"
+METRIC = "def f(X, agents, k):\n    return X[:, 0] if k < {} else X[:, 1]"
+GRAPHS = {"ring": T.ring, "complete": T.complete}
+LATE = {  # two runs that begin alike, and the name of what is refused
+    "step size": (lambda n: {"solver": S.EXTRA(made(SLOWER.format(n)))}, "code of solver"),
+    "attack": (
+        lambda n: {"mixing": lambda W: W.attacked({1: far if n == 7 else farther})},
+        r"code of W\.attacked",
+    ),
+    "loss": (lambda n: {"mixing": lambda W: W.lossy(made(LOST.format(n)))}, r"code of W\.lossy"),
+    "rule": (lambda n: {"mixing": lambda W: W.robust(made(MEAN.format(n)))}, r"code of W\.robust"),
+    "graph": (
+        lambda n: {"topology": T.from_function(6, made(RINGS.format(n), **GRAPHS))},
+        "code of topology",
+    ),
+    "metric": (lambda n: {"metrics": {"own": made(METRIC.format(n))}}, "code of own"),
+    "links": (
+        lambda n: {"topology": T.failing_links(T.ring(6), n * 1e-7)},
+        r"topology\.p was 7e-07, is now 8e-07",
+    ),
+    "sleepers": (
+        lambda n: {"topology": T.sleeping_agents(T.ring(6), 1e-9, seed=n)},
+        r"topology\.seed was 7, is now 8",
+    ),
+    "links of links": (
+        lambda n: {"topology": T.sleeping_agents(T.failing_links(T.ring(6), n * 1e-7), 1e-9)},
+        r"topology\.failing_links\.p was 7e-07, is now 8e-07",
+    ),
+}
+
+
+@pytest.mark.serial
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", LATE)
+def test_what_begins_alike_is_compared_by_code_and_parameters(tmp_path, name):
+    options, words = LATE[name]
+    path = tmp_path / "run.h5"
+    with mpidec.Network(N) as net:
+        run(net, path, 3, **options(7))
+        with pytest.raises(mpidec.ResumeError, match=f"run.h5: {words}"):
+            run(net, resumed(path), 6, **options(8))
+        run(net, resumed(path), 6, **options(7))
+        run(net, resumed(path, changed=True), 9, **options(8))
+    assert re.search(f"changed: {words}", mpidec.read(path).attributes["resumed"])
+
+
+@pytest.mark.serial
+def test_delays_of_asynchronous_runs_are_compared_by_code(tmp_path):
+    path, later = tmp_path / "run.h5", "def f(rng, i, j):\n    return {} * rng.random()"
+    with mpidec.Network(N) as net:
+        run(net, path, solver=S.AsyncPushSum(0.01), delay=made(later.format("1e-4")))
+        again = made(later.format("2e-4"))
+        with pytest.raises(mpidec.ResumeError, match="code of delay"):
+            run(net, resumed(path), 9, solver=S.AsyncPushSum(0.01), delay=again)
+
+
+class Ranked(P.LeastSquares):
+    """A problem of one's own with parameters that follow the rank."""
+
+    def __init__(self, A, b, first, level=1.0):
+        super().__init__(A, b)
+        self.first, self.level = first, level
+
+
+def ranked(net, level=1.0):
+    mine = slice(net.lo, net.hi)
+    return Ranked(A[mine], Y[mine], net.lo, level if net.rank == net.size - 1 else 1.0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_parameters_that_follow_the_rank(net, shared_tmp):
+    """The same on as many ranks; a change on any rank is refused; another number of ranks is told."""
+    path = shared_tmp / "run.h5"
+    run(net, path, 6, ranked)
+    net.comm.Barrier()
+    with pytest.raises(ValueError, match=r"Ranked\.level differs between the ranks only"):
+        run(net, resumed(path), 9, functools.partial(ranked, level=2.0))
+    run(net, resumed(path), 9, ranked)
+    net.comm.Barrier()
+    if net.rank == 0:
+        with (
+            mpidec.Network(N, MPI.COMM_SELF) as alone,
+            pytest.warns(RuntimeWarning, match="Ranked.first: differs between the ranks"),
+        ):
+            run(alone, resumed(path), 12, ranked)
+    net.comm.Barrier()
 
 
 @pytest.fixture
