@@ -19,6 +19,7 @@ import mpidec
 from mpidec import topology as T
 from mpidec.comm.mixing import Mixer
 from mpidec.comm.mixing.operator import Operator, StepOperator
+from mpidec.driver.noisy_links import integrates
 from mpidec.driver.stepsize.varying import growth
 from mpidec.solvers import CATALOGUE, Solver
 from mpidec.solvers.asynchronous import PushSolver, is_asynchronous
@@ -165,7 +166,7 @@ def fault_row(name: str, solver: Solver, steps: int = 600) -> str:
         error(T.failing_links(graph, 0.2)),
         error(T.sleeping_agents(graph, 0.2)),
         error(graph, lambda W: W.lossy(0.1)),
-        error(graph, lambda W: W.noisy(0.001)),
+        "grows" if integrates(method, graph) else error(graph, lambda W: W.noisy(0.001)),
     ]
     return f"| `{name}` | {graph.name} | {' | '.join(cells)} |"
 

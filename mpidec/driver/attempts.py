@@ -16,7 +16,7 @@ from ..comm.mixing.operator import Operator, StepOperator
 from ..problems.real_view import real_view, seen
 from ..protocols import Reductions
 from ..solvers.base import Solver, name_of
-from . import codec_limits
+from . import codec_limits, noisy_links
 from .diagnosis import Diagnosis
 from .journal import Journal
 from .outcome import Outcome, RunEnd, decide_outcome
@@ -230,6 +230,7 @@ def _as_recorded(plan: Plan) -> Plan:
 def _warn(plan: Plan, mixer: Operator[StepOperator], unstable: str) -> None:
     solver = plan.solver
     few = solver.advice(plan.steps)
-    for warning in (codec_limits.warning(solver, mixer, as_reals(plan.X).shape[1]), unstable, few):
+    codec = codec_limits.warning(solver, mixer, as_reals(plan.X).shape[1])
+    for warning in (codec, unstable, few, noisy_links.warning(solver, mixer)):
         if warning:
             warn(warning)

@@ -96,9 +96,11 @@ class DGD(Solver):
     References
     ----------
     awc: A. Nedic, A. Ozdaglar, "Distributed subgradient methods for multi-agent optimization", IEEE
-    TAC 54 (2009). atc, cta: F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed
-    estimation", IEEE TSP 58 (2010). Row-stochastic W: A. H. Sayed, *Adaptation, Learning, and
-    Optimization over Networks*, Foundations and Trends in Machine Learning 7 (2014), chapter 8.
+    TAC 54 (2009). cta: C. Lopes, A. Sayed, "Diffusion least-mean squares over adaptive networks:
+    formulation and performance analysis", IEEE TSP 56 (2008). atc: F. Cattivelli, A. Sayed,
+    "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010). Row-stochastic W: A.
+    H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
+    Machine Learning 7 (2014), chapter 8.
     """
 
     keeps_rows: ClassVar = True
@@ -181,8 +183,9 @@ class Diffusion(DGD):
 
     References
     ----------
-    F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58
-    (2010).
+    atc: F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58
+    (2010). cta: C. Lopes, A. Sayed, "Diffusion least-mean squares over adaptive networks:
+    formulation and performance analysis", IEEE TSP 56 (2008).
     """
 
     order: Annotated[str, Choice("atc", "cta")] = "atc"

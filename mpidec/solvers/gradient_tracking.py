@@ -59,8 +59,10 @@ class GradientTracking(Solver):
     ----------
     atc: J. Xu, S. Zhu, Y. Soh, L. Xie, "Augmented distributed gradient methods", IEEE CDC 2015.
     diging: A. Nedic, A. Olshevsky, W. Shi, "Achieving geometric convergence for distributed
-    optimization over time-varying graphs", SIAM J. Optim. 27 (2017). semi-atc: G. Qu, N. Li,
-    "Harnessing smoothness to accelerate distributed optimization", IEEE TCNS 5 (2018), Section III.
+    optimization over time-varying graphs", SIAM J. Optim. 27 (2017); G. Qu, N. Li, "Harnessing
+    smoothness to accelerate distributed optimization", IEEE TCNS 5 (2018), Section III. semi-atc:
+    P. Di Lorenzo, G. Scutari, "NEXT: in-network nonconvex optimization", IEEE TSIPN 2 (2016), with
+    linearized functions.
     """
 
     keeps_rows: ClassVar = True

@@ -29,7 +29,8 @@ class EXTRA(Solver):
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
-        :math:`\alpha < (1 + \lambda_{\min}(W)) / L`.
+        :math:`\alpha < (1 + \lambda_{\min}(W)) / L` in the paper's theorem; that of Li and Yan has
+        :math:`(5 + 3 \lambda_{\min}(W)) / (4 L)`.
 
     Notes
     -----
@@ -46,7 +47,8 @@ class EXTRA(Solver):
     References
     ----------
     W. Shi, Q. Ling, G. Wu, W. Yin, "EXTRA: an exact first-order algorithm for decentralized
-    consensus optimization", SIAM J. Optim. 25 (2015).
+    consensus optimization", SIAM J. Optim. 25 (2015). Larger steps: Y. Li, M. Yan, "On the linear
+    convergence of two decentralized algorithms", J. Optim. Theory Appl. 189 (2021).
     """
 
     keeps_rows: ClassVar = True

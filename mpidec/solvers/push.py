@@ -54,8 +54,10 @@ class PushSum(Solver):
 
     References
     ----------
-    D. Kempe, A. Dobra, J. Gehrke, "Gossip-based computation of aggregate information", FOCS 2003.
-    M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019.
+    A. Nedic, A. Olshevsky, "Distributed optimization over time-varying directed graphs", IEEE TAC
+    60 (2015). Consensus: D. Kempe, A. Dobra, J. Gehrke, "Gossip-based computation of aggregate
+    information", FOCS 2003. Random gradients: M. Assran, N. Loizou, N. Ballas, M. Rabbat,
+    "Stochastic gradient push", ICML 2019.
     """
 
     needs: ClassVar = Needs(kinds=("doubly", "column"), positive=True, graph="exponential")

@@ -40,7 +40,7 @@ class PushPull(Solver):
     (ab), and one over each edge of `C`, of :math:`Y^k`.  `W`: a pair, of any strongly connected
     digraph with `weights="push-pull"`, or of two matrices by `topology.push_pull(R, C)`; or doubly
     stochastic, where both are `W` and atc is `GradientTracking` of variant semi-atc; constant or
-    varying in time.
+    varying in time (a schedule of pairs :math:`R^k`, :math:`C^k`: TV-AB).
 
     Examples
     --------
@@ -54,7 +54,9 @@ class PushPull(Solver):
     ----------
     atc: S. Pu, W. Shi, J. Xu, A. Nedic, "Push-pull gradient methods for distributed optimization in
     networks", IEEE TAC 66 (2021). ab: R. Xin, U. Khan, "A linear algorithm for optimization over
-    directed graphs with geometric convergence", IEEE Control Systems Letters 2 (2018).
+    directed graphs with geometric convergence", IEEE Control Systems Letters 2 (2018). Varying in
+    time: F. Saadatniaki, R. Xin, U. Khan, "Decentralized optimization over time-varying directed
+    graphs with row and column-stochastic matrices", IEEE TAC 65 (2020).
     """
 
     needs: ClassVar = Needs(kinds=("doubly", "pair"), graph="exponential")

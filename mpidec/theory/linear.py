@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..comm.mixing.mixer import Mixer
+from ..comm.mixing.operator import Operator, StepOperator
 from ..solvers.base import Bias, FunctionSolver, Solver, at_step, name_of
 from .modes import Array as Array, Starts, radius
 
@@ -100,10 +101,13 @@ class Step:
     ----------
     M : array (N, N)
     E : array (N, n d)
+    links : array (N, N) or 0
+        Covariance of what noise of the links adds.
     """
 
     M: Array
     E: Array
+    links: Array | float = 0.0
 
 
 class Steps:
@@ -141,6 +145,7 @@ class Steps:
         If there are too many numbers.
     """
 
+    W: Operator[StepOperator]
     walk: Array = np.zeros((0, 0))
 
     def __init__(self, solver: Solver, W: Mixer, H: Array):

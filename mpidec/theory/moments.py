@@ -9,6 +9,7 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from .linear import Array, Step, Steps
+from .links import LinkedSteps, WeightedSteps
 from .noise import Noise, apart
 from .quadratic import Quadratic
 
@@ -16,8 +17,9 @@ from .quadratic import Quadratic
 # covariance, and of the mean.
 DOUBLINGS, CHANGE, MOVED = 40, 1e-6, 1e-8
 # Steps of schedules that never repeat, over which the steady state is an average: first, and at
-# most; what counts as settled, and as growth without end.
-SHORT, LONG, SETTLES, GROWS = 512, 4096, 0.02, 1e6
+# most; what counts as settled, and as growth without end: by a factor, and the ratio of the last
+# two increments, which tends to 2 for a random walk, as the averages take twice as many steps each.
+SHORT, LONG, SETTLES, GROWS, WALKS = 512, 4096, 0.02, 1e6, 1.8
 # Singular values of J - I up to which a part of the state is conserved; what of a state in it is
 # rounding; and the least angle between its left and right eigenvectors.
 CONSERVED, ROUNDING, APART = 1e-13, 1e-12, 1e-6
@@ -52,17 +54,27 @@ def rest(steps: Steps, X: Array, B: Array) -> Array:
     ...     rest(steps, np.zeros((2, 1, 1)), np.array([[[1.0]], [[3.0]]])).ravel().round(6)
     array([2., 2.])
     """
+    return (steps.observe() @ _rest(steps, X, B)).reshape(X.shape)
+
+
+def _rest(steps: Steps, X: Array, B: Array) -> Array:
+    """The packed states that such steps lead to."""
     z, J = steps.state(X.reshape(steps.n, -1), B), np.eye(steps.size)
     b, c = B.reshape(steps.n * steps.d, -1), 0 * z
     for step in steps.cycle:  # the cycle as one map
         J, c = step.M @ J, step.M @ c + step.E @ b
-    z = _limit(J, c, np.zeros_like(J), steps.observe(), z)[0]
-    return (steps.observe() @ z).reshape(X.shape)
+    return _limit(J, c, np.zeros_like(J), steps.observe(), z)[0]
 
 
 def deviations(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
     """Bias and noise of each agent, (2, n)."""
     with np.errstate(all="ignore"):  # of deviations that grow without a limit
+        if isinstance(steps, LinkedSteps) and steps.weighted:
+            b = (part.H @ part.x_star - part.g)[:, :, None]
+            z = _rest(steps, X[:, :, None], b)
+            if not np.isfinite(z).all():
+                return np.full((2, steps.n), math.inf)
+            steps = WeightedSteps(steps, z, b.reshape(-1, 1))
         return (_periodic if steps.periodic else _average)(steps, part, X, noise)
 
 
@@ -114,7 +126,7 @@ class _Moments:
         """Take a step."""
         S = self.covariance()
         self.z = step.M @ self.z + step.E @ self._b
-        self.V = step.M @ self.V @ step.M.conj().T + step.E @ S @ step.E.conj().T
+        self.V = step.M @ self.V @ step.M.conj().T + step.E @ S @ step.E.conj().T + step.links
 
     def sizes(self) -> Array:
         """Bias and noise of each agent, (2, n)."""
@@ -127,7 +139,7 @@ class _Moments:
         J, c, F, S = np.eye(len(self.V)), 0 * self.z, 0 * self.V, self.covariance()
         for step in cycle:  # the cycle as one map
             J, c = step.M @ J, step.M @ c + step.E @ self._b
-            F = step.M @ F @ step.M.conj().T + step.E @ S @ step.E.conj().T
+            F = step.M @ F @ step.M.conj().T + step.E @ S @ step.E.conj().T + step.links
         self.z, self.V = _limit(J, c, F, self._C, self.z)
         return bool(np.isfinite(self.z).all())
 
@@ -164,7 +176,7 @@ def _average(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
     """Bias and noise of each agent, in the mean over the steps of a schedule that never repeats,
     (2, n).
     """
-    moments, before = _Moments(steps, part, X, noise), math.inf
+    moments, before, earlier = _Moments(steps, part, X, noise), math.inf, -math.inf
     maps, length = steps.maps(), SHORT
     while True:
         sums = np.zeros((2, steps.n))
@@ -173,9 +185,12 @@ def _average(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
             sums += moments.sizes() / length
         if not np.isfinite(sums).all() or sums.sum() > GROWS * before:
             return np.full_like(sums, math.inf)
-        if abs(sums.sum() - before) <= SETTLES * sums.sum() or length >= LONG:
+        more = sums.sum() - before
+        if length >= LONG and more > WALKS * (before - earlier) > 0:
+            return np.full_like(sums, math.inf)
+        if abs(more) <= SETTLES * sums.sum() or length >= LONG:
             return sums
-        before, length = sums.sum(), 2 * length
+        before, earlier, length = sums.sum(), before, 2 * length
 
 
 def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Array]:

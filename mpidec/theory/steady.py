@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._validation import number
 from ..comm.mixing.mixer import Mixer
 from ..comm.mixing.network import Network
 from ..comm.runtime.mpi import MPI
@@ -20,6 +21,7 @@ from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology
 from .linear import Array, Steps
+from .links import LinkedSteps
 from .moments import deviations
 from .noise import Noise, covariance
 from .quadratic import Quadratic
@@ -28,7 +30,7 @@ from .walk import WalkingSteps
 
 @dataclasses.dataclass(frozen=True)
 class SteadyState:
-    r"""Where a solver with a constant step size rests under noisy gradients.
+    r"""Where a solver with a constant step size rests under noisy gradients and links.
 
     Attributes
     ----------
@@ -38,11 +40,12 @@ class SteadyState:
     bias : array (n,)
         The part of the mean, :math:`\|\mathbb{E} x_i - x^\star\|^2`.
     noise : array (n,)
-        The part of the gradients' noise.
+        The part of the noise of gradients, links and a minimizer that walks.
     draws : int
         Draws of each agent's gradient from which the noise is estimated; 0 if it was given.
 
-    All are infinite where the solver diverges.
+    All are infinite where the solver diverges, and where it integrates the noise of its links, as
+    exact methods do: the mean-square deviation then grows with each step.
     """
 
     msd: NDArray[np.float64]
@@ -63,6 +66,7 @@ def steady_state(
     topology: TopologyLike,
     *,
     noise: ArrayLike | None = None,
+    link_noise: float = 0.0,
     walk: ArrayLike | None = None,
     x0: ArrayLike | None = None,
 ) -> SteadyState:
@@ -76,7 +80,9 @@ def steady_state(
         z = M z + b, \qquad V = M V M^* + E \Sigma E^*, \qquad
         \mathrm{msd}_i = \|C_i z - x^\star\|^2 + \mathrm{tr}\, C_i V C_i^*
 
-    M and E are found by probing `step`, so that any solver will do whose step is linear.
+    M and E are found by probing `step`, so that any solver will do whose step is linear.  Noise of
+    links enters in the same way, by a matrix of its own.  Where an eigenvalue of modulus 1 of M is
+    excited by it, and seen in x, V has no limit.
 
     Parameters
     ----------
@@ -92,6 +98,9 @@ def steady_state(
         rows, of its modulus), or its covariance; independent between agents and steps.  By default
         that of the oracle, from draws, and with it what the noise gains with the distance from the
         minimizer; none for a problem.
+    link_noise : float
+        Standard deviation of independent noise that the links add to each number that arrives in
+        each step, as `W.noisy` does.
     walk : float or array (d, d), optional
         For a minimizer that moves, :math:`x^{\star, k+1} = x^{\star, k} + q^k`, that of all agents
         by the same: the standard deviation of each coordinate of :math:`q^k`, or its covariance.
@@ -132,7 +141,10 @@ def steady_state(
     A. H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
     Machine Learning 7 (2014), chapter 11.
     """
-    model, oracle, solver, topology = modelled(problem, solver, topology, walk is not None)
+    sigma = number(link_noise, "theory: link_noise", least=0)
+    model, oracle, solver, topology = modelled(
+        problem, solver, topology, walk is not None, averages=sigma > 0
+    )
     n, d = model.g.shape
     if noise is None and oracle is not None:
         v = Noise.of(oracle, model)
@@ -142,9 +154,9 @@ def steady_state(
     bias, spread = np.zeros(n), np.zeros(n)
     with mixer(topology) as W:
         for Q, part in model.parts() if v.change is None else [(np.eye(d), model)]:
-            steps = Steps(solver, W, part.H)
+            steps = LinkedSteps(solver, W, part.H, sigma)
             if walk is not None:
-                steps = WalkingSteps(solver, W, part.H, Q.conj().T @ _walk(walk, d) @ Q)
+                steps = WalkingSteps(solver, W, part.H, Q.conj().T @ _walk(walk, d) @ Q, sigma)
             X = start @ Q.conj()
             sums = deviations(steps, part, X, v.within(Q))
             bias, spread = bias + sums[0], spread + sums[1]

@@ -10,11 +10,12 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from ..comm.mixing.mixer import Mixer
-from ..solvers.base import Solver
-from .linear import Array, Step, Steps
+from ..solvers.base import Solver, name_of
+from .linear import Array, Step
+from .links import LinkedSteps
 
 
-class WalkingSteps(Steps):
+class WalkingSteps(LinkedSteps):
     r"""The steps of a solver on costs :math:`f_i(x - w^k)`, with :math:`w^{k+1} = w^k + q^k`.
 
     The packed state is that of `Steps` with w below; iterates are observed, and gradients taken,
@@ -22,13 +23,18 @@ class WalkingSteps(Steps):
 
     Parameters
     ----------
-    solver, W, H : see `Steps`
+    solver, W, H, link_noise : see `LinkedSteps`
     walk : array (d, d)
         Covariance of the q^k.
     """
 
-    def __init__(self, solver: Solver, W: Mixer, H: Array, walk: Array):
-        super().__init__(solver, W, H)
+    def __init__(self, solver: Solver, W: Mixer, H: Array, walk: Array, link_noise: float = 0.0):
+        super().__init__(solver, W, H, link_noise)
+        if self.weighted:
+            raise ValueError(
+                f"theory: {name_of(solver)} sends weights, whose noise goes with the minimizer, "
+                "expected either walk or link_noise"
+            )
         self.walk = walk
 
     @cached_property
@@ -39,7 +45,9 @@ class WalkingSteps(Steps):
         n, d, N = self.n, self.d, self.size
         M = block_diag(step.M, np.eye(d))
         M[:N, N:] = step.E @ self.H.reshape(n * d, d)
-        return Step(M, block_diag(step.E, np.eye(d)))
+        links = np.zeros_like(M)
+        links[:N, :N] = step.links
+        return Step(M, block_diag(step.E, np.eye(d)), links)
 
     def maps(self) -> Iterator[Step]:
         return map(self._beside, super().maps())

@@ -89,7 +89,7 @@ class StepOfAnyNetwork(Experiment[NetworkCell]):
             for found in results.values()
         ]
         yield holds(
-            "EXTRA: largest step size against (5 + 3 lambda_min) / (4 L), worst difference",
+            "EXTRA: largest step size against (5 + 3 lambda_min) / (4 L) (Li and Yan), worst difference",
             np.abs(off).max() <= 0.002,
             float(np.abs(off).max()),
             "at most .2 %",
@@ -138,7 +138,7 @@ METHODS: Mapping[str, type[Solver]] = {
 }
 LIMITS: Mapping[str, Callable[[float], float]] = {  # times L, of quadratics with equal curvatures
     "exact diffusion": lambda least: 2.0,
-    "EXTRA": lambda least: (5 + 3 * least) / 4,
+    "EXTRA": lambda least: (5 + 3 * least) / 4,  # Li and Yan 2021
     "DGD": lambda least: 1 + least,
 }
 
