@@ -16,6 +16,7 @@ from .._validation import Array
 from .._words import Described, describe
 from ..datasets.built_in import Scaling
 from . import composite, newton, proximal
+from .products import adjoint, times
 from .terms import Term
 
 if TYPE_CHECKING:
@@ -36,11 +37,6 @@ def rank_tolerance(A: Array) -> float:
     4.0
     """
     return float(max(A.shape) * np.finfo(np.float64).eps)
-
-
-def _adjoint(A: Array, R: Array) -> Array:
-    """Return A_i^* R_i, without a copy of A_i."""
-    return np.asarray((A.transpose(0, 2, 1) @ R.conj()).conj())
 
 
 def row_space(A: Array) -> Array | None:
@@ -301,10 +297,10 @@ class LinearModel(Described):
 
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""
-        loss = self._loss(self.A @ self._columns(X), self._Y)
+        loss = self._loss(times(self.A, self._columns(X)), self._Y)
         if self.mask is not None:
             loss *= self.mask
-        total: Array = loss.sum(axis=1, dtype=np.float64)
+        total: Array = double(loss).sum(axis=1)  # a buffered sum depends on the row's place
         if self.weight != 1:
             total *= self.weight
         if self.l2:
@@ -348,6 +344,7 @@ class LinearModel(Described):
             The local agents that the rows of the other arguments belong to; by default all of them.
         """
         some = np.arange(self.m)[:, None] if agents is None else np.asarray(agents)[:, None]
+        rows = np.ascontiguousarray(rows)  # the layout of what they select
         return self._grad(X, self.A[some, rows], self._Y[some, rows], weight)
 
     def slopes(
@@ -363,7 +360,7 @@ class LinearModel(Described):
         makes gradients of them.
         """
         A, Y = self._selected(rows, agents)
-        R = self._slope(A @ self._columns(X, len(A)), Y)
+        R = self._slope(times(A, self._columns(X, len(A))), Y)
         return R if self.weight == 1 else R * self.weight
 
     def from_slopes(
@@ -376,7 +373,7 @@ class LinearModel(Described):
         gradient without the ridge.
         """
         A = self._selected(rows, agents)[0]
-        return np.asarray(_adjoint(A, R).reshape(len(A), self.d))
+        return np.asarray(adjoint(A, R).reshape(len(A), self.d))
 
     def _selected(
         self, rows: NDArray[np.intp] | None, agents: Sequence[int] | None
@@ -390,12 +387,12 @@ class LinearModel(Described):
         return np.asarray(self._penalty * X) if self.l2 else np.zeros_like(X)
 
     def _grad(self, X: Array, A: Array, Y: Array, weight: Array | None) -> Array:
-        R = self._slope(A @ self._columns(X, len(A)), Y)
+        R = self._slope(times(A, self._columns(X, len(A))), Y)
         if weight is not None:
             R *= weight[:, None, None]
         if self.weight != 1:
             R *= self.weight
-        G = _adjoint(A, R).reshape(X.shape)
+        G = adjoint(A, R).reshape(X.shape)
         if self.l2:
             G += self._penalty * X
         return G
@@ -502,8 +499,9 @@ class LinearModel(Described):
     def _spectrum(self) -> Array:
         """Largest min(p, features) eigenvalues of each A_i^* A_i, ascending (all others are 0)."""
         A = double(self.A)
-        At = A.conj().transpose(0, 2, 1)
-        return np.linalg.eigvalsh(At @ A if self.features <= self.p else A @ At)
+        if self.features <= self.p:
+            return np.asarray(np.linalg.eigvalsh(adjoint(A, A)))
+        return np.asarray(np.linalg.eigvalsh(times(A, A.conj().transpose(0, 2, 1))))
 
     @property
     def smoothness(self) -> Array:
@@ -570,7 +568,7 @@ class LinearModel(Described):
                 A[some], Y[some], V[some], t[some], self._spectrum[some, -1], start[some]
             )
         for i in np.flatnonzero(~found):
-            X[i] = self._minimize(A[i], Y[i], self._penalty + 1 / t[i], V[i] / t[i], V[i], 1)
+            X[i] = self._minimize(A[i].copy(), Y[i], self._penalty + 1 / t[i], V[i] / t[i], V[i], 1)
         return X
 
     def _proximal(
@@ -581,29 +579,27 @@ class LinearModel(Described):
         classes = Y.shape[2]
 
         def value(X: Array, rows: NDArray[np.intp]) -> Array:
-            loss = self._loss(A[rows] @ X.reshape(len(X), -1, classes), Y[rows]).sum(axis=1)
+            loss = self._loss(times(A[rows], X.reshape(len(X), -1, classes)), Y[rows]).sum(axis=1)
             total: Array = w * loss + (X * (0.5 * ridge[rows] * X - pull[rows])).sum(axis=1)
             return total if self.term is None else total + self.term.value(X)
 
         def grad(X: Array, rows: NDArray[np.intp]) -> tuple[Array, Array]:
             At = A[rows]
-            R = self._slope(At @ X.reshape(len(X), -1, classes), Y[rows])
-            G = w * (At.transpose(0, 2, 1) @ R).reshape(X.shape)
+            R = self._slope(times(At, X.reshape(len(X), -1, classes)), Y[rows])
+            G = w * adjoint(At, R).reshape(X.shape)
             parts = np.stack([G, ridge[rows] * X, -pull[rows]])
             return parts.sum(axis=0), np.sqrt((parts * parts).sum(axis=2)).sum(axis=0)
 
         def hess(X: Array, rows: NDArray[np.intp]) -> Array:
             At = A[rows]
-            T = At @ X.reshape(len(X), -1, classes)
+            T = times(At, X.reshape(len(X), -1, classes))
             C = self._curvature(T.reshape(-1, classes), Y[rows].reshape(-1, classes))
             C = w * C.reshape(*T.shape, classes)
             k, d = len(X), X.shape[1]
             H: Array = np.empty((k, self.features, classes, self.features, classes))
             for c in range(classes):
                 for e in range(c + 1):
-                    H[:, :, c, :, e] = H[:, :, e, :, c] = At.transpose(0, 2, 1) @ (
-                        C[:, :, c, e, None] * At
-                    )
+                    H[:, :, c, :, e] = H[:, :, e, :, c] = adjoint(At, C[:, :, c, e, None] * At)
             return H.reshape(k, d, d) + ridge[rows][:, :, None] * np.eye(d)
 
         bound = w * self.bound * largest + np.max(self._penalty) + 1 / t

@@ -11,6 +11,7 @@ from .. import _validation as check
 from .._complex import is_complex
 from .._validation import Array
 from .._words import Described
+from .products import adjoint, times
 from .terms import box
 
 
@@ -112,12 +113,12 @@ class ConstraintCoupled(Described):
         """
         if is_complex(X):
             raise TypeError(f"multipliers are {X.dtype}, expected real numbers: take x0.real")
-        C = (self.A.transpose(0, 2, 1) @ X[:, :, None])[:, :, 0]
+        C = adjoint(self.A, X[:, :, None])[:, :, 0]
         return check.returned(self._argmin(C), "argmin(C)", C.shape).astype(np.float64)
 
     def _excess(self, P: Array) -> Array:
         """Return :math:`A_i x_i - b_i`, (m, p) -> (m, q)."""
-        excess: Array = (self.A @ P[:, :, None])[:, :, 0] - self.b
+        excess: Array = times(self.A, P[:, :, None])[:, :, 0] - self.b
         return excess
 
     def value(self, X: Array) -> Array:

@@ -11,6 +11,7 @@ from .. import _validation as check
 from .._complex import as_reals, double, from_reals, is_complex, squares
 from .._validation import Array
 from .base import LinearModel, rank_tolerance
+from .products import adjoint, times
 from .real_view import RealView
 from .terms import Term
 
@@ -148,7 +149,7 @@ class LeastSquares(LinearModel):
     @cached_property
     def _factors(self) -> tuple[Array, Array, Array]:
         U, S, Vt = np.linalg.svd(double(self.A), full_matrices=False)
-        return S, Vt, S * (U.conj().transpose(0, 2, 1) @ self._Y)[..., 0]
+        return S, Vt, S * adjoint(U, double(self._Y))[..., 0]
 
     def prox(self, V: Array, t: float | Array, start: Array | None = None) -> Array:
         r"""Return :math:`(A_i^* A_i + (\lambda + 1/t) I)^{-1} (A_i^* b_i + v_i / t)` at row i, (m,
@@ -165,11 +166,11 @@ class LeastSquares(LinearModel):
         t = self._steps(t)[:, None] * self.weight
         S, Vt, Sb = self._factors
         ridge, pull = self.l2 / self.weight + 1 / t, V / t
-        inside = (Vt @ pull[:, :, None])[..., 0]
+        inside = times(Vt, pull[:, :, None])[..., 0]
         coordinates = (Sb + inside) / (S * S + ridge)
         if self.features > self.p:  # component of v_i outside the row space of A_i
             coordinates -= inside / ridge
-        X: Array = (Vt.conj().transpose(0, 2, 1) @ coordinates[:, :, None])[..., 0]
+        X: Array = adjoint(Vt, coordinates[:, :, None])[..., 0]
         if self.features > self.p:
             X += pull / ridge
         return X.astype(V.dtype, copy=False)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._validation import Array
+from .products import times
 from .terms import Term
 
 GOAL, ACCEPTED = 1e-14, 1e-11  # residuals, relative to the terms that cancel in them
@@ -147,7 +148,7 @@ def _newton(term: Term | None, H: Array, X: Array, G: Array, P: Array, t: Array)
 
 
 def _times(H: Array, X: Array) -> Array:
-    return np.asarray((H @ X[:, :, None])[:, :, 0])
+    return times(H, X[:, :, None])[:, :, 0]
 
 
 def _solved(H: Array, B: Array) -> Array:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as valid
 from .._random import HELD_OUT, STREAM, Streams
 from .oracles import Gradient, Oracle
+from .products import adjoint, times
 
 Array = NDArray[Any]  # real or complex
 Draw = Callable[[np.random.Generator, int, int], tuple[ArrayLike, ArrayLike]]
@@ -190,7 +191,7 @@ class Stream(Oracle):
             return U, Y
         R = np.linalg.qr(np.concatenate([U, Y[:, :, None]], axis=2), mode="r")
         R *= np.sqrt((self.d + 1) / self._count)
-        return R[:, :, : self.d], R[:, :, self.d]
+        return np.ascontiguousarray(R[:, :, : self.d]), np.ascontiguousarray(R[:, :, self.d])
 
     def _samples(
         self, streams: Streams, agents: Sequence[int], steps: Iterable[int]
@@ -230,8 +231,8 @@ class Stream(Oracle):
         """The mean loss of the samples (U[i], Y[i]) at row i, and its gradient."""
         if callable(self.loss):
             return self._own(self.loss, X, U, Y)
-        R = U @ X[:, :, None] - Y[:, :, None]
-        G = (U.conj().transpose(0, 2, 1) @ R)[:, :, 0] / max(U.shape[1], 1)
+        R = times(U, X[:, :, None]) - Y[:, :, None]
+        G = adjoint(U, R)[:, :, 0] / max(U.shape[1], 1)
         return (np.abs(R[:, :, 0]) ** 2).mean(axis=1) / 2, self._like(G, X)
 
     def _own(self, loss: Loss, X: Array, U: Array, Y: Array) -> tuple[NDArray[np.float64], Array]:

@@ -1,0 +1,48 @@
+r"""Products of stacks of matrices whose bits, for each agent, depend on its own numbers alone.
+
+What a BLAS computes for an agent may depend on the kernel that a shape or a stride selects, and on
+the alignment of the operands, which for row i of a stack follows from i.  So an agent's operands
+are contiguous wherever it lives, and inner products of two vectors, for which the kernels of some
+processors treat the first numbers apart up to the next multiple of 16 bytes, are left to NumPy's
+pairwise sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._complex import is_complex
+from .._validation import Array
+
+
+def times(A: Array, X: Array) -> Array:
+    """Return A_i X_i, (m, p, d), (m, d, c) -> (m, p, c).
+
+    Examples
+    --------
+    >>> times(np.ones((1, 1, 3)), np.ones((1, 3, 1)))
+    array([[[3.]]])
+    """
+    A, X = np.ascontiguousarray(A), np.ascontiguousarray(X)
+    if A.shape[1] == X.shape[2] == 1:
+        return np.asarray((A * X.reshape(A.shape)).sum(axis=2, keepdims=True))
+    return np.asarray(A @ X)
+
+
+def adjoint(A: Array, R: Array) -> Array:
+    """Return A_i^* R_i, (m, p, d), (m, p, c) -> (m, d, c), without a copy of A_i.
+
+    Examples
+    --------
+    >>> adjoint(np.full((1, 2, 1), 1j), np.ones((1, 2, 1)))
+    array([[[0.-2.j]]])
+    """
+    A, R = np.ascontiguousarray(A), np.ascontiguousarray(R)
+    turned = is_complex(A)
+    if A.shape[2] == R.shape[2] == 1:
+        parts = A.reshape(R.shape) * (R.conj() if turned else R)
+        total = parts.reshape(parts.shape[:2]).sum(axis=1)[:, None, None]
+        return np.asarray(total.conj() if turned else total)
+    if turned:
+        return np.asarray((A.transpose(0, 2, 1) @ R.conj()).conj())
+    return np.asarray(A.transpose(0, 2, 1) @ R)
