@@ -18,6 +18,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -294,7 +295,8 @@ class Table(Mapping[str, T]):
         """Return the options that a name of a paper has beside the component: those of DIGing
         are ``variant = "diging"``.
         """
-        paper = None if name in self else canonical(name, self._papers)
+        known = canonical(name, self.own) or name in self
+        paper = None if known else canonical(name, self._papers)
         return {} if paper is None else self._papers[paper][1]
 
     def find(self, name: str) -> T:
@@ -302,10 +304,11 @@ class Table(Mapping[str, T]):
         return self[self.key(name)]
 
     def _key(self, name: str) -> str | None:
-        if name in self or "." in name:
-            return name if name in self else None
-        points = dict.fromkeys(self._entry_points())
-        key = canonical(name, {**points, **self.own})
+        if name in self.own or is_plugin(name):
+            return name
+        if "." in name:
+            return None
+        key = canonical(name, self.own) or canonical(name, dict.fromkeys(self._entry_points()))
         if key is None and (paper := canonical(name, self._papers)) is not None:
             key = self._papers[paper][0]
         return key
@@ -323,9 +326,17 @@ class Table(Mapping[str, T]):
         return lines
 
     def _entry_points(self) -> dict[str, EntryPoint]:
-        from importlib.metadata import entry_points  # imported on use: it takes 30 ms
+        return {point.name: point for point in _declared(*sys.path) if point.group == self.group}
 
-        return {point.name: point for point in entry_points(group=self.group)}
+
+@cache  # once per process: files of all installed packages are read
+def _declared(*path: str) -> tuple[EntryPoint, ...]:
+    """The entry points for this package of those installed on a path."""
+    from importlib.metadata import entry_points  # imported on use: it takes 30 ms
+
+    points = entry_points()
+    groups = [group for group in points.groups if group.startswith("mpidec.")]
+    return tuple(point for group in groups for point in points.select(group=group))
 
 
 def _load(name: str, kind: str, check: Callable[[object], str | None]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import h5py
 import networkx as nx
 import numpy as np
 import pytest
+from helpers import launch
 
 import mpidec
 from mpidec import plugins, record, registry as catalogue
@@ -502,3 +504,39 @@ def test_a_name_of_a_paper_has_its_options(tmp_path):
         mpidec.ConfigError, match="DIGing is gradient_tracking with variant = diging: omit it"
     ):
         settings.load([name, settings.Setting("solver.variant", "atc", "--set solver.variant")])
+
+
+FILES = """
+import sys, numpy as np, mpidec
+from mpidec.problems import LeastSquares
+problem = LeastSquares(np.ones((4, 3, 2)), np.ones((4, 3)))
+mpidec.solve(problem, mpidec.solvers.EXTRA(0.01), mpidec.topology.exponential(4), steps=1)
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+for solver in ("extra", "ExactDiffusion"):
+    mpidec.solve(problem, solver, "exponential", steps=1)
+opened = [name for name in opened if "__pycache__" not in name and not name.endswith(".so")]
+print(sum("-info" in name for name in opened), len(opened) < 20, opened)
+"""
+
+
+@pytest.mark.serial
+def test_built_in_names_open_no_files_of_packages(tmp_path):
+    command = [sys.executable, "-c", FILES]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=launch.environment()
+    )
+    assert done.stdout.startswith("0 True"), (done.stdout, done.stderr)
+
+
+def test_entry_points_are_read_once(monkeypatch):
+    reads = []
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points",
+        lambda **_: reads.append(1) or importlib.metadata.EntryPoints(()),
+    )
+    plugins._declared.cache_clear()
+    table = plugins.Table("solver", "mpidec.solvers", {"dgd": dict}, lambda thing: None)
+    assert not any(table.knows(name) for name in ("one", "two")) and len(table) == 1
+    plugins._declared.cache_clear()
+    assert len(reads) == 1

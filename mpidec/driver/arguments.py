@@ -743,11 +743,10 @@ def _text(value: object) -> bytes:
 def _named(table: Table[Any], name: str) -> object:
     from ..registry import SOLVERS
 
-    other = next(
-        (other for other in (SOLVERS, TOPOLOGIES) if other is not table and other.knows(name)), None
-    )
-    if other is not None and not table.knows(name):
-        raise ValueError(f"{name!r} is a {other.kind}, expected a {table.kind}: {ORDER}")
+    if not table.knows(name):
+        for other in (SOLVERS, TOPOLOGIES):
+            if other is not table and other.knows(name):
+                raise ValueError(f"{name!r} is a {other.kind}, expected a {table.kind}: {ORDER}")
     return table.find(name)
 
 
