@@ -4,7 +4,6 @@ commands.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ._version import __version__
-from .comm.runtime.mpi import MPI, RANKS
+from .cli.endings import printed
 from .plugins import nearest
 
 if TYPE_CHECKING:
@@ -67,22 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: Command[object] = getattr(module, name.upper())
         return replace(command, started_as=f"mpidec {name}").main(rest)
     if name in ("-h", "--help", "help"):
-        return _print_once(usage(), 0)
+        return printed(usage())
     if name == "--version":
-        return _print_once(f"mpidec {__version__}", 0)
-    return _print_once(f"mpidec: error: unknown command {name!r}: {nearest(name, COMMANDS)}", 2)
-
-
-def _print_once(text: str, status: int) -> int:
-    """Print a text once in a job of several ranks, before any rank exits; return the exit
-    status.
-    """
-    launched = any(name in os.environ for name in RANKS)
-    if not launched or MPI.COMM_WORLD.rank == 0:
-        print(text, file=sys.stderr if status else sys.stdout, flush=True)
-    if launched:
-        MPI.COMM_WORLD.Barrier()
-    return status
+        return printed(f"mpidec {__version__}")
+    return printed(f"mpidec: error: unknown command {name!r}: {nearest(name, COMMANDS)}", 2)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,11 @@ from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError, InputError
 from ..plugins import nearest
 from . import startup
+from .endings import Job, printed, show
 
 T = TypeVar("T")
+V = TypeVar("V")
+TEXTS = ("list", "version")  # flags that ask for a text, for which no rank needs MPI
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 PYTHON = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
 UNSHOWN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
@@ -158,8 +161,10 @@ class Command(Generic[T]):
     interrupted : str
         What is printed after Ctrl-C.
     needs_mpi : bool
-        False: the command works although MPI or its launcher is defective; `prepare` is called on
+        False: the command works although the launcher of MPI is defective; `prepare` is called on
         each rank.
+    alone : callable (prepared)
+        In place of `execute`: does it on rank 0, without MPI; `prepare` is called on each rank.
     started_as : str
         How the user has started the command, for its usage.
     """
@@ -169,14 +174,15 @@ class Command(Generic[T]):
     epilog: str
     flags: Iterable[Flag] | Callable[[], Iterable[Flag]]
     prepare: Callable[[argparse.Namespace, int], T | str]
-    execute: Callable[[T, MPI.Intracomm], int]
+    execute: Callable[[T, MPI.Intracomm], int] | None = None
+    alone: Callable[[T], None] | None = None
     interrupts: Interrupts = Interrupts.AT_ONCE
     interrupted: str = "interrupted"
     needs_mpi: bool = True
     started_as: str = ""
 
-    def parse(self, argv: Sequence[str], ranks: int) -> T | str:
-        """Return what the command line asks for, or a text to print."""
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace | str:
+        """Return the arguments of the command line, or the help that it asks for."""
         module = f"python -m mpidec.{self.name}"
         parser = Parser(
             prog=self.started_as or module,
@@ -191,20 +197,29 @@ class Command(Generic[T]):
             parser.add_argument(*flag.names, **flag.options)
         if {"-h", "--help"} & {*argv}:
             return parser.format_help().rstrip()
-        return self.prepare(parser.known(argv), ranks)
+        return parser.known(argv)
 
     def main(self, argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
         """Run the command line `argv` on all ranks of `comm`, and return the exit status.
+
+        Without `comm`, these are the ranks of the job; MPI is used only after the arguments have
+        been read, and by commands that need it.
 
         Raises
         ------
         Exception
             An error of the program; errors of its input are printed and returned as an exit status.
         """
-        comm = MPI.COMM_WORLD if comm is None else comm
         argv = sys.argv[1:] if argv is None else argv
         startup.loaded()
+        job = Job(comm)
         try:
+            asked = self._asked(argv, job)
+            if isinstance(asked, str):
+                return printed(asked, job=job)
+            if self.alone is not None:
+                return self._alone(asked, self.alone, job)
+            comm = job.start()
             with ExitStack() as stack:
                 if self.interrupts is not Interrupts.AT_ONCE:
                     stack.enter_context(_signals_interrupt())
@@ -212,9 +227,9 @@ class Command(Generic[T]):
                     stack.enter_context(
                         interrupts()
                     )  # before the first step they cannot end together
-                return self._run(argv, comm)
+                return self._run(asked, comm)
         except InputError as error:
-            return self._end(comm, f"error: {' '.join(str(error).split())}", error.status)
+            return self._end(job, f"error: {' '.join(str(error).split())}", error.status)
         except (OSError, ImportError) as error:
             text = " ".join(str(error).split())
             if (
@@ -223,18 +238,44 @@ class Command(Generic[T]):
             ):
                 raise
             say(self.name, f"error: {text}: raise the limit of open files (ulimit -n 1024)")
-            if comm.size > 1:
-                end_job(comm, Status.FAILED)
+            if job.comm is not None and job.comm.size > 1:
+                end_job(job.comm, Status.FAILED)
             return Status.FAILED
         except KeyboardInterrupt:
             if self.interrupts is Interrupts.TOGETHER:
-                return self._end(comm, self.interrupted, Status.INTERRUPTED)
-            if comm.size > 1:
-                comm.Abort(Status.INTERRUPTED)
+                return self._end(job, self.interrupted, Status.INTERRUPTED)
+            if job.comm is not None and job.comm.size > 1:
+                job.comm.Abort(Status.INTERRUPTED)
             say(self.name, self.interrupted)
             return Status.INTERRUPTED
 
-    def _run(self, argv: Sequence[str], comm: MPI.Intracomm) -> int:
+    def _asked(self, argv: Sequence[str], job: Job) -> argparse.Namespace | str:
+        """The arguments, or the text that they ask for, on each rank."""
+        args = self._refusing(self.parse, argv)
+        if isinstance(args, str) or not any(vars(args).get(name) for name in TEXTS):
+            return args
+        text = self._refusing(self.prepare, args, 1) if job.rank == 0 else ""
+        return text if isinstance(text, str) else args
+
+    def _refusing(self, act: Callable[..., V], *args: object) -> V:
+        try:
+            return act(*args)
+        except REFUSALS as error:
+            raise InputError(message(error)) from error
+
+    def _alone(self, args: argparse.Namespace, act: Callable[[T], None], job: Job) -> int:
+        prepared = self._refusing(self.prepare, args, 1)
+        if isinstance(prepared, str):
+            return printed(prepared, job=job)
+        if job.rank:
+            return Status.OK
+        with warnings_from_rank_0(0, self.name):
+            self._refusing(act, prepared)
+        return Status.OK
+
+    def _run(self, args: argparse.Namespace, comm: MPI.Intracomm) -> int:
+        if self.execute is None:
+            raise TypeError(f"the command {self.name} has neither execute nor alone")
         if self.needs_mpi:
             try:
                 check_launcher(comm)
@@ -243,12 +284,9 @@ class Command(Generic[T]):
         if comm.size > 1:
             abort_when_uncaught()
         if self.needs_mpi:
-            asked = on_root(comm, self.parse, argv, comm.size)
+            asked = on_root(comm, self.prepare, args, comm.size)
         else:
-            try:
-                asked = self.parse(argv, comm.size)
-            except REFUSALS as error:
-                raise InputError(message(error)) from error
+            asked = self._refusing(self.prepare, args, comm.size)
         if isinstance(asked, str):
             if comm.rank == 0:
                 show(asked)
@@ -256,11 +294,11 @@ class Command(Generic[T]):
         with warnings_from_rank_0(comm.rank, self.name):
             return self.execute(asked, comm)
 
-    def _end(self, comm: MPI.Intracomm, text: str, status: int) -> int:
+    def _end(self, job: Job, text: str, status: int) -> int:
         """Print a text on rank 0, before any rank exits, and return the exit status."""
-        if comm.rank == 0:
+        if job.rank == 0:
             say(self.name, text)
-        comm.Barrier()
+        job.end()
         return status
 
 
@@ -273,14 +311,6 @@ def say(name: str, text: str) -> None:
     # the newline in the same write: mpirun merges stdout and stderr, which PYTHONUNBUFFERED divides
     # into writes
     print(f"mpidec.{name}: {text}\n", end="", file=sys.stderr, flush=True)
-
-
-def show(text: str) -> None:
-    """Print a text to stdout, or what of it is read (``--help | head``)."""
-    try:
-        print(f"{text}\n", end="", flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
 
 
 def version() -> str:

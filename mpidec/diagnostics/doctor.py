@@ -28,7 +28,8 @@ from ..comm.mixing.lifecycle import TRANSPORTS
 from ..comm.rma.carriers import offload
 from ..comm.runtime import cuda_aware, installed as _installed
 from ..comm.runtime.launch import check_launcher, library
-from ..comm.runtime.mpi import MPI, RANKS
+from ..comm.runtime.launched import RANKS
+from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError
 from . import host, selftest as selftest
 

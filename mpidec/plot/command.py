@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..cli.program import STYLE, Command, Flag, Status
-from ..comm.runtime.agreement import on_root
-from ..comm.runtime.mpi import MPI
+from ..cli.program import STYLE, Command, Flag
 from ..exceptions import ConfigError
 from ..record import read
 from .agents import agents
@@ -97,13 +95,8 @@ def _labels(args: argparse.Namespace) -> Sequence[str] | Mapping[str, str] | Non
     return given
 
 
-def execute(args: argparse.Namespace, comm: MPI.Intracomm) -> int:
-    """Draw the figure on rank 0, and return the exit status."""
-    on_root(comm, _draw, args)
-    return Status.OK
-
-
-def _draw(args: argparse.Namespace) -> None:
+def execute(args: argparse.Namespace) -> None:
+    """Draw the figure."""
     out = args.out or str(Path(args.runs[0]).with_suffix(".png"))
     for run in args.runs:
         if Path(run).is_dir():
@@ -127,7 +120,6 @@ PLOT = Command(
     epilog=EPILOG,
     flags=FLAGS,
     prepare=prepare,
-    execute=execute,
-    needs_mpi=False,
+    alone=execute,
 )
 main = PLOT.main

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from glob import escape, glob
 
-from ..cli.program import Command, Flag, Status
+from ..cli.program import Command, Flag
 from ..cli.tables import aligned
-from ..comm.runtime.agreement import on_root
-from ..comm.runtime.mpi import MPI
 from ..comm.timeline.merge import files, merge, table
 from ..exceptions import ConfigError
 
@@ -41,13 +39,8 @@ def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
     return args
 
 
-def execute(args: argparse.Namespace, comm: MPI.Intracomm) -> int:
-    """Merge on rank 0, and return the exit status."""
-    on_root(comm, _merge, args)
-    return Status.OK
-
-
-def _merge(args: argparse.Namespace) -> None:
+def execute(args: argparse.Namespace) -> None:
+    """Merge the files, and print the table."""
     texts = []
     for path in files(args.prefix):
         with open(path, encoding="utf-8") as file:
@@ -62,6 +55,6 @@ TRACE = Command(
     epilog=EPILOG,
     flags=FLAGS,
     prepare=prepare,
-    execute=execute,
+    alone=execute,
 )
 main = TRACE.main

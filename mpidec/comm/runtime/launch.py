@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import subprocess
 import sys
 import time
 import traceback
@@ -28,13 +29,27 @@ _SIZES = {
     "FLUX_JOB_SIZE": "flux run",
 }
 
+_VERSION = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version())
+"""
 _SHARED, _OTHERS = 0.5, 5.0  # seconds in which the rank that reports an error ends the job
 _PASSED_ON = 0.2  # seconds in which a launcher reads what a rank has written
 
 
 def library() -> str:
-    """Name and version of the MPI library that mpi4py has loaded, in one line."""
-    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
+    """Name and version of the MPI library that mpi4py loads, in one line; MPI is not initialized
+    for it.
+    """
+    if "mpi4py.MPI" in sys.modules:
+        found = MPI.Get_library_version()
+    else:
+        found = subprocess.run(
+            [sys.executable, "-c", _VERSION], capture_output=True, text=True, check=False
+        ).stdout
+    return (found.splitlines() or ["MPI cannot be loaded"])[0].strip("\0 ")
 
 
 def check_launcher(comm: MPI.Intracomm) -> None:

@@ -1,28 +1,17 @@
 """MPI on first use: ``import mpidec`` alone neither loads nor initializes it.
 
 Child processes of multiprocessing (workers of a DataLoader, pools) import the program, and with it
-mpidec.  A child of a rank is no rank: if it initialized MPI, the library would end the whole job.
+mpidec; a child of a rank is refused MPI (`launched`).
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-RANKS = (
-    "PMI_RANK",
-    "PMIX_RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "PALS_RANKID",
-    "FLUX_TASK_RANK",
-)
-"""Variables by which a launcher of MPI tells a process its rank."""
-
-_PROCESS = os.getpid()
+from .launched import child
 
 
 class _Deferred(ModuleType):
@@ -47,17 +36,8 @@ class _Deferred(ModuleType):
 
 def _refuse_children() -> None:
     """Raise in a child process of a rank."""
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    child = os.getpid() != _PROCESS or (
-        multiprocessing is not None and multiprocessing.parent_process() is not None
-    )
-    variable = next((name for name in RANKS if name in os.environ), None)
-    if child and variable:
-        raise RuntimeError(
-            f"process {os.getpid()} is a child of rank {os.environ[variable]} and cannot use MPI: "
-            "communicate in "
-            "the rank itself, and give its child processes only work without communication"
-        )
+    if (why := child()) is not None:
+        raise RuntimeError(why)
 
 
 if TYPE_CHECKING:

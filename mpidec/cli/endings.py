@@ -1,0 +1,76 @@
+"""Texts of a command that are printed once in a job, and how its ranks end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from ..comm.runtime.launched import launched, outside, rank
+from ..comm.runtime.mpi import MPI
+from ..exceptions import InputError
+
+_FIRST = 2.0  # seconds that rank 0 has for the one line of an error, where MPI does not run
+
+
+class Job:
+    """The ranks that run a command; MPI is used where it runs already, or once `start` is called.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm, optional
+        The ranks; by default those of the job that this process belongs to.
+    """
+
+    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+        if comm is None and "mpi4py.MPI" in sys.modules:
+            comm = MPI.COMM_WORLD
+        self.comm = comm
+        self.rank = rank() if comm is None else comm.rank
+
+    def start(self) -> MPI.Intracomm:
+        """Return the communicator of the ranks.
+
+        Raises
+        ------
+        InputError
+            If this process has variables of a launcher, but is no rank of its job.
+        """
+        if self.comm is None:
+            if (why := outside()) is not None:
+                raise InputError(why)
+            self.comm = MPI.COMM_WORLD
+            self.rank = self.comm.rank
+        return self.comm
+
+    def end(self) -> None:
+        """Return when rank 0 has printed what all ranks end with: a launcher may kill it when
+        another rank has ended.
+        """
+        if self.comm is not None:
+            self.comm.Barrier()
+        elif self.rank and launched() and "PMI_FD" not in os.environ:  # Hydra waits for all
+            time.sleep(_FIRST)
+
+
+def printed(text: str, status: int = 0, job: Job | None = None) -> int:
+    """Print a text once in a job of several ranks, before any rank exits with an error; return the
+    exit status.
+    """
+    job = job or Job()
+    if job.rank == 0:
+        if status:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            show(text)
+    if status:
+        job.end()
+    return status
+
+
+def show(text: str) -> None:
+    """Print a text to stdout, or what of it is read (``--help | head``)."""
+    try:
+        print(f"{text}\n", end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end

@@ -1,0 +1,121 @@
+"""Which rank of a job this process is, from what its launcher has left: without MPI.
+
+A process that has the launcher's variables need not be a rank: programs that a rank starts inherit
+them, and so does the shell of a job step.  If such a process initialized MPI, it would hang, or the
+library would end the whole job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import sys
+
+RANKS = (
+    "PMI_RANK",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PALS_RANKID",
+    "FLUX_TASK_RANK",
+)
+"""Variables by which a launcher of MPI tells a process its rank."""
+
+_LAUNCHERS = re.compile(
+    r"mpirun|mpiexec|hydra|orte|prte|prun|srun|slurmstepd|flux|pals|aprun|jsrun|bfrun"
+)
+_SERVER = re.compile(r"tcp[46]?://\[?([^\];]+?)\]?:(\d+)")
+_PROCESS = os.getpid()
+
+
+def rank() -> int:
+    """The rank of this process; 0 if it is no rank of a job."""
+    variable = _variable()
+    value = os.environ[variable] if variable and not outside() else "0"
+    return int(value) if value.isdigit() else 0
+
+
+def launched() -> bool:
+    """Whether this process is a rank of a job."""
+    return _variable() is not None and not outside()
+
+
+def outside() -> str | None:
+    """Why this process is no rank, although it has the variables of a launcher; None if it may be
+    one, or has none.
+    """
+    variable = _variable()
+    if variable is None or os.environ.get("MPIDEC_ALONE") == "1":
+        return None
+    if not _unanswered():
+        return child()
+    return (
+        f"{variable}={os.environ[variable]} says that this process is a rank of a job, but the "
+        f"launcher does not answer: start the program with mpirun, or without the variable (env -u "
+        f"{variable}), or set MPIDEC_ALONE=1 to run a single process"
+    )
+
+
+def child() -> str | None:
+    """Why this process cannot use MPI, if it is a child of a rank: of multiprocessing, forked, or
+    started as a program of its own.
+    """
+    variable = _variable()
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    below = os.getpid() != _PROCESS or (
+        multiprocessing is not None and multiprocessing.parent_process() is not None
+    )
+    if variable is None or not (below or _started_by_rank()):
+        return None
+    return (
+        f"process {os.getpid()} is a child of rank {os.environ[variable]} and cannot use MPI: "
+        "communicate in the rank itself, and give its child processes only work without "
+        "communication"
+    )
+
+
+def _variable() -> str | None:
+    return next((name for name in RANKS if name in os.environ), None)
+
+
+def _started_by_rank() -> bool:
+    """Whether a process between the launcher and this one has loaded MPI; False on a system that
+    does not tell.
+    """
+    if os.environ.get("MPIDEC_ALONE") == "1":
+        return False
+    try:
+        above = os.getppid()
+        while above > 1:
+            with open(f"/proc/{above}/comm", encoding="utf-8", errors="replace") as file:
+                if _LAUNCHERS.search(file.read()):
+                    return False
+            with open(f"/proc/{above}/maps", encoding="utf-8", errors="replace") as file:
+                if "/libmpi" in file.read():
+                    return True
+            with open(f"/proc/{above}/stat", encoding="utf-8", errors="replace") as file:
+                above = int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):  # no /proc, or a process of another user
+        pass
+    return False
+
+
+def _unanswered() -> bool:
+    """Whether the launcher has left a connection that is closed."""
+    given = os.environ.get("PMI_FD", "")
+    if given.isdigit():
+        try:
+            return not stat.S_ISSOCK(os.fstat(int(given)).st_mode)
+        except OSError:
+            return not _started_by_rank()  # a rank's subprocess does not inherit it
+    servers = [value for name, value in os.environ.items() if name.startswith("PMIX_SERVER_URI")]
+    found = next(filter(None, map(_SERVER.search, servers)), None)
+    if found is None:
+        return False
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=2).close()
+    except OSError:
+        return True
+    return False
