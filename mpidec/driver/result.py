@@ -42,16 +42,32 @@ class Fitted:
         """
         return self._model.predict(self.x, A)
 
-    def score(self, A: ArrayLike, y: ArrayLike) -> float:
+    def score(self, A: ArrayLike | None = None, y: ArrayLike | None = None) -> float:
         """Return the accuracy of the predictions for samples with labels `y`, (N,), or their R^2
-        for other targets, as in scikit-learn.
+        for other targets, as in scikit-learn; without arguments for the samples held out (`test` of
+        `load_problem`).
 
         Raises
         ------
         TypeError, ValueError
-            As `predict`, or if there is not one target per sample.
+            As `predict`, if there is not one target per sample, if one of both is missing, or if no
+            samples were held out.
         """
-        return self._model.score(self.x, A, y)
+        model = self._model
+        if A is None and y is None:
+            held = getattr(model, "held_out", None)
+            if held is None:
+                raise ValueError(
+                    "score() has no samples, and the problem has none held out: give them, score(A, "
+                    "y), or load the problem with some, load_problem(..., test=0.2)"
+                )
+            A, y = held
+        if A is None or y is None:
+            raise ValueError(
+                f"score has no {'A' if A is None else 'y'}: expected samples and their targets, "
+                "score(A, y), or none of both, for the samples held out"
+            )
+        return model.score(self.x, A, y)
 
     @property
     def _model(self) -> Predicting:

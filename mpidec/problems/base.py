@@ -411,6 +411,16 @@ class LinearModel(Described):
         A, y = self.given.test
         return type(self)(self.samples(A)[None], y[None], **self.options)
 
+    @property
+    def held_out(self) -> tuple[Array, NDArray[Any]] | None:
+        """The held-out samples and their targets, or labels, as given; None without any."""
+        if self.given.test is None:
+            return None
+        (A, y), names = self.given.test, self.given.labels
+        if names is None:
+            return A, y
+        return A, names[((y + 1) / 2 if self.labels == "signs" else y).astype(int)]
+
     def samples(self, A: ArrayLike) -> Array:
         """Return samples as given as those of the problem: scaled, and with the intercept, whose
         column of ones may be left out, (N, features or one less) -> (N, features).

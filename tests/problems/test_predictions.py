@@ -155,3 +155,22 @@ def test_what_predicts_nothing_says_so():
         result = mpidec.solve(own(A[None], Y), "dgd", "complete", steps=1, net=net)
         with pytest.raises(TypeError, match=r"problem Custom has no predict\(x, A\)"):
             result.predict(A)
+
+
+@pytest.mark.parametrize("y", [WORDS, TWO, Y], ids=["words", "two", "numbers"])
+def test_without_arguments_the_score_is_that_of_the_samples_held_out(y):
+    with mpidec.Network(N) as net:
+        options = {"net": net, "seed": 3, "intercept": True, "standardize": True, "l2": 0.01}
+        problem = load_problem((A, y), test=0.2, **options)
+        result = mpidec.solve(problem, "dgd", "complete", steps=20, every=20, net=net)
+        S, labels = problem.held_out
+        assert len(S) == len(labels) > 10 and set(labels.tolist()) <= set(y.tolist())
+        assert result.score() == result.score(S, labels)
+        own = {tuple(row): label for row, label in zip(A, y)}
+        assert [own[tuple(row)] for row in S] == labels.tolist()
+        for given in ({"A": S}, {"y": labels}):
+            with pytest.raises(ValueError, match=r"score has no [Ay]: expected samples and their"):
+                result.score(**given)
+        plain = mpidec.solve(load_problem((A, y), **options), "dgd", "complete", steps=2, net=net)
+    with pytest.raises(ValueError, match=r"none held out: give them, score\(A, y\), or load"):
+        plain.score()
