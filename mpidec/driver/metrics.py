@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
+from math import frexp, ldexp, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ GROWING = frozenset(
     COUNTERS + ASYNCHRONOUS
 )  # they only grow: a limit on them is a budget, not a target
 ERRORS = ("error", "error_rms", "error_max")
+HUGE = 2.0**500  # numbers up to it have squares, and sums of many
 BUILT_IN = GROWING | {"consensus", "gradient_norm", "objective", *ERRORS}
 
 Own = Callable[[np.ndarray, range, int], ArrayLike]  # f(X, agents, k), one number per local agent
@@ -87,6 +88,24 @@ def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dic
         (name, np.array([record[name] for record in records], np.int64 if name in WHOLE else float))
         for name in names
     )
+
+
+def norm(v: np.ndarray) -> float:
+    """The Euclidean norm, also where squares overflow.
+
+    Examples
+    --------
+    >>> norm(np.array([3e200, 4e200])), norm(np.array([3.0, 4.0]))
+    (5e+200, 5.0)
+    """
+    unit = _unit(v)
+    return sqrt(((v / unit) ** 2).sum()) * unit
+
+
+def _unit(v: np.ndarray) -> float:
+    """1, or for numbers whose squares might overflow a power of two that makes them small."""
+    largest = float(np.abs(v).max(initial=0.0))
+    return ldexp(1.0, frexp(largest)[1]) if HUGE < largest < np.inf else 1.0
 
 
 class Metrics:
@@ -186,7 +205,7 @@ class Metrics:
         return known
 
     def _norm(self) -> float:
-        return 1.0 if self._x_star is None else float(np.linalg.norm(self._x_star)) or 1.0
+        return 1.0 if self._x_star is None else norm(self._x_star) or 1.0
 
     def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
         """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the
@@ -203,7 +222,7 @@ class Metrics:
         m, problem, own = len(X), self._problem, len(self._own)
         d = 0 if problem is None else X.shape[1]
         terms = np.zeros((m, 5 + d + own))
-        terms[:, 0] = ((X - mean) ** 2).sum(axis=1)
+        terms[:, 0] = (((X - mean) / _unit(mean)) ** 2).sum(axis=1)
         terms[:1, 1:3] = sent, rows
         try:
             if self.error is not None and self._moves and m:  # of `at`
@@ -243,17 +262,19 @@ class Metrics:
         result = {
             "rows": float(total[2]),
             "bytes": float(total[1]),
-            "consensus": sqrt(total[0] / net.n),
+            "consensus": sqrt(total[0] / net.n) * (unit := _unit(mean)),
         }
-        self.size = sqrt(total[0] / net.n + mean @ mean)
+        self.size = sqrt(total[0] / net.n + (mean / unit) @ (mean / unit)) * unit
         if problem is not None:
             result["objective"] = float(total[3] / net.n)
             result["gradient_norm"] = self._gradient_norm(mean, total[5 : 5 + len(mean)])
         if self._x_star is not None:
             gap = mean - self._x_star
-            away = sqrt(gap @ gap)
-            result["error"] = away / self._scale
-            result["error_rms"] = sqrt(total[0] / net.n + away * away) / self._scale
+            by = max(unit, _unit(gap))
+            away = sqrt((gap / by) @ (gap / by))
+            apart = total[0] / net.n * (unit / by) ** 2
+            result["error"] = away * by / self._scale
+            result["error_rms"] = sqrt(apart + away * away) * by / self._scale
             result["error_max"] = worst / self._scale
         own = zip(self._own, total[len(total) - len(self._own) :].tolist())
         return result | {name: value / net.n for name, value in own}
@@ -264,9 +285,9 @@ class Metrics:
         """
         term = term_of(self._problem)
         if term is None or not np.isfinite(mean - total).all():
-            return sqrt((total**2).sum()) / self._net.n
+            return norm(total) / self._net.n
         moved = mean - term.prox((mean - total / self._net.n)[None], 1.0)[0]
-        return sqrt((moved**2).sum())
+        return norm(moved)
 
     def least(self) -> float | None:
         """The objective at the solution, if that is known; collective."""
@@ -283,7 +304,8 @@ class Metrics:
         if self._x_star is None:
             return 0.0
         D = X - self._x_star
-        return sqrt(np.einsum("ij,ij->i", D, D).max(initial=0.0))
+        unit = _unit(D)
+        return sqrt(np.einsum("ij,ij->i", D / unit, D / unit).max(initial=0.0)) * unit
 
     def _worst(self, X: np.ndarray) -> float:
         mine, net = self.distance(X), self._net

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..problems import Problem
 
 OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30  # factors of an explosion
+NOTHING = 1e-20  # part of a gradient that is less than its rounding errors
 
 StopFunction = Callable[[Mapping[str, float]], bool]
 Stop = Mapping[str, float] | StopFunction
@@ -178,6 +179,14 @@ def not_finite(metrics: Mapping[str, float], last: bool) -> str:
     )
 
 
+def _falls(records: Sequence[Mapping[str, float]]) -> bool:
+    """Whether the gradient is smaller at the end, but not by more than rounding errors allow: as
+    on the way to a minimizer far away, and not where a step has led out of reach of what was large.
+    """
+    first, last = (metrics.get("gradient_norm", math.nan) for metrics in (records[0], records[-1]))
+    return NOTHING * first < last < first
+
+
 def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> str:
     """What has exploded between the first and the last record, or "".
 
@@ -186,7 +195,7 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
     by 1e6 in size, at least tenfold since the first half of the run, and the rows by 1e3; if it has
     fallen so far, the gradient must not have become smaller.  Without an objective the rows must
     have grown by 1e6.  Where the solution is known, an error that has grown by 1e3, and is larger
-    than 1e3, suffices; and rows that have grown to 1e30 always do.
+    than 1e3, suffices; and so do rows that have grown to 1e30, unless the gradient is smaller.
     """
     if len(records) < 2:
         return ""
@@ -211,7 +220,7 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
         return f"the error grew from {first:.3g} to {last:.3g}"
     return (
         f"the rows grew from {sizes[0]:.3g} to {sizes[-1]:.3g}"
-        if sizes[-1] > FAR * max(sizes[0], 1.0)
+        if sizes[-1] > FAR * max(sizes[0], 1.0) and not _falls(records)
         else ""
     )
 
@@ -267,7 +276,8 @@ def decide_outcome(
     if stopped and quality:
         return RunEnd(Outcome.STOPPED)
     moved = len(records) > 1 or last["step"] > 0
-    if name := not_finite(last, last=True) if moved else "":
+    overflows = records[0].get("objective") == math.inf and _falls(records)
+    if name := not_finite(last, last=not overflows) if moved else "":
         agent = diverged_agent()
         reason = f"{name} is {last[name]:g} {moment} (first at agent {agent})"
         return RunEnd(Outcome.DIVERGED, reason, agent)

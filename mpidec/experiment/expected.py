@@ -26,48 +26,61 @@ STILL, AT_ONCE = 1 - 1e-9, 1e-6
 QUADRATIC, ROUNDING = 1e-6, 1e-12
 
 
-def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, float]:
+def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, float] | str:
     """The `rate`, the factor per step by which the error falls in the end, the mean-square
-    deviation `msd` at which it rests, and the `error_rms` of that; empty where the theory does not
-    apply.
+    deviation `msd` at which it rests, and the `error_rms` of that; the reason where the theory
+    does not apply.
 
     It applies to linear solvers with a constant step size, all agents in one process, on smooth
     problems with few unknowns and a known minimizer; where the run rests elsewhere, to quadratic
     ones.
     """
     step, choice, graph = result.step_size, result.choice, job.topology
-    if not (_applies(job, result, net) and isinstance(step, (int, float, type(None)))):
-        return {}
+    if reason := _outside(job, result, net):
+        return reason
+    if not isinstance(step, (int, float, type(None))):
+        return "the step size changes"
     if choice is not None and len(graph.choices) > 1:
         graph = graph.chosen(choice.weights)
     solver = job.solver if step is None else with_step_size(job.solver, float(step))
     try:
         model = theory.Quadratic.of(job.oracle.problem)
         if job.topology.n * max(len(part.x_star) for _, part in model.parts()) > DEPENDENT:
-            return {}
+            return f"more than {DEPENDENT} numbers of all agents depend on each other"
         factor = theory.rate(model, solver, graph)
         msd = 0.0
         if job.oracle.random or solver.bias_on(graph) is not Bias.NONE:
             if not _quadratic(job.oracle.problem, model):
-                return {}
+                return "the problem is not quadratic, and the run does not end at its minimizer"
             msd = float(theory.steady_state(job.oracle, solver, graph).msd.mean())
-    except ValueError:
-        return {}
-    error = math.sqrt(msd) / (float(np.linalg.norm(model.x_star)) or 1.0)
-    if not (AT_ONCE < factor < STILL and math.isfinite(msd)):
-        return {}
-    return {"rate": factor, "msd": msd, "error_rms": error * (error > ROUNDING)}
+    except ValueError as error:
+        return str(error).removeprefix("theory: ")
+    error_rms = math.sqrt(msd) / (float(np.linalg.norm(model.x_star)) or 1.0)
+    if not (factor < STILL and math.isfinite(msd)):
+        return f"the error does not fall, by the factor {factor:.6g} per step"
+    if not factor > AT_ONCE:
+        return "the error vanishes in a few steps"
+    return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING)}
 
 
-def _applies(job: Job, result: Result | AsyncResult, net: Network) -> bool:
-    """Whether the theory applies to a run, and is quick."""
-    wanted, graph = job.experiment, job.topology
-    plain = wanted.mixing == Mixing() and wanted.problem.variance_reduction is None
-    ended = isinstance(result, Result) and result.outcome not in ("diverged", "interrupted")
-    known = job.x_star is not None and not moves(job.oracle.problem)
-    small = job.solver.needs.problem and graph.n * job.d <= LARGE and bool(graph.period)
-    weights = len(graph.choices) == 1 or result.choice is not None
-    return net.size == 1 and ended and known and small and plain and weights
+def _outside(job: Job, result: Result | AsyncResult, net: Network) -> str:
+    """Why the theory does not apply to a run, or is not quick; empty if it may."""
+    wanted, graph, plain = job.experiment, job.topology, Mixing()
+    reasons = {
+        "the agents are on several ranks": net.size > 1,
+        "the run is asynchronous": not isinstance(result, Result),
+        f"the run has {result.outcome}": result.outcome == "diverged",
+        "the run was interrupted": result.outcome == "interrupted",
+        "the problem has no x_star": job.x_star is None,
+        "the minimizer moves": moves(job.oracle.problem),
+        "the solver minimizes nothing": not job.solver.needs.problem,
+        f"there are more than {LARGE} unknowns of all agents": graph.n * job.d > LARGE,
+        "the graph never repeats": not graph.period,
+        "mixing has options": wanted.mixing != plain,
+        "gradients have reduced variance": wanted.problem.variance_reduction is not None,
+        "the graph has several weights": len(graph.choices) > 1 and result.choice is None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _quadratic(problem: Problem, model: theory.Quadratic) -> bool:
@@ -79,13 +92,15 @@ def _quadratic(problem: Problem, model: theory.Quadratic) -> bool:
     return bool(np.abs(off).max() <= QUADRATIC * np.abs(change).max())
 
 
-def state(path: str, found: dict[str, float]) -> None:
-    """Write what theory expects into the file of a run."""
-    if found:
+def state(path: str, found: dict[str, float] | str) -> None:
+    """Write what theory expects, or why it expects nothing, into the file of a run."""
+    if isinstance(found, str):
+        annotate(path, no_theory=found)
+    else:
         annotate(path, expected=json.dumps(found))
 
 
-def worded(found: dict[str, float]) -> str:
+def worded(found: dict[str, float] | str) -> str:
     """What theory expects in words.
 
     Examples
@@ -94,9 +109,11 @@ def worded(found: dict[str, float]) -> str:
     'error falls by a factor of 0.9810 per step in the end'
     >>> worded({"rate": 0.9, "msd": 1.0, "error_rms": 0.0135})
     'rests at error_rms 1.35e-02 (-37.4 dB)'
+    >>> worded("the minimizer moves")
+    'none: the minimizer moves'
     """
-    if not found:
-        return ""
+    if isinstance(found, str):
+        return f"none: {found}"
     error, factor = found["error_rms"], found["rate"]
     if error:
         return f"rests at error_rms {error:.2e} ({20 * math.log10(error):.1f} dB)"

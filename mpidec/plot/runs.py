@@ -202,6 +202,9 @@ def _quantities(
         if EXPECTED not in y:
             raise ValueError(f"theory tells {EXPECTED}, which is not drawn: add y {EXPECTED}")
         if not any("expected" in run.attributes for run in every):
+            for run in every:
+                if why := run.attributes.get("no_theory"):
+                    raise ValueError(f"theory: {run.path} states none: {why}")
             raise ValueError(
                 "theory: no file states what theory expects: mpidec run and mpidec sweep do, for "
                 "linear solvers on small smooth problems with a minimizer that is known and rests, "

@@ -479,7 +479,8 @@ def disagreement(
     if abs(worst.imag) > 1e-9:
         remedy = "use an undirected graph, such as topology.symmetric_exponential(n), or GradientTracking, which needs none"
     return (
-        f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue "
+        f"{name_of(solver)} is unstable on the {topology.name} topology with small steps: W has the "
+        "eigenvalue "
         f"{worst:.3g}, for which the "
         f"disagreement grows by a factor of {growth ** (1 / steps):.3g} per step; {remedy}"
     )

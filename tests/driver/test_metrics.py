@@ -214,3 +214,17 @@ def test_a_complex_minimizer_of_real_rows_is_refused():
     for one in (problem, late):
         with pytest.raises(TypeError, match="x_star is complex, the rows are real"):
             mpidec.solve(one, S.DGD(0.1), T.ring(1 if one is problem else N), steps=1)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("size", [1e-100, 1e140, 1e160, 1e200])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_large_finite_rows_and_gradients_are_no_divergence(size):
+    A = np.random.default_rng(0).standard_normal((4, 6, 2))
+    f = mpidec.problems.LeastSquares(A, size * A.sum(axis=2), x_star=size * np.ones(2))
+    run = mpidec.solve(f, mpidec.solvers.EXTRA(0.05), mpidec.topology.ring(4), steps=20)
+    same = mpidec.problems.LeastSquares(A, A.sum(axis=2), x_star=np.ones(2))
+    plain = mpidec.solve(same, mpidec.solvers.EXTRA(0.05), mpidec.topology.ring(4), steps=20)
+    assert run.outcome == plain.outcome == "completed"
+    for name, unit in (("gradient_norm", size), ("error_rms", 1.0), ("consensus", size)):
+        np.testing.assert_allclose(run.metrics[name], unit * plain.metrics[name], rtol=1e-9)

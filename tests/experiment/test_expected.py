@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mpidec.experiment.command import main
+from mpidec.plot.command import main as plot
 from mpidec.record import read
 
 pytestmark = pytest.mark.serial
@@ -85,25 +86,34 @@ def test_where_the_streams_of_ones_own_rest(folder):
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "why"),
     [
-        ["--solver=extra", "--set=mixing.codec=float16"],
-        ["--solver=extra", "--set=mixing.loss=0.1"],
-        ["--solver=dgd", "--step-size=inverse(0.1)"],
-        ["--solver=adaptive_gradient_tracking"],
-        ["--solver=nids", "--set=problem.l1=0.01"],
-        ["--solver=a2cid2", "--simulate"],
-        ["--solver=extra", "--set=problem.d=70"],
-        ["--solver=prox_skip"],
-        ["--solver=diffusion", "--topology=random_matchings", "--set=topology.graph=ring"],
-        [
-            "--solver=dgd",
-            "--problem=huber",
-            "--data=synthetic_least_squares",
-            "--set=problem.delta=0.1",
-        ],
+        (["--solver=extra", "--set=mixing.codec=float16"], "mixing has options"),
+        (["--solver=extra", "--set=mixing.loss=0.1"], "mixing has options"),
+        (["--solver=dgd", "--step-size=inverse(0.1)"], "the step size changes"),
+        (["--solver=adaptive_gradient_tracking"], "adapts its steps"),
+        (["--solver=nids", "--set=problem.l1=0.01"], "has the term"),
+        (["--solver=a2cid2", "--simulate"], "asynchronous"),
+        (["--solver=extra", "--set=problem.d=70"], "more than 300 unknowns"),
+        (["--solver=prox_skip"], "does not repeat"),
+        (
+            ["--solver=diffusion", "--topology=random_matchings", "--set=topology.graph=ring"],
+            "never repeats",
+        ),
+        (
+            [
+                "--solver=dgd",
+                "--problem=huber",
+                "--data=synthetic_least_squares",
+                "--set=problem.delta=0.1",
+            ],
+            "not quadratic",
+        ),
     ],
 )
-def test_where_theory_does_not_apply_nothing_is_told(flags):
+def test_where_theory_does_not_apply_it_is_said_why(flags, why, capsys):
     step = [] if any("step-size" in flag for flag in flags) else ["--step-size=0.01"]
     assert run(*flags, *step * ("adaptive" not in flags[0]), "--steps=20")[1] == {}
+    assert why in read("run.h5").attributes["no_theory"]
+    assert plot(["run.h5", "--theory", "-o", "a.png"]) == 2
+    assert why in capsys.readouterr().err

@@ -34,6 +34,9 @@ FAR_AWAY = 1e3
 FEWEST_GRADIENTS = 15
 # Steps of Newton's method: the second one corrects rounding errors.
 NEWTON = 2
+# Gradients from which on the width of differences is tried; their least relative change; and the
+# factor of a wider one.
+LARGE, DIGITS, WIDER = 1e6, 1e-10, 1e3
 # Relative size of a direction that is left out.
 NEGLIGIBLE = 1e-6
 
@@ -356,6 +359,7 @@ class _Neighbourhood:
         self.V: np.ndarray | None = None
         self._h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
         self._move(x)
+        self._widen()
 
     @property
     def r(self) -> int:
@@ -365,6 +369,19 @@ class _Neighbourhood:
     def _move(self, x: np.ndarray) -> None:
         self.x, self._at = x, np.tile(x, (len(self._of.X0), 1))
         self.G, self.count = self._of.grad(self._at), self.count + 1
+
+    def _widen(self) -> None:
+        """Widen the differences until they carry digits, where gradients are so large that the
+        minimizer may be far away.
+        """
+        slope = self._of.net.mean(self.G)
+        size = float(np.abs(slope).max(initial=0.0))
+        while LARGE < size < np.inf and self._h < size:
+            ahead = self._of.grad(self._at + self._h * (slope / size))
+            self.count += 1
+            if not np.abs(self._of.net.mean(ahead) - slope).max() < DIGITS * size:
+                break
+            self._h *= WIDER
 
     def _in(self, rows: np.ndarray) -> np.ndarray:
         """The rows in the dimensions of the model."""

@@ -640,3 +640,16 @@ def test_ranks_wait_without_a_limit_while_rank_0_searches(comm, monkeypatch):
         mpidec.solve(problem, S.EXTRA(), T.ring(net.n), steps=2, net=net)
     end = order.index("meet")
     assert order[end + 1] == "agree" and order[:end].count("_raced") == (comm.rank == 0)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("far", [1e20, 1e75])
+def test_far_minimizers_have_the_step_size_of_near_ones(far):
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((5, 6, 3)), rng.standard_normal((5, 6))
+
+    def size(unit):
+        f = mpidec.problems.LeastSquares(A, b * unit)
+        return mpidec.solve(f, mpidec.solvers.EXTRA(), mpidec.topology.ring(5), steps=40).step_size
+
+    assert size(far) == size(1.0)
