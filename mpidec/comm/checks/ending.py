@@ -11,6 +11,7 @@ from ..runtime.progress import wait_until, wake_waits
 from .header import LAST, LEFT, Header, Subject
 from .messenger import Messenger
 from .operation import tree
+from .presence import Presence
 
 
 class Departures:
@@ -61,8 +62,8 @@ class Meetings:
     out one.
     """
 
-    def __init__(self, messenger: Messenger):
-        self._messenger, self._number = messenger, 0
+    def __init__(self, messenger: Messenger, presence: Presence):
+        self._messenger, self._presence, self._number = messenger, presence, 0
         self._met: dict[tuple[int, int], Header] = {}  # by rank and meeting: what has come
 
     def receive(self, source: int, header: Header) -> None:
@@ -78,6 +79,8 @@ class Meetings:
         self._number = number = self._number + 1
         parent, children = tree(self._messenger.comm.rank, self._messenger.comm.size)
 
+        words, asking = self._presence.waiting("close", "to close the network", ask)
+
         def send(some: list[int]) -> None:
             mine = Header(LAST, False, number, Subject(""), before=count, out_of_step=apart)
             for rank in some:
@@ -85,11 +88,7 @@ class Meetings:
 
         def receive(some: list[int]) -> bool:
             keys = [(rank, number) for rank in some]
-            wait_until(
-                lambda: idle() and all(key in self._met for key in keys),
-                "all ranks to close the network",
-                ask,
-            )
+            wait_until(lambda: idle() and all(key in self._met for key in keys), words, asking)
             return any(self._met[key].out_of_step or self._met[key].before != count for key in keys)
 
         apart |= receive(children)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from .header import (
     DATA,
     EDGE,
     FAILED,
+    HERE,
     LAST,
     LEFT,
     MIXING_QUERY,
@@ -38,6 +40,7 @@ from .history import REMEMBERED, Findings, History, Key, PastOperation
 from .messenger import Messenger
 from .mismatch import closes, different_calls, different_signatures, not_expected, not_sent
 from .operation import ARRIVED, Operation, Steps
+from .presence import Presence
 
 _BYTES = np.dtype(np.uint8)
 _PATIENCE = 0.9  # of the time-out: for how long a rank that leaves waits for rank 0
@@ -72,6 +75,8 @@ class Matching:
         Whether a rank may be one call apart from the others, as found out by `close`.
     departures : Departures
         Ranks that have left all others; see `fail`.
+    presence : Presence
+        Who waits in the same call of all ranks.
     """
 
     def __init__(
@@ -86,7 +91,8 @@ class Matching:
         self.check: Checked = True
         self.messenger = Messenger(comm, serial)
         self.departures = Departures(self.messenger)
-        self._meetings = Meetings(self.messenger)
+        self.presence = Presence(self.messenger)
+        self._meetings = Meetings(self.messenger, self.presence)
         self._history, self._findings = History(mixings), Findings(refusal)
         self._active: dict[Key, Operation] = {}
         self._early: dict[Key, list[tuple[int, Header, np.ndarray]]] = {}
@@ -142,9 +148,14 @@ class Matching:
         """
         if not operation.done:
             with self._engine:
+                words: Callable[[], str] = partial(self._missing, operation)
+                ask = self._ask
+                if operation.of_all:
+                    where = str(operation)
+                    words, ask = self.presence.waiting(where, f"in {where}", ask, numbered=True)
                 try:
                     wait_until(
-                        lambda: self.test(operation), lambda: self._report(operation), self._ask
+                        lambda: self.test(operation), lambda: words() + self._others(operation), ask
                     )
                 except BaseException as error:
                     self.interrupt(str(operation), error)
@@ -364,17 +375,18 @@ class Matching:
         for operation in list(self._active.values()):  # others may wait for any of them
             operation.ask()
 
-    def _report(self, operation: Operation) -> str:
-        """Describe which ranks an operation waits for, and the others under way."""
+    def _missing(self, operation: Operation) -> str:
+        """Describe which ranks an operation waits for."""
+        return f"{ranks(operation.missing())} in {operation}"
+
+    def _others(self, operation: Operation) -> str:
+        """Describe the other operations under way."""
         others = [
             f"{other} waits for {ranks(other.missing())}"
             for other in self._active.values()
             if other is not operation
         ]
-        return (
-            f"{ranks(operation.missing())} in {operation}"
-            + f" (also under way: {'; '.join(others)})" * bool(others)
-        )
+        return f" (also under way: {'; '.join(others)})" * bool(others)
 
     def forget(self, operation: Operation) -> None:
         """Move an operation that has ended into the history."""
@@ -392,6 +404,8 @@ class Matching:
             self._meetings.receive(source, header)
         elif header.kind == LEFT:
             self.departures.receive(source, header.text)
+        elif header.kind == HERE:
+            self.presence.receive(source, header.text)
         else:
             if (
                 header.kind == QUERY

@@ -89,6 +89,11 @@ class Call:
         return f"{call} of ranks {low} and {high}"
 
     @property
+    def of_all(self) -> bool:
+        """Whether it takes part in the tree of all ranks."""
+        return self.tree != (None, [])
+
+    @property
     def key(self) -> Key:
         """What identifies the operation on this rank."""
         return self.number, -1 if self.peer is None else self.peer

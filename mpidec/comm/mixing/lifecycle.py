@@ -32,7 +32,7 @@ from ..runtime.memory import shared
 from ..runtime.mpi import MPI
 from ..runtime.node import NodeMemory
 from ..runtime.partition import Partition
-from ..runtime.progress import ProgressEngine, abandon
+from ..runtime.progress import ProgressEngine, abandon, refuse_in_child
 from ..runtime.row_types import RowTypes
 from ..timeline.file import TimelineFile
 from ..timeline.timeline import Timeline
@@ -70,6 +70,7 @@ class Lifecycle:
         windows: str | None = None,
         timeline: str | None = None,
     ):
+        refuse_in_child("Network()")
         comm = MPI.COMM_WORLD if comm is None else comm
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL or comm.Is_inter():
             raise TypeError(
@@ -98,6 +99,7 @@ class Lifecycle:
         )
         engine.add(matching.poll)
         self.collectives.ask = matching.look_for_leavers
+        self.collectives.waiting = matching.presence.waiting
         self.collectives.on_interrupt = engine.interrupt
         self.context = Context(
             self.comm,

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays.host import empty_like
 from ..runtime.memory import empty, memory
+from ..runtime.progress import refuse_in_child
 from .mixer import Mixer
 from .mixers import Mixers
 from .reductions import NetworkReductions
@@ -60,6 +61,7 @@ class NetworkOperators(NetworkReductions):
         like : array, optional
             The rows are of its kind (NumPy, PyTorch, CuPy), where it lives.
         """
+        refuse_in_child("net.empty")
         shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         if like is not None:
             return empty_like(like, (self.m, *shape), dtype, empty)

@@ -223,10 +223,11 @@ class NetworkReductions(Lifecycle):
         try:
             rows = native(X, "biufc")
             if rows.ndim == 0 or len(rows) != self.m:
+                hint = "; net.comm.allreduce(x) adds a number of each rank" * (rows.ndim == 0)
                 raise ValueError(
                     f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): "
                     "one row for each "
-                    "agent on the rank"
+                    f"agent on the rank{hint}"
                 )
         except (TypeError, ValueError) as error:
             if self.size > 1:

@@ -16,6 +16,8 @@ from .mpi import MPI
 from .progress import OWN_ERRORS, abandon, wait_until
 
 T = TypeVar("T")
+Ask = Callable[[], None]
+Waiting = Callable[[str, str, Ask | None], tuple[Callable[[], str], Ask]]
 
 
 class Collectives:
@@ -33,6 +35,8 @@ class Collectives:
     ask : callable, optional
         Called from time to time in waits that have no `ask` of their own; raises what other ranks
         report.
+    waiting : callable, optional
+        Makes of a call, of what its ranks do and of its `ask` what a wait says and asks.
     on_interrupt : callable, optional
         Called with the name of an exception from outside (Ctrl-C, a signal handler) that has ended
         a call.
@@ -46,6 +50,7 @@ class Collectives:
     def __init__(self, comm: MPI.Intracomm):
         self._comm, self.interrupted = comm, False
         self.ask: Callable[[], None] | None = None
+        self.waiting: Waiting | None = None
         self.on_interrupt: Callable[[str], None] | None = None
 
     def __enter__(self) -> None:
@@ -62,8 +67,12 @@ class Collectives:
         self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None
     ) -> None:
         """Complete the request of all ranks that `begin()` makes."""
+        words: str | Callable[[], str] = f"all ranks to come to {what}"
+        asking = ask or self.ask
+        if self.waiting is not None:
+            words, asking = self.waiting(what, f"to come to {what}", asking)
         try:
-            wait_until(begin().Test, f"all ranks to come to {what}", ask or self.ask)
+            wait_until(begin().Test, words, asking)
         except BaseException:
             self.interrupted = True
             abandon(begin)  # and with it the arrays that MPI may still read or write

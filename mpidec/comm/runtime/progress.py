@@ -158,6 +158,20 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
+def refuse_in_child(call: str) -> None:
+    """Refuse a call in a forked child, which MPI does not know.
+
+    Raises
+    ------
+    RuntimeError
+    """
+    if _FORKED and MPI.COMM_WORLD.size > 1:
+        raise RuntimeError(
+            f"{call}: this process is a forked child, and MPI knows its parent only: communicate in "
+            'the parent, or start the child with multiprocessing.get_context("spawn")'
+        )
+
+
 def progress() -> None:
     """Move on everything that is under way in this process."""
     for engine in list(_ENGINES):

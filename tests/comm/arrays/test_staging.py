@@ -49,3 +49,31 @@ def test_buffers_are_made_once(device, monkeypatch):
     for _ in range(5):
         arrays.to_host(device.array(np.ones(100)))
     assert made == [40, 40]
+
+
+@pytest.mark.parametrize("way", ["copy_in", "copy_out"])
+def test_buffers_of_a_copy_that_failed_are_not_used_again(device, monkeypatch, way):
+    """A copy that was begun may still read or write them."""
+    X = np.ones(100)
+
+    def there_and_back():
+        host, _, restore = arrays.to_host(device.array(X))
+        return restore(host, "<f8").get()
+
+    there_and_back()
+    made, pinned, copy = [], device.pinned, getattr(device, way)
+    monkeypatch.setattr(device, "pinned", lambda nbytes: made.append(nbytes) or pinned(nbytes))
+    calls = []
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise RuntimeError("the device is lost")
+        return copy(*args)
+
+    monkeypatch.setattr(device, way, failing)
+    with pytest.raises(RuntimeError, match="lost"):
+        there_and_back()
+    monkeypatch.setattr(device, way, copy)
+    np.testing.assert_array_equal(there_and_back(), X)
+    assert made == [40, 40]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.matching import OTHER, SUBJECT, apart
 
-from mpidec.comm.checks import header as h
+from mpidec.comm.checks import header as h, history
 from mpidec.comm.checks.matching import Matching
 from mpidec.comm.checks.operation import Operation
 from mpidec.comm.runtime.mpi import MPI
@@ -36,3 +36,17 @@ def test_each_difference_from_an_operation_is_a_mismatch():
     assert found(source=2) == "" and apart(found(stage=h.UP))
     operation.received[1, h.EDGE] = h.Header(h.DATA, False, 7, SUBJECT), np.ones(6)
     assert apart(found()) and found(source=2) == ""
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("capacity", [2, 3])
+def test_the_oldest_call_is_forgotten(capacity, monkeypatch):
+    monkeypatch.setattr(history, "REMEMBERED", capacity)
+    past = history.History()
+    for number in range(1, capacity + 4):
+        past.add((number, -1), history.PastOperation(f"op {number}", "", "", frozenset(), ""))
+        past.fail(number, f"{number}")
+        kept = range(max(number - capacity + 1, 1), number + 1)
+        found = {k: past.find((k, -1)) for k in range(1, number + 1)}
+        assert {k: each.op for k, each in found.items() if each} == {k: f"op {k}" for k in kept}
+        assert past.failures == {k: f"{k}" for k in kept}

@@ -146,3 +146,30 @@ def test_complex_rows_have_circular_noise_and_trimmed_means_of_their_parts():
         X = np.random.default_rng(0).standard_normal((n, 5, 2)) @ [1, 1j]
         robust = W.robust("trimmed_mean", trim=1)
         np.testing.assert_allclose(robust(X), robust(X.real) + 1j * robust(X.imag), rtol=1e-14)
+
+
+@pytest.mark.parametrize("fill", ["renormalize", "own", "zero"])
+def test_an_agent_without_weight_of_its_own_that_loses_all(fill):
+    """It keeps its row, or hears zeros; it does not become undefined."""
+    W = np.array([[0, 0.5, 0.5], [0.25, 0.5, 0.25], [0.5, 0.5, 0]])
+    lost = np.zeros((1, 3, 3), bool)
+    lost[0, 0] = True
+    with mpidec.Network(3) as net:
+        X = stack(3)[net.lo : net.hi]
+        Y = net.mixer(T.from_weights(W)).lossy(lost, fill=fill).at(0)(X)
+        want = W @ stack(3)
+        want[0] = 0 if fill == "zero" else stack(3)[0]
+        np.testing.assert_allclose(Y, want[net.lo : net.hi], atol=1e-15)
+
+
+@pytest.mark.parametrize("codec", ["top_k", "rand_k", "qsgd", "blockwise8"])
+def test_default_gamma(codec):
+    with mpidec.Network(5) as net:
+        plain = net.mixer(T.ring(5))
+        for d in (1, 10, 300):
+            made = codecs.codec(codec)
+            delta = made.delta(d)
+            assert plain.compress(codec, feedback=True).gamma(d) == delta / (2 - delta)
+            if not made.feedback:
+                alone = plain.compress(codec, feedback=False).gamma(d)
+                assert alone == (delta if made.unbiased else 1.0)

@@ -60,3 +60,21 @@ def test_ranks_in_different_calls_are_told_before_the_time_is_over(mpirun, trans
         "rank 1" in text and ("net.mean" in text or "closes the network" in text)
         for text in found.values()
     ), found
+
+
+NOT_COME = (
+    "import sys, time, mpidec, numpy as np\n"
+    "net = mpidec.Network(); x = np.ones((1, 2)); net.mixer('ring')(x)\n"
+    "if net.rank == 1: time.sleep(200)\n"
+    "{'agree': net.agree, 'close': net.close, 'barrier': net.barrier, 'mean': lambda: net.mean(x)}[sys.argv[1]]()\n"
+)
+
+
+@pytest.mark.parametrize("call", first(["close", "agree", "barrier", "mean"]))
+def test_all_that_wait_name_the_rank_that_has_not_come(mpirun, call):
+    done = mpirun(3, ["-c", NOT_COME, call], timeout=120, env={"MPIDEC_TIMEOUT": "3"})
+    assert done.returncode != 0
+    named = re.findall(
+        r"\[rank (\d)\] mpidec: waited 3 s, since [\d:]{8}, for ranks? (\d) ", done.stderr
+    )
+    assert named and {who for _, who in named} == {"1"}, done.stderr

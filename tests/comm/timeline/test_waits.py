@@ -81,3 +81,16 @@ def test_a_mutex_is_waited_for_until_its_holder_releases_it():
     ]
     (wait,) = waits(aligned(texts))
     assert (wait.rank, wait.late, wait.until - wait.begin) == (1, 0, 70.0)
+
+
+@pytest.mark.serial
+def test_a_rank_does_not_wait_for_itself_in_a_mutex():
+    """Of two threads of a rank one may hold a mutex that the other one asks for."""
+
+    def mutex(rank, name, begin, length):
+        return _event(rank, name, begin, length, role="mutex", mutexes=[2])
+
+    own = mutex(1, "mutex", 10.0, 90.0) + mutex(1, "mutex wait", 30.0, 50.0)
+    assert waits(aligned([own])) == []
+    (wait,) = waits(aligned([mutex(0, "mutex", 5.0, 40.0), own]))
+    assert (wait.rank, wait.late) == (1, 0)
