@@ -13,6 +13,7 @@ import mpidec
 from mpidec import problems as P, solvers as S, topology as T
 from mpidec.driver import decisions
 from mpidec.driver.asynchronous.events import NOMINAL, Events
+from mpidec.driver.asynchronous.files import AsyncFile
 
 pytestmark = pytest.mark.serial
 N = 4
@@ -107,3 +108,20 @@ def test_pauses_of_stragglers_are_in_units_of_an_event():
     for pauses, rates in (({1: 9 * NOMINAL}, [1, 0.1, 1, 1]), ({}, [1, 1, 1, 1])):
         events = Events.of_ranks(S.A2CiD2(0.01), T.ring(N), pauses, None, 0.0, 0)
         assert events.unit == pytest.approx(1 / np.mean(rates), rel=1e-12)
+
+
+def test_the_clocks_of_a_resumed_run_begin_anew(tmp_path, monkeypatch):
+    """The time since an agent's last event is not that of the part before."""
+    path, begun, real = tmp_path / "run.h5", [], AsyncFile.begin
+
+    def begin(self, *given):
+        found = real(self, *given)
+        begun.append([s.t for s in self._agents.states])
+        return found
+
+    monkeypatch.setattr(AsyncFile, "begin", begin)
+    solver = S.A2CiD2(0.02)
+    go(counted(), solver, 30, path)
+    assert min(mpidec.record.last_checkpoint(path)[1]["t"]) > 0
+    resumed = go(counted(), solver, 60, mpidec.Record(path, resume=True))
+    assert begun == [[0.0] * N] * 2 and resumed.steps >= 60
