@@ -42,6 +42,7 @@ def test_only_those_that_have_not_come_are_named(missing, monkeypatch):
     clock[0] = 2.1
     waits[max(waits)][1]()  # one is late enough to tell all: the others answer
     post.deliver()
+    assert waits[max(waits)][0]() == f"rank {missing} to come"
     clock[0] = 9.0
     for _, ask in waits.values():
         ask()

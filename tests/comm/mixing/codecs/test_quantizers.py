@@ -67,3 +67,32 @@ def test_packing_is_lossless(bits):
 def test_wrong_parameters_are_named(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("levels", [1, 2, 7, 15, 50, 127])
+@pytest.mark.parametrize("d", [8, 64, 200])
+def test_delta_is_that_of_the_worst_row(levels, d):
+    """Against the mean error: of an entry between two levels, at the share p, p (1 - p) times the square of a level."""
+    codec = QSGD(levels=levels, bucket=128)
+    length = min(d, codec.bucket)
+    rows = [np.random.default_rng(d).standard_normal(length), np.ones(length)]
+    for entries in range(1, length):  # all small ones just below the middle between two levels
+        for half in (0.5, 1.5):
+            small = np.full(length, half / levels)
+            rest = 1 - (entries * small[0] ** 2)
+            if rest >= 0:
+                small[entries:] = 0
+                small[-1] = np.sqrt(rest)
+                rows.append(small)
+    worst = 0.0
+    for x in rows:
+        scaled = np.abs(x) / np.linalg.norm(x) * levels
+        p = scaled % 1
+        worst = max(worst, float((p * (1 - p)).sum()) / levels**2)
+    omega = 1 / codec.delta(d) - 1
+    assert worst <= omega * (1 + 1e-9)
+    assert omega <= max(4.5 * worst, 1e-12)
+    X = np.tile(rows[0], (2000, 1))
+    found = codec.decode(codec.encode(X, 0, range(len(X))), length, X.dtype, 0, range(len(X)))
+    assert ((found - X) ** 2).sum(axis=1).mean() <= omega * (X[0] ** 2).sum()
