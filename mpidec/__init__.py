@@ -7,7 +7,6 @@ of the equations of its paper::
     result = mpidec.solve(problem, mpidec.solvers.GradientTracking(0.1), mpidec.topology.exponential(16), steps=500)
 """
 
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ from .exceptions import (
     ResumeError as ResumeError,
     Unstable as Unstable,
 )
-from .plugins import did_you_mean
+from .plugins import no_attribute
 from .record import Record as Record, read as read
 
 # Imported on first use: jobs with many ranks start faster.
@@ -81,11 +80,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{name}", __name__)
     if name == "simulate":
         return import_module(".driver.asynchronous", __name__).simulate
-    hint = did_you_mean(name, __dir__(), 0.6)
-    text = f"module {__name__!r} has no attribute {name!r}{hint and ': '}{hint}"
-    raise AttributeError(
-        text, obj=sys.modules[__name__]
-    )  # without name: Python would add its own hint
+    raise no_attribute(__name__, name, __dir__())
 
 
 def __dir__() -> list[str]:

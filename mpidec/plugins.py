@@ -122,6 +122,22 @@ def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.5) -> str
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 
+def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error of a module without this attribute, with the public names that are similar.
+
+    Examples
+    --------
+    >>> no_attribute("mpidec", "slove", ["solve", "tune"])
+    AttributeError("module 'mpidec' has no attribute 'slove': did you mean solve?")
+    """
+    hint = did_you_mean(name, known, 0.6)
+    # with obj and without name: Python would add its own hint
+    return AttributeError(
+        f"module {module!r} has no attribute {name!r}{hint and ': '}{hint}",
+        obj=sys.modules.get(module),
+    )
+
+
 def similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """Return up to three of the `known` names that are close to `name`, whatever its case and
     hyphens; the closest first.

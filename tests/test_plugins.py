@@ -540,3 +540,20 @@ def test_entry_points_are_read_once(monkeypatch):
     assert not any(table.knows(name) for name in ("one", "two")) and len(table) == 1
     plugins._declared.cache_clear()
     assert len(reads) == 1
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "hint"),
+    [
+        (mpidec, "slove", "did you mean solve"),
+        (mpidec.solvers, "ExactDifusion", "did you mean ExactDiffusion"),
+        (mpidec.topology, "rign", "did you mean ring?"),
+        (mpidec.problems, "LeastSqares", "did you mean LeastSquares?"),
+        (mpidec.solvers, "zzz", "no attribute 'zzz'"),
+    ],
+)
+def test_a_public_name_that_is_misspelt_has_its_nearest(room, name, hint):
+    with pytest.raises(AttributeError, match=f"module '{room.__name__}' has no attribute .*") as e:
+        getattr(room, name)
+    assert hint in str(e.value)
+    assert not hasattr(room, "_private")

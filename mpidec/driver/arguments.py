@@ -68,6 +68,8 @@ BELONGS = {  # where arguments belong that `solve` does not have; {} is their va
     ),
     "weights": "they belong to the topology, such as mpidec.topology.ring(16, weights={0}) or "
     "from_networkx(G, weights={0})",
+    "resume": 'record=mpidec.Record("run.h5", resume=True) continues the run in a file, as '
+    "mpidec run --resume run.h5 does",
     "iterations": "did you mean steps?",
     "iters": "did you mean steps?",
     "max_iter": "did you mean steps?",

@@ -107,7 +107,7 @@ class Journal:
             else:
                 self._create(recorder, record, s)
         if self._choice is not None:
-            plan.note(f"step size {self._choice.line()}")
+            plan.chosen(self._choice.line())
         self._clock = time.perf_counter() - elapsed
         if k == 0:
             self.checkpoint(0, s)

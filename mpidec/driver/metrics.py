@@ -76,6 +76,18 @@ def checked(metrics: Mapping[str, Own] | None, problem: Problem | None = None) -
     return every
 
 
+class Recorded(ByName[np.ndarray]):
+    """Metrics by name; see `ByName`."""
+
+    def __missing__(self, name: object) -> np.ndarray:
+        if name in ERRORS and "objective" in self:
+            raise KeyError(
+                f"no metric {name!r}: the problem has no x_star, from which errors are measured: "
+                "give it one, such as x_star=problem.solution()"
+            )
+        return super().__missing__(name)
+
+
 def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, np.ndarray]:
     """All records as arrays, by metric.
 
@@ -84,7 +96,7 @@ def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dic
     >>> columns([{"step": 0, "error": 1}, {"step": 5, "error": 0.5}], ["step", "error"])
     {'step': array([0, 5]), 'error': array([1. , 0.5])}
     """
-    return ByName(
+    return Recorded(
         (name, np.array([record[name] for record in records], np.int64 if name in WHOLE else float))
         for name in names
     )

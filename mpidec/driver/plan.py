@@ -27,6 +27,28 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 Mixing = Callable[[Mixer], Operator[StepOperator]]
 
 
+class Printed:
+    """Progress in one line for each record."""
+
+    def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        self.note(
+            f"step {step}/{steps}  "
+            + "  ".join(
+                f"{name} {metrics[name]:.3e}"
+                for name in ("objective", "consensus", "error")
+                if name in metrics
+            )
+        )
+
+    def note(self, line: str) -> None:
+        print(line, flush=True)
+
+
+def as_progress(progress: Progress | bool | None) -> Progress | None:
+    """The argument `progress`, where True prints lines, and False and None nothing."""
+    return Printed() if progress is True else progress or None
+
+
 class State(Protocol):
     """State of a solver: a named tuple with the rows of the local agents."""
 
@@ -65,6 +87,11 @@ class Plan:
     def tolerance(self) -> float:
         """The relative error at which the run may stop; 1 if it does not look at errors."""
         return self.stop.get("error", 1.0) if isinstance(self.stop, Mapping) else 1.0
+
+    def chosen(self, line: str) -> None:
+        """Show the step size that a search has found, where no table at the end does."""
+        if isinstance(self.progress, Printed):
+            self.note(f"step size {line}")
 
     def note(self, line: str) -> None:
         """Show a line beside the progress, on rank 0."""

@@ -43,7 +43,7 @@ from .attempts import attempted
 from .loop import once
 from .metrics import GROWING, Own, checked
 from .outcome import Outcome as Outcome, Stop, StopFunction, Target, target_of
-from .plan import Mixing, Plan, Progress as Progress, arithmetic
+from .plan import Mixing, Plan, Progress as Progress, arithmetic, as_progress
 from .result import Result as Result
 
 if TYPE_CHECKING:
@@ -254,7 +254,6 @@ def solve(
         check_minimizer(net, known)
         stack.enter_context(arithmetic(net))
         stack.enter_context(net.raising_together())
-        report = _Printed() if progress is True else progress or None
         plan = Plan(
             net=net,
             oracle=oracle,
@@ -267,7 +266,7 @@ def solve(
             stop=stop,
             target=target,
             record=saved,
-            progress=report,
+            progress=as_progress(progress),
             mixing=mixing,
             delay=delay,
             drop=drop,
@@ -319,20 +318,3 @@ def target_at_the_end(target: Target | StopFunction | None, solver: Solver) -> T
             'steps at which to stop: limit steps; {"error": 1e-8} is judged at the end'
         )
     return target
-
-
-class _Printed:
-    """Progress in one line for each record."""
-
-    def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        self.note(
-            f"step {step}/{steps}  "
-            + "  ".join(
-                f"{name} {metrics[name]:.3e}"
-                for name in ("objective", "consensus", "error")
-                if name in metrics
-            )
-        )
-
-    def note(self, line: str) -> None:
-        print(line, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,14 @@ def _remedy(job: Job, result: Result | AsyncResult) -> str:
     )
 
 
+def _given(job: Job, result: Result | AsyncResult) -> dict[str, Any]:
+    """The parameters of the solver, without a step size that has a row of its own."""
+    found = dict(job.experiment.solver.options)
+    if result.choice is not None:
+        found.pop("step_size", None)
+    return found
+
+
 def summary(
     job: Job, result: Result | AsyncResult, ranks: int, slow: str = "", theory: str = ""
 ) -> str:
@@ -83,7 +92,7 @@ def summary(
         "topology": f"{short(topology.name)}{options(topology.options)}"
         + (f", spectral gap {gap:.4g}" if gap is not None else ""),
         "mixing": _mixing(job.experiment.mixing),
-        "solver": f"{short(solver.name)}{options(solver.options)}",
+        "solver": f"{short(solver.name)}{options(_given(job, result))}",
         "step size": "" if result.choice is None else result.choice.line(),
         **(asynchronous_rows(wanted) if job.asynchronous else {}),
         "steps": f"{result.steps} of {wanted.steps}",

@@ -2,6 +2,8 @@
 sets and partitions.
 """
 
+from typing import NoReturn
+
 from ..datasets.batches import Batches
 from ..datasets.built_in import (
     Dataset,
@@ -16,6 +18,7 @@ from ..datasets.built_in import (
     synthetic_least_squares,
 )
 from ..datasets.partition import partition, stack
+from ..plugins import no_attribute
 from .base import LinearModel, Problem
 from .coupled import ConstraintCoupled
 from .custom import Custom
@@ -90,6 +93,10 @@ __all__ = [
     "synthetic_least_squares",
     "term",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_attribute(__name__, name, __dir__())
 
 
 def __dir__() -> list[str]:

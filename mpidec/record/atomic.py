@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import io
 import math
 import os
@@ -20,6 +21,9 @@ from .sums import Sums, note
 
 GRACE = 0.02  # longest time, in seconds, between a reader's open and its lock
 ATTEMPTS = 100  # at a lock whose file another writer removes
+LONGEST = 255 - len(
+    "..0123abcd.spare.old"
+)  # bytes of a name beside which there is room for the spare
 SMALL = 4 << 20  # bytes up to which a copy takes less time than GRACE
 _OPEN_FILES = "raise the limit of open files (ulimit -n 1024)"
 REMEDY = {
@@ -69,8 +73,9 @@ class AtomicFile(io.RawIOBase):
         super().__init__()
         self.path = os.path.realpath(path)
         folder, name = os.path.split(self.path)
-        self._guard_path = os.path.join(folder, f".{name}.lock")
-        self._spare_path = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.spare")
+        hidden = _hidden(name)
+        self._guard_path = os.path.join(folder, f"{hidden}.lock")
+        self._spare_path = os.path.join(folder, f"{hidden}.{secrets.token_hex(4)}.spare")
         self._front = self._spare = self._guard = -1
         self._writer = os.getpid()  # a forked child must not remove the files
         self._position = 0
@@ -296,9 +301,18 @@ class AtomicFile(io.RawIOBase):
             )
         folder, name = os.path.split(self.path)
         for leftover in glob.glob(
-            os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.spare*")
+            os.path.join(glob.escape(folder), f"{glob.escape(_hidden(name))}.*.spare*")
         ):
             os.unlink(leftover)
+
+
+def _hidden(name: str) -> str:
+    """The beginning of the names of the lock and the spare of a file: its own, or a hash of a long
+    one, as names have at most 255 bytes.
+    """
+    whole = os.fsencode(name)
+    short = name if len(whole) <= LONGEST else hashlib.sha256(whole).hexdigest()[:32]
+    return f".{short}"
 
 
 def _check_writable(given: str, path: str, existing: bool) -> None:
@@ -311,6 +325,13 @@ def _check_writable(given: str, path: str, existing: bool) -> None:
         raise FileNotFoundError(
             f"cannot write {given}: there is no folder {folder}: create it, or choose another"
         )
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise OSError(
+                error.errno, f"cannot write {given}: {error.strerror}: choose another name"
+            ) from None
     if existing and not os.path.exists(path):
         raise FileNotFoundError(f"{given} does not exist")
     if os.path.exists(path) and not os.path.isfile(path):

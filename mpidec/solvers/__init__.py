@@ -1,5 +1,8 @@
 """Solvers: one family per file, the paper's equations and nothing else."""
 
+from typing import NoReturn
+
+from ..plugins import no_attribute
 from .accelerated import OPAPC as OPAPC, AccDNGD as AccDNGD
 from .adaptive import AdaptiveGradientTracking as AdaptiveGradientTracking
 from .admm import (
@@ -180,6 +183,10 @@ TITLES: dict[str, str] = {
     "running_sum_tracking": "Running-Sum Tracking",
 }
 """The names of the solvers in figures and printed tables, with formulas in ``$...$``."""
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_attribute(__name__, name, __dir__())
 
 
 def __dir__() -> list[str]:

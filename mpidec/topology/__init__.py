@@ -13,7 +13,9 @@ and returns a `Topology` or a `Schedule` is in the catalogue.
 
 from collections.abc import Callable
 from inspect import isfunction, signature
+from typing import NoReturn
 
+from ..plugins import no_attribute
 from .ceca import CecaRound as CecaRound, ceca as ceca
 from .changing import Changing as Changing, from_function as from_function
 from .circulant import (
@@ -95,6 +97,10 @@ TITLES: dict[str, str] = {name: name.replace("_", " ").capitalize() for name in 
     "one_peer_hypercube": "One-peer hypercube",
     "periodic_average": "Gossip-PGA",
 }
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_attribute(__name__, name, __dir__())
 
 
 def __dir__() -> list[str]:

@@ -190,6 +190,16 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     Reader(page, tmp_path).read()
 
 
+@pytest.mark.launch
+def test_the_program_for_own_data_runs_on_ranks(tmp_path):
+    """As in one process, and rank 0 prints."""
+    own = README.partition("## Your own data")[2]
+    program = tmp_path / "own.py"
+    program.write_text(re.search(r"^```python\n(.*?)^```$", own, re.MULTILINE | re.DOTALL)[1])
+    printed = [launch.mpirun(n, [str(program)]).stdout for n in (1, 2)]
+    assert printed[0] == printed[1] and printed[0].startswith("stopped"), printed
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables and links
 

@@ -628,3 +628,20 @@ def test_an_oracle_of_ones_own_states_what_it_is():
     ]
     assert [one.layers() for one in found[:3]] == [[exact], [drawn], []]
     assert as_oracle(found[0]) is found[0]
+
+
+def test_an_argument_resume_names_the_way():
+    with pytest.raises(TypeError, match=r'no argument resume: record=mpidec.Record\("run.h5", res'):
+        mpidec.solve(None, "consensus", "ring", steps=1, resume=True)
+
+
+def test_progress_may_be_printed_by_simulations_too(capsys):
+    problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.ones((4, 1)))
+    for shown in (True, False):
+        mpidec.simulate(
+            problem, mpidec.solvers.A2CiD2(0.1), "ring", steps=20, every=10, progress=shown
+        )
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[:2] for line in lines] == [
+            ["step", f"{k}/20"] for k in (0, 10, 20) if shown
+        ]

@@ -228,3 +228,15 @@ def test_large_finite_rows_and_gradients_are_no_divergence(size):
     assert run.outcome == plain.outcome == "completed"
     for name, unit in (("gradient_norm", size), ("error_rms", 1.0), ("consensus", size)):
         np.testing.assert_allclose(run.metrics[name], unit * plain.metrics[name], rtol=1e-9)
+
+
+def test_errors_that_are_not_recorded_say_why():
+    A, b = np.ones((3, 2, 1)), np.ones((3, 2))
+    result = mpidec.solve(P.LeastSquares(A, b), S.DGD(0.1), "ring", steps=2)
+    with pytest.raises(KeyError, match="no metric 'error_rms': the problem has no x_star"):
+        result.metrics["error_rms"]
+    with pytest.raises(KeyError, match="did you mean objective"):
+        result.metrics["objectiv"]
+    known = mpidec.solve(P.LeastSquares(A, b, x_star=np.ones(1)), S.DGD(0.1), "ring", steps=2)
+    with pytest.raises(KeyError, match="did you mean error_rms"):
+        known.metrics["error_rsm"]

@@ -1031,6 +1031,13 @@ def test_the_file_of_a_run_is_no_experiment(capsys):
     )
 
 
+@pytest.mark.parametrize("step", ["auto", "0.02"])
+def test_the_step_size_is_printed_once(capsys, step):
+    flags = [*SMALL, "--agents=4", "--steps=3", f"--step-size={step}", "--set=run.progress=lines"]
+    assert run.main(flags) == 0
+    assert capsys.readouterr().out.count("step size") == 1
+
+
 def test_the_spectral_gap_is_that_of_the_weights_chosen(capsys):
     flags = [*SMALL, "--agents=9", "--topology=grid", "--solver=nids", "--steps=200"]
     assert run.main([*flags, "--set=topology.weights=auto"]) == 0

@@ -343,7 +343,7 @@ def test_names_that_cannot_be_written(tmp_path):
         ("folder", IsADirectoryError, "folder: it is a folder"),
         ("missing/run.h5", FileNotFoundError, "missing: create it"),
         ("pipe", OSError, "pipe: it is not a regular file"),
-        ("x" * 250, OSError, "File name too long"),
+        ("x" * 256, OSError, "File name too long"),
     ]:
         with pytest.raises(kind, match=text) as error:
             new(tmp_path / name)
@@ -451,3 +451,19 @@ if __name__ == "__main__":
         kill_and_check(Path(sys.argv[2]), random.Random(int(sys.argv[3])), int(sys.argv[4]))
     else:
         fill_the_disk(Path(sys.argv[2]))
+
+
+@pytest.mark.parametrize("name", ["x" * 252 + ".h5", "\u00fc" * 126 + ".h5", "x" * 233 + ".h5"])
+def test_names_as_long_as_they_may_be(tmp_path, name):
+    """The names of the lock and the spare beside it are no longer, and are taken away."""
+    for content in (1, 2):
+        file = atomic.AtomicFile(tmp_path / name)
+        with file.update() as h5:
+            h5["a"] = content
+        killed = Path(file._spare_path + ".old")
+        killed.write_bytes(b"of a killed writer")
+        file.close()
+    assert killed.exists()
+    file = atomic.AtomicFile(tmp_path / name)
+    file.close()
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -162,7 +162,7 @@ def _attempt(
         if plan.record.resume:
             plan.note(resumed_at(before.step, file.later))
     if choice is not None:
-        plan.note(f"step size {choice.line()}")
+        plan.chosen(choice.line())
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
         return _Run(plan, attempt, faults, file, before)(records, interrupted)
 

@@ -51,6 +51,7 @@ from ..outcome import (
     said_by,
     target_of,
 )
+from ..plan import Progress, as_progress
 from ..provenance import attributes
 from ..stepsize import Choice, Guard, Task, requested_rule, with_size
 from .attempt import AsyncAttempt, lost_mass
@@ -88,7 +89,7 @@ def simulate(
     every: float = 10,
     stop: Stop | None = None,
     record: str | os.PathLike[str] | Record | None = None,
-    progress: Callable[[int, int, Mapping[str, float]], None] | None = None,
+    progress: Progress | bool | None = None,
     metrics: Mapping[str, Own] | None = None,
 ) -> AsyncResult:
     r"""Run an asynchronous method on a queue of events, in this process; the result is a function
@@ -133,8 +134,8 @@ def simulate(
         counters `time`, `events`, `gradients`, `messages` and `bytes` are budgets.
     record : path or Record, optional
         HDF5 file for metrics, trajectory and the result, as for `mpidec.solve`.
-    progress : callable, optional
-        Called as `progress(step, steps, metrics)` at each record.
+    progress : callable or bool, optional
+        Called as `progress(step, steps, metrics)` at each record; True prints a line instead.
     metrics : dict {name: callable}, optional
         Metrics of one's own, as for `mpidec.solve`.
 
@@ -245,7 +246,7 @@ def simulate(
         every=every,
         target=target,
         saved=saved,
-        progress=progress,
+        progress=as_progress(progress),
         drop=drop,
         metrics=own,
     )
