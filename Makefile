@@ -69,7 +69,13 @@ environment:
 	@echo $(VENV)
 on_ranks = $(1)/bin/python tests/helpers/launch.py -n $(2) --timeout 2400 -m pytest -q -p no:cacheprovider $(3) $(ARGS)
 
+# OpenBLAS's kernels of other processors, with which the bits of an agent depend on no other one, either.
+AVX512 := $(if $(shell grep -m1 -o avx512vl /proc/cpuinfo 2>/dev/null),SkylakeX)
+
 test-all: $(MPICH)/.test-$(HERE) $(OPENMPI)/.all-$(HERE)
+	for cpu in Haswell Prescott $(AVX512); do \
+	    OPENBLAS_CORETYPE=$$cpu $(MPICH)/bin/python -m pytest -q tests/problems tests/driver/asynchronous $(ARGS) || exit 1; \
+	done
 	for mpi in $(MPICH) $(OPENMPI); do \
 	    $$mpi/bin/python -m pytest --slow $(ARGS) || exit 1; \
 	    for n in 2 3 4 8 16; do $(call on_ranks,$$mpi,$$n,--slow) || exit 1; done; \

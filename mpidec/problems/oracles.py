@@ -74,6 +74,7 @@ class Gradients:
         self._m = m
         own = gradient if isinstance(gradient, Remembering) else None
         self._remembered = own if source is None else source.remembered
+        self._forgets = own is not None and self._some is not gradient
 
     @property
     def remembered(self) -> Remembering | None:
@@ -83,8 +84,7 @@ class Gradients:
     def __call__(self, X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
         if agents is None:
             return self._call(X, k)
-        forgets = isinstance(self._gradient, Remembering) and self._some is not self._gradient
-        if forgets and len(agents) < self._m:
+        if self._forgets and len(agents) < self._m:
             raise TypeError(
                 f"the gradients of {type(self._gradient).__name__} remember earlier steps and have "
                 "no argument agents, so that those of one agent would change what all remember: "

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._complex import is_complex
 from .._validation import Array
 
 
@@ -23,10 +22,14 @@ def times(A: Array, X: Array) -> Array:
     >>> times(np.ones((1, 1, 3)), np.ones((1, 3, 1)))
     array([[[3.]]])
     """
-    A, X = np.ascontiguousarray(A), np.ascontiguousarray(X)
+    if not (A.flags.c_contiguous and X.flags.c_contiguous):
+        A, X = np.ascontiguousarray(A), np.ascontiguousarray(X)
+    product: Array
     if A.shape[1] == X.shape[2] == 1:
-        return np.asarray((A * X.reshape(A.shape)).sum(axis=2, keepdims=True))
-    return np.asarray(A @ X)
+        product = (A * X.reshape(A.shape)).sum(axis=2, keepdims=True)
+    else:
+        product = A @ X
+    return product
 
 
 def adjoint(A: Array, R: Array) -> Array:
@@ -37,12 +40,14 @@ def adjoint(A: Array, R: Array) -> Array:
     >>> adjoint(np.full((1, 2, 1), 1j), np.ones((1, 2, 1)))
     array([[[0.-2.j]]])
     """
-    A, R = np.ascontiguousarray(A), np.ascontiguousarray(R)
-    turned = is_complex(A)
-    if A.shape[2] == R.shape[2] == 1:
-        parts = A.reshape(R.shape) * (R.conj() if turned else R)
-        total = parts.reshape(parts.shape[:2]).sum(axis=1)[:, None, None]
-        return np.asarray(total.conj() if turned else total)
+    if not (A.flags.c_contiguous and R.flags.c_contiguous):
+        A, R = np.ascontiguousarray(A), np.ascontiguousarray(R)
+    product: Array
+    turned = A.dtype.kind == "c"
     if turned:
-        return np.asarray((A.transpose(0, 2, 1) @ R.conj()).conj())
-    return np.asarray(A.transpose(0, 2, 1) @ R)
+        R = R.conj()
+    if A.shape[2] == R.shape[2] == 1:
+        product = (A.reshape(R.shape) * R).reshape(R.shape[:2]).sum(axis=1)[:, None, None]
+    else:
+        product = A.transpose(0, 2, 1) @ R
+    return product.conj() if turned else product

@@ -12,6 +12,7 @@ import secrets
 import sys
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import count
 from typing import Protocol, TypeVar
 
@@ -126,17 +127,17 @@ class Lifecycle:
         """The number of all agents."""
         return self.partition.n
 
-    @property
+    @cached_property
     def lo(self) -> int:
         """The first agent of this rank."""
         return self.partition.bounds(self.rank)[0]
 
-    @property
+    @cached_property
     def hi(self) -> int:
         """The end of the agents of this rank."""
         return self.partition.bounds(self.rank)[1]
 
-    @property
+    @cached_property
     def m(self) -> int:
         """The number of agents of this rank."""
         return self.hi - self.lo
