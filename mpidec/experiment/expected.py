@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -49,12 +50,16 @@ def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, 
             return f"more than {DEPENDENT} numbers of all agents depend on each other"
         factor = theory.rate(model, solver, graph)
         msd = 0.0
-        if job.oracle.random or solver.bias_on(graph) is not Bias.NONE:
+        links = job.experiment.mixing.noise or 0.0
+        if job.oracle.random or links or solver.bias_on(graph) is not Bias.NONE:
             if not _quadratic(job.oracle.problem, model):
                 return "the problem is not quadratic, and the run does not end at its minimizer"
-            msd = float(theory.steady_state(job.oracle, solver, graph).msd.mean())
+            s = theory.steady_state(job.oracle, solver, graph, link_noise=links)
+            msd = float(s.msd.mean())
     except ValueError as error:
         return str(error).removeprefix("theory: ")
+    if links and factor < STILL and not math.isfinite(msd):
+        return "the solver integrates the noise of its links: the error grows without a limit"
     error_rms = math.sqrt(msd) / (float(np.linalg.norm(model.x_star)) or 1.0)
     if not (factor < STILL and math.isfinite(msd)):
         return f"the error does not fall, by the factor {factor:.6g} per step"
@@ -76,7 +81,7 @@ def _outside(job: Job, result: Result | AsyncResult, net: Network) -> str:
         "the solver minimizes nothing": not job.solver.needs.problem,
         f"there are more than {LARGE} unknowns of all agents": graph.n * job.d > LARGE,
         "the graph never repeats": not graph.period,
-        "mixing has options": wanted.mixing != plain,
+        "mixing has options": replace(wanted.mixing, noise=None) != plain,
         "gradients have reduced variance": wanted.problem.variance_reduction is not None,
         "the graph has several weights": len(graph.choices) > 1 and result.choice is None,
     }

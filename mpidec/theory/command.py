@@ -46,6 +46,13 @@ FLAGS = [
         help=f"names, or FILE.py:NAME (default: {' '.join(USUAL)})",
     ),
     Flag("--noise", type=float, default=0.1, help="its standard deviation (default: 0.1)"),
+    Flag(
+        "--link-noise",
+        type=float,
+        default=0.0,
+        metavar="SIGMA",
+        help="standard deviation of what the links add, as W.noisy does (default: 0)",
+    ),
     Flag("--step", type=float, default=0.1, help="step size of the table (default: 0.1)"),
     Flag("--seed", type=int, default=0, help="of the agents' costs (default: 0)"),
     Flag("-o", "--out", metavar="FIGURE", help="also draw all against the step size"),
@@ -55,9 +62,10 @@ SIZES = np.geomspace(1e-3, 2, 34)  # step sizes of the figure
 
 def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
     """Return the arguments, checked."""
-    for name, least in (("n", 2), ("noise", 0.0), ("seed", 0)):
+    for name, least in (("n", 2), ("noise", 0.0), ("link_noise", 0.0), ("seed", 0)):
         if not vars(args)[name] >= least:
-            raise ConfigError(f"--{name} {vars(args)[name]}: expected at least {least:g}")
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} {vars(args)[name]}: expected at least {least:g}")
     if not args.step > 0 or not math.isfinite(args.step):
         raise ConfigError(f"--step {args.step:g}: expected a positive number")
     return args
@@ -85,11 +93,14 @@ def _show(args: argparse.Namespace) -> None:
         lines = [["topology", "solver", "stable steps", "rate", "msd", "bias"]]
         for graph in graphs:
             for solver in solvers:
-                lines.append([graph.name, *_line(model, solver, graph, args.noise)])
+                lines.append(
+                    [graph.name, *_line(model, solver, graph, args.noise, args.link_noise)]
+                )
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
+    links = f", link noise {args.link_noise:g}" if args.link_noise else ""
     print(
-        f"{args.n} agents, noise {args.noise:g}; rate, msd and bias at the step size {args.step:g}"
+        f"{args.n} agents, noise {args.noise:g}{links}; rate, msd and bias at the step size {args.step:g}"
     )
     print("\n".join(aligned(lines, "<<>>>>")), flush=True)
     if args.out is not None:
@@ -98,7 +109,7 @@ def _show(args: argparse.Namespace) -> None:
             raise InputError(
                 f"-o {args.out}: no solver has a step size, against which all is drawn"
             )
-        draw(model, stepping, graphs, args.noise).savefig(args.out, dpi=200)
+        draw(model, stepping, graphs, args.noise, args.link_noise).savefig(args.out, dpi=200)
         print(args.out, flush=True)
 
 
@@ -107,12 +118,14 @@ def _solver(name: str, step: float) -> Solver:
     return with_step_size(solver, step) if solver.needs.problem else solver
 
 
-def _line(model: Quadratic, solver: Solver, graph: Topology | Schedule, noise: float) -> list[str]:
+def _line(
+    model: Quadratic, solver: Solver, graph: Topology | Schedule, noise: float, link_noise: float
+) -> list[str]:
     name = type(solver).__name__
     if not solver.needs.problem:  # it averages
         known = f"{rate(model, solver, graph):.5f}" if graph.period else "-"
         return [name, "-", known, "-", "-"]
-    s = steady_state(model, solver, graph, noise=noise)
+    s = steady_state(model, solver, graph, noise=noise, link_noise=link_noise)
     if not graph.period:
         return [name, "-", "-", _db(s.msd.mean()), _db(s.bias.mean())]
     stable, factor = largest_step(model, solver, graph), rate(model, solver, graph)
@@ -130,6 +143,7 @@ def draw(
     solvers: list[Solver],
     graphs: list[Topology | Schedule],
     noise: float,
+    link_noise: float = 0.0,
 ) -> Figure:
     """The steady states and rates of solvers against the step size, a column for each graph."""
     from matplotlib import rc_context
@@ -140,7 +154,7 @@ def draw(
         for (upper, lower), graph in zip(axes.T, graphs):
             for colour, solver in zip(COLOURS * len(solvers), solvers):
                 label = type(solver).__name__
-                found = against_step(model, solver, graph, SIZES, noise)
+                found = against_step(model, solver, graph, SIZES, noise, link_noise)
                 msd, bias, rates = np.where(np.isfinite(found), found, math.nan).T
                 upper.loglog(SIZES, msd, color=colour, label=label)
                 upper.loglog(SIZES, np.where(bias > 1e-14, bias, math.nan), "--", color=colour)

@@ -216,13 +216,14 @@ def against_step(
     topology: Topology | Schedule,
     sizes: ArrayLike,
     noise: ArrayLike,
+    link_noise: float = 0.0,
 ) -> Array:
     """Mean-square deviation and bias, in the mean over the agents, and rate with each step size,
     (S, 3).
 
     Parameters
     ----------
-    model, solver, topology, noise : see `steady_state`
+    model, solver, topology, noise, link_noise : see `steady_state`
         The rates of schedules that never repeat are not numbers.
     sizes : array (S,)
 
@@ -240,7 +241,7 @@ def against_step(
     with mixer(topology) as W:
         for row, size in zip(found, steps_tried):
             for Q, part in model.parts():
-                steps = Steps(with_step_size(solver, size), W, part.H)
+                steps = LinkedSteps(with_step_size(solver, size), W, part.H, link_noise)
                 X = 0 * part.g
                 bias, spread = deviations(steps, part, X, noises.within(Q))
                 row[:2] += (bias + spread).mean(), bias.mean()

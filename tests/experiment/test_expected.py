@@ -75,6 +75,17 @@ def lms(agents):
 """
 
 
+@pytest.mark.filterwarnings("ignore:.*integrates the noise of its links")
+def test_where_noise_of_links_leads(capsys):
+    flags = ["--step-size=0.02", "--steps=4000", "--set=mixing.noise=0.01", "--set=run.every=5"]
+    metrics, told = run("--solver=wang_elia", *flags)
+    found = np.sqrt((metrics["error_rms"][200:] ** 2).mean())
+    assert found == pytest.approx(told["error_rms"], rel=0.1)
+    wide = [flag for flag in SMALL if flag != "--quiet"]
+    assert main([*wide, "--solver=extra", *flags]) == 0
+    assert "the solver integrates the noise of its links" in capsys.readouterr().out
+
+
 def test_where_the_streams_of_ones_own_rest(folder):
     Path("own.py").write_text(STREAMS)
     argv = ["--problem=own.py:lms", "--solver=dgd", "--step-size=0.1", "--steps=2000"]
@@ -90,6 +101,10 @@ def test_where_the_streams_of_ones_own_rest(folder):
     [
         (["--solver=extra", "--set=mixing.codec=float16"], "mixing has options"),
         (["--solver=extra", "--set=mixing.loss=0.1"], "mixing has options"),
+        (
+            ["--solver=wang_elia", "--set=mixing.noise=.1", "--set=mixing.loss=.1"],
+            "mixing has options",
+        ),
         (["--solver=dgd", "--step-size=inverse(0.1)"], "the step size changes"),
         (["--solver=adaptive_gradient_tracking"], "adapts its steps"),
         (["--solver=nids", "--set=problem.l1=0.01"], "has the term"),

@@ -17,3 +17,16 @@ def test_averaging_has_a_rate_and_no_step_size(capsys, tmp_path):
     picture = str(tmp_path / "theory.png")
     assert main(["ring", "--n=6", "--solver", "consensus", "-o", picture]) == 2
     assert "no solver has a step size" in capsys.readouterr().err
+
+
+def test_noise_of_links_is_a_flag(capsys):
+    flags = ["ring", "--n=6", "--solver", "diffusion", "extra", "--link-noise=0.1"]
+    assert main(flags) == 0
+    printed = capsys.readouterr().out
+    lines = [line.split() for line in printed.splitlines()]
+    assert "noise 0.1, link noise 0.1; rate" in printed
+    (level,) = [line[-4] for line in lines if line[1:2] == ["Diffusion"]]
+    (growth,) = [line for line in lines if line[1:2] == ["EXTRA"]]
+    assert float(level) < 0 and growth[-2:] == ["diverges", "diverges"]
+    assert main(["ring", "--link-noise=-1"]) == 2
+    assert "--link-noise -1.0: expected at least 0" in capsys.readouterr().err
