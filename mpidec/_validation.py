@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
+from numbers import Number, Real
 from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
@@ -169,17 +169,40 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def unmasked(values: T, name: str) -> T:
+    """Return `values`; an array with masked entries, whose numbers NumPy would take, is refused.
+
+    Raises
+    ------
+    TypeError
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        count = plural(int(np.ma.getmaskarray(values).sum()), "masked value")
+        raise TypeError(
+            f"{name} has {count}, expected none: leave these samples out, or fill them: "
+            "X.filled(0.0)"
+        )
+    return values
+
+
 def real(values: ArrayLike, name: str, complex_too: bool = False) -> NDArray[np.number]:
     """Return `values` as an array of real numbers (integers and booleans included), or with
     `complex_too` of complex ones.
     """
     try:
-        array = np.asarray(values)
+        array = np.asarray(unmasked(values, name))
     except ValueError:
         raise ValueError(
             f"{name} is ragged: its rows differ in length; pad them and give a mask "
             "(problems.stack does both)"
         ) from None
+    if array.dtype.kind == "O":
+        strange = [x for x in array.flat if not isinstance(x, (Number, np.number, np.bool_))]
+        if strange:
+            raise TypeError(
+                f"{name} has dtype object with {strange[0]!r:.40}, expected real numbers"
+            )
+        array = np.array(array.tolist())
     if array.dtype.kind not in ("biufc" if complex_too else "biuf"):
         remedy = COMPLEX if array.dtype.kind == "c" else ""
         raise TypeError(f"{name} has dtype {array.dtype}, expected real numbers{remedy}")
@@ -237,7 +260,7 @@ def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:
     """Return the mask (m, p), True for samples, or None if there is no padding."""
     if mask is None:
         return None
-    array = np.asarray(mask)
+    array = np.asarray(unmasked(mask, "mask"))
     if array.shape != A.shape[:2]:
         raise ValueError(
             f"mask has shape {array.shape}, expected {A.shape[:2]}: one entry per sample of A "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +44,12 @@ class Dataset:
     hint : str
         What may be wrong with the choice of the label; otherwise empty.
     label : str
-        What a file calls the label: the column of a CSV file; otherwise empty.
+        What a file calls the label: the column of a table; otherwise empty.
+    notes : tuple of str
+        How a file was read where it can be read in another way, a sentence each.
+    sparse : bool
+        Whether features that are zero are left out, as in LIBSVM files: two of one data set may
+        have other numbers of features.
 
     Examples
     --------
@@ -64,6 +70,8 @@ class Dataset:
     classes: tuple[str, ...] = ()
     hint: str = ""
     label: str = ""
+    notes: tuple[str, ...] = ()
+    sparse: bool = False
 
 
 def load(
@@ -71,6 +79,7 @@ def load(
     *,
     standardize: bool = False,
     label: str | int | None = None,
+    features: int | None = None,
     **options: Any,
 ) -> Dataset:
     """Return a data set, given by its name or by the path of a file; see also :func:`load_problem`.
@@ -79,16 +88,21 @@ def load(
     ----------
     source : str or path
         ``breast_cancer``, ``digits``, ``diabetes``, ``synthetic_least_squares``; or a file:
-        ``.npz`` with arrays ``A`` (N, d) and ``y`` or ``b`` (N,), ``.csv`` (with or without a
-        header; the label is the column named y, b, label or target, otherwise the last one), or
-        LIBSVM (``.svm``, ``.libsvm``, ``.txt``; indices from 1, or from 0 if 0 occurs). Labels may
-        be class names in ``.npz`` and ``.csv``.
+        ``.npz`` with arrays ``A`` (N, d) and ``y`` or ``b`` (N,); a table of values separated by
+        commas, semicolons, tabs or blanks (``.csv``, ``.tsv``, ``.data``), with or without a
+        header: the label is the column named label, target, class, outcome, or, if it is the first
+        or the last one, y or b; otherwise the last one; or LIBSVM (``.svm``, ``.libsvm``; indices
+        from 1, or from 0 if 0 occurs). With another extension or none (``a1a``, ``w8a.t``,
+        ``mine.txt``) the content decides, and ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
+        Labels may be class names, except in LIBSVM files.
     standardize : bool
         Whether every feature is shifted and scaled to mean 0 and variance 1 over all samples
         (targets are unchanged).
     label : str or int, optional
-        The label of a file: name or number of a column of a CSV file (from 0, or from the end if
+        The label of a file: name or number of a column of a table (from 0, or from the end if
         negative), or name of an array of an .npz file.
+    features : int, optional
+        Number of features of a LIBSVM file, by default its largest index.
     **options
         Parameters of the synthetic data set: ``n, p, d, heterogeneity, seed``.
 
@@ -117,6 +131,11 @@ def load(
     if not isinstance(name, str):
         raise TypeError(f"data = {name!r} is a {type(name).__name__}, expected a name or a path")
     if (make := maker(name)) is not None:
+        if features is not None:
+            raise ValueError(
+                f"data set {name} has its features, but features = {features} was given (it is for "
+                "LIBSVM files)"
+            )
         result = _made(name, make, label, options)
     else:
         if options:
@@ -124,10 +143,13 @@ def load(
                 f"{name} takes no parameters, but {', '.join(options)} was given "
                 "(only synthetic data sets have parameters)"
             )
-        A, y, called, hint = readers.read(Path(name), label)
+        read = readers.read(Path(name), label, features)
         try:
-            kind = "regression" if called.lower() == "b" else None
-            result = replace(dataset(A, y, name, kind, called), hint=hint)
+            kind = "regression" if read.label == "b" else None
+            made = dataset(read.A, read.y, name, kind, read.label)
+            result = replace(made, hint=read.hint, notes=read.notes, sparse=read.sparse)
+            for note in read.notes:
+                warnings.warn(f"data {name}: {note}", UserWarning, stacklevel=2)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name}: {error}") from None
     return replace(result, A=standardized(result.A)) if standardize else result
@@ -222,7 +244,7 @@ def dataset(
     (array([0., 1., 0.]), ('ill', 'well'), 'classification')
     """
     A = check.real(
-        A.toarray() if hasattr(A, "toarray") else A, "A", complex_too=True
+        A.toarray() if hasattr(A, "toarray") else _numbers(A), "A", complex_too=True
     )  # a sparse matrix
     if A.ndim == 3:
         raise ValueError(
@@ -235,7 +257,8 @@ def dataset(
             f"A has shape {A.shape}, expected (N, d): one sample per row, at least one sample and "
             "one feature"
         )
-    labels, called = np.asarray(y), label or "y"
+    called = label or "y"
+    labels = np.asarray(check.unmasked(y, called))
     classes: tuple[str, ...] = ()
     if (
         labels.dtype.kind in "OUS"
@@ -265,6 +288,26 @@ def dataset(
     check.finite(A, "A", ("row", "column"))
     check.finite(targets, called, ("row",))
     return Dataset(A, targets, name, kind or _kind(targets), classes=classes, label=label)
+
+
+def _numbers(A: Any) -> Any:
+    """The numbers of a data frame whose columns differ in type, such as bools beside floats;
+    anything else as it is.
+    """
+    columns = getattr(A, "columns", None)
+    if columns is None or np.asarray(A).dtype.kind != "O":
+        return A
+    numbers = []
+    for name in columns:
+        column = A[name]
+        try:
+            numbers.append(column.to_numpy(dtype=float, na_value=np.nan))
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"A: the column {name!r} has dtype {column.dtype}, expected real numbers: leave it "
+                "out, or encode it (pandas.get_dummies)"
+            ) from None
+    return np.stack(numbers, axis=1)
 
 
 def _kind(y: Array) -> str:

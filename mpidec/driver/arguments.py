@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._complex import as_reals, is_complex
+from .._validation import unmasked
 from .._words import STEP_SIZES, parameters, word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
@@ -606,8 +607,11 @@ def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarr
             f"x0 is complex, expected real numbers, as the problem is {dtype}: give it complex data "
             "(A.astype(complex)), or take x0.real"
         )
+    given = unmasked(x0, "x0")
     try:
-        rows = np.asarray(x0, dtype)
+        if np.asarray(given).dtype.kind not in "biufcO":
+            raise TypeError
+        rows = np.asarray(given, dtype)
     except (TypeError, ValueError):
         raise ValueError(
             f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({n}, {d})"

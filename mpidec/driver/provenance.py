@@ -21,6 +21,7 @@ from .._version import __version__
 from .._words import settings as fields_of
 from ..comm.runtime.launch import library
 from ..plugins import source
+from ..problems.base import LinearModel
 from ..protocols import Reductions
 from ..record.origin import file_hashes
 from ..record.recorder import Record
@@ -70,6 +71,8 @@ def attributes(
         **({} if choice is None else {"step_size": choice.step_size}),
         **({"weights": choice.weights} if choice is not None and choice.weights else {}),
     }
+    if isinstance(problem, LinearModel) and problem.given.notes:
+        found["notes"] = "\n".join(problem.given.notes)
     if net.rank:
         return found
     sources = record.sources

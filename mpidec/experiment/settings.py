@@ -78,6 +78,7 @@ class Problem:
         locate=_data_file,
     )
     label: int | str | None = None
+    features: int | None = setting(None, "> 0")
     test: float | str | None = setting(None, "in (0, 1)", locate=_data_file)
     partition: (
         Literal["iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"]
@@ -598,7 +599,10 @@ class _Draft:
         problem, given = self.tables["problem"], self.given["problem"]
         name = problem["name"]
         if not registry.problem_spec(name).takes_data:
-            for key in ("data", "label", "test", "partition", "standardize", "intercept", "scale"):
+            for key in (
+                *("data", "label", "features", "test", "partition", "standardize", "intercept"),
+                "scale",
+            ):
                 if problem.get(key) not in (None, False):
                     raise ConfigError(
                         f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the "

@@ -104,11 +104,14 @@ class Given:
         The labels as given, in the order of the problem's.
     test : (A, y), optional
         Held-out samples as given, with targets of the problem.
+    notes : tuple of str
+        How the file of the samples was read where it can be read in another way.
     """
 
     scaling: Scaling | None = None
     labels: NDArray[Any] | None = None
     test: tuple[Array, Array] | None = None
+    notes: tuple[str, ...] = ()
 
 
 AS_THEY_ARE = Given()

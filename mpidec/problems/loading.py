@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,8 @@ from .registry import ProblemSpec, problem_spec
 SCALES = ("sum", "mean")
 PENALTIES = ("l2", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")
 WITH_DATA = (
-    *("partition", "alpha", "per_agent", "label", "standardize", "intercept", "scale", "test"),
+    *("partition", "alpha", "per_agent", "label", "features", "standardize", "intercept"),
+    *("scale", "test"),
 )
 TEST = 1  # beside the seed: the draw of a test set
 UNEVEN = 1e3  # ratio of column sizes that is worth a hint
@@ -62,6 +64,7 @@ class DataOptions:
     standardize: bool = False
     intercept: bool = False
     label: str | int | None = None
+    features: int | None = None
     scale: str = "sum"
     l2: float | None = None
     l2_total: float | None = None
@@ -142,6 +145,7 @@ def load_problem(
     standardize: bool = False,
     intercept: bool = False,
     label: str | int | None = None,
+    features: int | None = None,
     scale: str = "sum",
     l2: float | None = None,
     l2_total: float | None = None,
@@ -181,7 +185,8 @@ def load_problem(
         classes, ``softmax`` for more, and ``least_squares`` otherwise.
     net : Network, optional
         Rank 0 loads the data, and each rank receives the rows of its own agents; collective.
-        Without it, every process loads the data.
+        Other ranks may pass None for arrays; those that they pass have to be the same. Without it,
+        every process loads the data.
     lo, hi : int, optional
         Agents lo..hi-1 only, without a network; by default all n.
     partition : {"iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"}, optional
@@ -196,6 +201,8 @@ def load_problem(
         Whether a column of ones is appended, which no penalty and no constraint concerns.
     label : str or int, optional
         Column of the label in a file; see :func:`load`.
+    features : int, optional
+        Number of features of a LIBSVM file, by default its largest index, or that of the test file.
     scale : {"sum", "mean"}
         Scale of the costs, see above.
     l2, l1 : float, optional
@@ -254,6 +261,7 @@ def load_problem(
         standardize=standardize,
         intercept=intercept,
         label=label,
+        features=features,
         scale=scale,
         l2=l2,
         l2_total=l2_total,
@@ -287,9 +295,31 @@ def load_problem(
     except Exception as caught:  # raised on all ranks
         error = caught
     net.agree(error)
+    _check_equal(data, net)
     if made is not None:
         _warn(made.note)
     return scattered(made, problem, net)
+
+
+def _check_equal(data: Any, net: Agents) -> None:
+    """Refuse arrays of a rank that are not those of rank 0; collective.
+
+    Raises
+    ------
+    ValueError
+    """
+    pair = data if isinstance(data, (tuple, list)) and len(data) == 2 else ()
+    mine = zlib.crc32(b"".join(np.ascontiguousarray(part).tobytes() for part in pair))
+    first = net.collectives.broadcast(mine, 0, "the data")
+    other = bool(pair) and mine != first
+    net.agree(
+        ValueError(
+            f"rank {net.rank} passes other samples than rank 0: draw them with a seed "
+            "(np.random.default_rng(0)), or pass None on the other ranks"
+        )
+        if other
+        else None
+    )
 
 
 def _warn(note: str) -> None:
@@ -329,7 +359,7 @@ def prepare(
     own = {} if spec is None else spec.parameters
     chosen = {name: value for name, value in params.items() if name not in own}
     made_with = {"n": n, "seed": wanted.drawn, **chosen}
-    raw, test = _held_out(_data(data, wanted.label, of_data, made_with), wanted)
+    raw, test = _held_out(_data(data, wanted.label, of_data, made_with, wanted.features), wanted)
     scaling = Scaling.of(raw.A) if wanted.standardize else None
     whole_set = raw if scaling is None else replace(raw, A=scaling(raw.A))
     _check_size(whole_set)
@@ -449,12 +479,18 @@ def usual_partition(data: str, n: int, label: str | int | None, options: dict[st
 
 
 def _data(
-    data: Any, label: str | int | None, of_data: tuple[str, ...], options: Mapping[str, Any]
+    data: Any,
+    label: str | int | None,
+    of_data: tuple[str, ...],
+    options: Mapping[str, Any],
+    features: int | None = None,
 ) -> Dataset:
     """Return the data set that `data` stands for, made with those `options` that it has."""
     if isinstance(data, (str, os.PathLike)):
         known = {name: options[name] for name in of_data if name in options}
-        return load(data, label=label, **known)
+        return load(data, label=label, features=features, **known)
+    if features is not None:
+        raise ValueError("features with arrays: it is for LIBSVM files; pass (A, y)")
     if label is not None:
         raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")
     return _arrays(data)
@@ -468,6 +504,8 @@ def _held_out(data: Dataset, wanted: DataOptions) -> tuple[Dataset, Dataset | No
     if not isinstance(test, (int, float)):
         label = wanted.label if isinstance(test, (str, os.PathLike)) else None
         other = _data(test, label, (), {})
+        if data.sparse and other.sparse:
+            data, other = _as_wide(data, other)
         if other.A.shape[1] != data.A.shape[1]:
             raise ValueError(
                 f"test has {other.A.shape[1]} features, expected {data.A.shape[1]}, as in the data"
@@ -484,6 +522,19 @@ def _held_out(data: Dataset, wanted: DataOptions) -> tuple[Dataset, Dataset | No
     return replace(kept, x_star=None), held
 
 
+def _as_wide(*sets: Dataset) -> list[Dataset]:
+    """Data sets that leave out features that are zero, padded with them to the same number."""
+    width = max(each.A.shape[1] for each in sets)
+    if len({each.A.shape[1] for each in sets}) > 1:
+        _warn(
+            f"data {sets[0].name} has {sets[0].A.shape[1]} features, the test set "
+            f"{sets[1].A.shape[1]}: both are padded with zeros to {width} (features={width} says so)"
+        )
+    return [
+        replace(each, A=np.pad(each.A, [(0, 0), (0, width - each.A.shape[1])])) for each in sets
+    ]
+
+
 def _given(
     whole: LinearModel, scaling: Scaling | None, data: Dataset, test: Dataset | None
 ) -> Given:
@@ -495,7 +546,7 @@ def _given(
         held = test.A, 2.0 * y - 1 if whole.labels == "signs" else y
     if known is not None and len(known) < whole.options.get("classes", 2):
         known = None  # some classes have no name
-    return Given(scaling, known, held)
+    return Given(scaling, known, held, data.notes)
 
 
 def _labels(data: Dataset) -> NDArray[Any]:

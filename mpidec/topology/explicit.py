@@ -213,7 +213,7 @@ def matrix_of(W: Any, where: str = "from_weights") -> csr_array:
 
     if not issparse(W):
         try:
-            W = np.asarray(W)
+            W = np.asarray(check.unmasked(W, f"{where}: W"))
         except ValueError:
             raise ValueError(f"{where}: W is ragged, expected n rows of n numbers") from None
     if W.dtype.kind not in "iuf":

@@ -1,15 +1,21 @@
 """Files of data: good ones, and each way in which one is bad."""
 
+import bz2
+import gzip
+import lzma
 import pathlib
 import pickle
+import re
+import tempfile
+import warnings
 import zipfile
 
+import h5py
 import numpy as np
 import pytest
 
-from mpidec.problems import (
-    load,
-)
+import mpidec
+from mpidec.problems import load, load_problem
 
 pytestmark = pytest.mark.serial
 
@@ -79,14 +85,14 @@ BAD_TEXT = {
     "underscore.csv": ("1,2,0\n1_0,2,0\n", "line 2, column 1: '1_0' is not a number"),
     "hex.csv": ("1,2,0\n0x10,2,0\n", "line 2, column 1: '0x10' is not a number"),
     "index.csv": (",u,y\n0,1,0\n", "line 1: column 1 has no name.*index=False"),
-    "two_labels.csv": ("u,y,label\n1,0,0\n", r"line 1: 2 label columns \(y, label\), expected one"),
+    "two_labels.csv": ("y,u,label\n1,0,0\n", r"line 1: 2 label columns \(y, label\), expected one"),
     "quote.csv": ('1,2,0\n"1,2,0\n', "line 2: malformed"),
     "nul.csv": ("1,2,0\n1,\0,0\n", "line 2"),
     "binary.csv": (b"\xff\xfe1\x00,\x00", "not a text file.*0xff is not UTF-8"),
     "latin.csv": (b"1,2,0\n1,\xe9,0\n", "not a text file.*0xe9 is not UTF-8"),
     "empty.svm": ("", "is empty"),
     "comments.svm": ("# nothing\n\n", "no lines with data"),
-    "csv.txt": ("1,2,0\n", "line 1, label: '1,2,0' is not a number"),
+    "csv.svm": ("1,2,0\n", "line 1, label: '1,2,0' is not a number"),
     "labels.svm": ("1\n-1\n", "2 labels but no features"),
     "no_label.svm": ("1:2 2:3\n", "line 1: starts with '1:2', expected 'label index:value"),
     "no_colon.svm": ("1 1:2\n1 5\n", "line 2: '5', expected index:value"),
@@ -102,8 +108,11 @@ BAD_TEXT = {
     "nan_label.svm": ("nan 1:2\n", "line 1, label is nan"),
     "word.svm": ("1 1:x\n", "line 1, index 1: 'x' is not a number"),
     "wide.svm": ("1 99999999999:1\n", "need 800 GB as a dense matrix, expected at most 8 GB"),
-    "data.json": ("{}", r"unknown file extension '.json', expected one of .npz .csv"),
-    "data": ("1,2\n", r"unknown file extension '\(none\)'"),
+    "data.json": (
+        "{}",
+        r"unknown file extension '.json' and no samples in its lines, expected one of .npz",
+    ),
+    "data": ("hello\nworld\n", r"unknown file extension '\(none\)'"),
     "text.npz": ("hello", "not an .npz archive, or truncated"),
     "empty.npz": ("", "is empty"),
 }
@@ -261,3 +270,144 @@ def test_a_wrong_label_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             load(tmp_path / name, label=label)
+
+
+def body(width, rows=12):
+    """Lines of random numbers and a label 0 or 1."""
+    numbers = np.random.default_rng(0).normal(size=(rows, width - 1)).round(2)
+    return "".join(",".join(map(str, row)) + f",{i % 2}\n" for i, row in enumerate(numbers))
+
+
+NAMES = "is taken as the names of the columns"
+SAID = {  # a name, the first line, samples, features, the label, and what is said of another reading
+    "pandas": ("0,1,2\n", 12, 2, "2", NAMES),
+    "quoted": ('"0.5","0.1","0.7"\n', 12, 2, "0.7", NAMES),
+    "years": ("1990,1991,1992\n", 12, 2, "1992", NAMES),
+    "wavelengths": ("400.0,410.0,420.0\n", 12, 2, "420.0", NAMES),
+    "some_named": ("400.0,410.0,class\n", 12, 2, "class", NAMES),
+    "housing": ("CRIM,RM,B,MEDV\n", 12, 3, "MEDV", "not B"),
+    "coordinates": ("x,y,class\n", 12, 2, "class", "not y"),
+    "letters": ("u,b,y\n", 12, 2, "y", "not b"),
+    "counted": ("id,u,v,y\n", 12, 3, "y", "column 1 .id. counts the lines"),
+    "sentinel": ("u,v,y\n-999,1,0\n", 13, 2, "y", r"column 1 .u. has 1 value -999"),
+    "sample": ("0.5,0.1,1\n", 13, 2, "column 2", ""),
+    "named": ("u,v,y\n", 12, 2, "y", ""),
+    "label_first": ("y,u,v\n", 12, 2, "y", ""),
+    "outcome": ("u,Outcome,v\n", 12, 2, "Outcome", ""),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_can_be_read_in_two_ways_is_said(tmp_path, name):
+    first, samples, features, label, said = SAID[name]
+    text = body(features + 1)
+    if name == "counted":
+        text = "".join(f"{i},{line}\n" for i, line in enumerate(body(features).splitlines()))
+    (tmp_path / "mine.csv").write_text(first + text)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = load(tmp_path / "mine.csv")
+    assert data.A.shape == (samples, features) and data.label == label
+    assert len(caught) == len(data.notes) == bool(said)
+    assert not said or (re.search(said, data.notes[0]) and data.notes[0] in str(caught[0].message))
+
+
+def test_two_columns_of_numbers_may_have_names():
+    pairs = "".join(f"{i % 2},{i % 3 % 2}\n" for i in range(9))
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "mine.csv")
+        path.write_text("0,1\n" + pairs)
+        with pytest.warns(UserWarning, match=r"line 1 \(0, 1\) is taken as a sample: .* put #"):
+            assert load(path).A.shape == (10, 1)
+        path.write_text("# 0,1\n" + pairs)
+        assert load(path).A.shape == (9, 1) and not load(path).notes
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("u,v,y\n1,NA,0\n", "line 2, column 2: 'NA' stands for a missing value"),
+        ("1,?,0\n1,2,0\n", "line 1, column 2: '\\?' stands for a missing value"),
+        ("u,v,y\n1,2,a\n1,2,N/A\n", "line 3, column 3: 'N/A' stands for a missing value"),
+        ("u;v;y\n1,5;2;1\n", "line 2, column 1: '1,5' is a decimal comma: write points"),
+        ('u,v,y\n"1,234",2,1\n', "line 2, column 1: '1,234' .*thousands.*decimal comma"),
+        ("u;v;y\n1.234.567;2;1\n", "line 2, column 1: '1.234.567' .*thousands"),
+        ("u,v,y\n12%,2,1\n", "line 2, column 1: '12%' is a percentage"),
+        ("u,u,y\n1,2,1\n", "label 'u' is 2 columns, expected one"),
+        ("1,0,y\n1,2,1\n", "label 0 is the name of one column, the number of another"),
+    ],
+)
+def test_words_that_are_numbers_to_some_are_refused(tmp_path, text, words):
+    (tmp_path / "mine.csv").write_text(text)
+    label = "u" if "label 'u'" in words else 0 if "label 0" in words else None
+    with pytest.raises(ValueError, match=words):
+        load(tmp_path / "mine.csv", label=label)
+
+
+def test_a_point_may_separate_thousands(tmp_path):
+    (tmp_path / "mine.csv").write_text(
+        "u;v;y\n" + "".join(f"{i}.250;{i * i};1\n" for i in (3, 1, 7))
+    )
+    with pytest.warns(UserWarning, match="column 1: each value has three digits after its point"):
+        assert load(tmp_path / "mine.csv").A[0, 0] == 3.25
+
+
+SVM = b"-1 3:1 11: .5\n+1 5:  1\n"
+FILES = {
+    "a1a": SVM,
+    "w8a.t": SVM,
+    "mushrooms.txt": SVM,
+    "x.scale": SVM,
+    "w8a.bz2": bz2.compress(SVM),
+    "x.xz": lzma.compress(SVM),
+    "mine.svm.gz": gzip.compress(SVM),
+    "rcv1_train.binary.bz2": bz2.compress(SVM),
+    "iris.data": b"1.5,3.5,Iris-setosa\n4.9,3.0,Iris-versicolor\n",
+    "savetxt.txt": b"1.5e+00 3.5e+00 0.0e+00\n4.9e+00 3.0e+00 1.0e+00\n",
+    "savetxt.dat": b"# by numpy\n1.5e+00 3.5e+00 0.0e+00\n4.9e+00 3.0e+00 1.0e+00\n",
+    "table.tsv.gz": gzip.compress(b"u\tv\ty\n1.5\t3.5\t0\n4.9\t3.0\t1\n"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_under_the_names_that_they_have(tmp_path, name):
+    (tmp_path / name).write_bytes(FILES[name])
+    data = load(tmp_path / name)
+    if data.sparse:
+        expected = np.zeros((2, 11))
+        expected[0, [2, 10]], expected[1, 4] = (1, 0.5), 1
+        assert np.array_equal(data.A, expected) and data.y.tolist() == [-1, 1]
+    else:
+        assert data.A.tolist() == [[1.5, 3.5], [4.9, 3.0]] and data.y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["bad.bz2", "bad.gz", "bad.xz"])
+def test_damaged_compressed_files(tmp_path, name):
+    packed = {"bz2": bz2, "gz": gzip, "xz": lzma}[name[4:]].compress(SVM * 99)
+    for text in (packed[: len(packed) // 2], packed[:-9] + bytes(9), b"no archive at all"):
+        (tmp_path / name).write_bytes(text)
+        refused(tmp_path / name, "damaged|cannot be read|not a text file")
+
+
+def test_test_sets_of_libsvm_have_other_numbers_of_features(tmp_path):
+    (tmp_path / "a1a").write_bytes(SVM * 4)
+    (tmp_path / "a1a.t").write_bytes(b"-1 3:1 13:1\n+1 2:1\n")
+    with pytest.warns(UserWarning, match="has 11 features, the test set 13: both are padded"):
+        made = load_problem(tmp_path / "a1a", n=2, test=tmp_path / "a1a.t")
+    assert made.d == 13 and made.given.test[0].shape == (2, 13)
+    assert load_problem(tmp_path / "a1a", n=2, features=13).d == 13
+    with pytest.raises(ValueError, match="features is 5, expected an integer >= 11"):
+        load(tmp_path / "a1a", features=5)
+    np.savez(tmp_path / "mine.npz", A=A4, y=Y4)
+    for source in (tmp_path / "mine.npz", "breast_cancer"):
+        with pytest.raises(ValueError, match="features = 5"):
+            load(source, features=5)
+
+
+def test_how_a_file_was_read_is_in_the_file_of_the_run(tmp_path):
+    (tmp_path / "mine.csv").write_text("x,y,class\n" + body(3))
+    with pytest.warns(UserWarning, match="not y"):
+        made = load_problem(tmp_path / "mine.csv", n=2)
+    mpidec.solve(made, "dgd", "ring", steps=1, record=str(tmp_path / "run.h5"))
+    with h5py.File(tmp_path / "run.h5") as file:
+        assert "not y" in file.attrs["notes"]

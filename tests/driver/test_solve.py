@@ -690,21 +690,30 @@ def test_a_run_without_steps_is_not_told_to_mix_every_step(recwarn):
 
 
 @pytest.mark.serial
-def test_gradients_in_one_buffer_or_in_place_are_refused():
-    buffer = np.empty((4, 3))
+def test_gradients_in_one_buffer_are_copied_or_refused_and_those_in_place_refused():
+    buffer, value = np.empty((4, 3)), lambda X: ((X - 1) ** 2).sum(axis=1) / 2
 
     def in_place(X):
         X -= 1
         return X
 
+    class Own:
+        m, d = 4, 3
+
+        def __init__(self, grad):
+            self.value, self.grad = value, grad
+
+    run = lambda problem: mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=5).X
+    in_one = lambda X: np.subtract(X, 1, out=buffer)
+    custom = lambda grad: mpidec.problems.Custom(value, grad, m=4, d=3)
+    np.testing.assert_array_equal(run(custom(in_one)), run(custom(lambda X: X - 1)))
     for grad, words in (
-        (lambda X: np.subtract(X, 1, out=buffer), "the same array at each call"),
+        (in_one, "the same array at each call"),
         (in_place, "changes X"),
         (lambda X: X, "X itself"),
     ):
-        problem = mpidec.problems.Custom(lambda X: (X**2).sum(axis=1), grad, m=4, d=3)
         with pytest.raises(ValueError, match=words):
-            mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=5)
+            run(Own(grad))
 
 
 @pytest.mark.serial

@@ -1,0 +1,79 @@
+"""Files in LIBSVM's format: `label index:value index:value ...`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from .. import _validation as check
+from .text import Samples, lines, number
+
+MEMORY = 2**33
+"""Largest dense matrix, in bytes, that a file may need."""
+_BLANKS = re.compile(r":\s+")
+
+
+def libsvm(path: Path, label: str | int | None = None, features: int | None = None) -> Samples:
+    """Read a LIBSVM file; indices count from 1, or from 0 if 0 occurs.
+
+    Raises
+    ------
+    ValueError
+    """
+    if label is not None:
+        raise ValueError(
+            f"{path}: label = {label!r}, but every line of a LIBSVM file begins with its label: "
+            "omit label"
+        )
+    y: list[float] = []
+    where: list[int] = []
+    index: list[int] = []
+    values: list[float] = []
+    for line, text in enumerate(lines(path), start=1):
+        words = _BLANKS.sub(":", text.partition("#")[0]).split()
+        if not words:
+            continue
+        place = f"{path}, line {line}"
+        if ":" in words[0]:
+            raise ValueError(
+                f"{place}: starts with {words[0][:40]!r}, expected 'label index:value ...'"
+            )
+        y.append(number(words[0], place, "label"))
+        last = -1
+        for word in words[1:]:
+            at, colon, value = word.partition(":")
+            if at == "qid":
+                continue
+            if not colon or not (at.isascii() and at.isdigit()):
+                raise ValueError(f"{place}: {word[:40]!r}, expected index:value")
+            if not last < int(at):
+                raise ValueError(
+                    f"{place}: index {at} after {last}, expected ascending indices from 1, or from "
+                    "0 in the whole file"
+                )
+            last = int(at)
+            where.append(len(y) - 1)
+            index.append(last)
+            values.append(number(value, place, f"index {at}"))
+    if not y:
+        raise ValueError(f"{path}: no lines with data, expected samples")
+    if not index:
+        raise ValueError(
+            f"{path}: {len(y)} labels but no features, expected 'label index:value ...' (for "
+            "values separated by commas, name the file .csv)"
+        )
+    first = min(min(index), 1)  # a file that uses the index 0 counts from 0
+    width = max(index) + 1 - first
+    if features is not None:
+        width = check.integer(features, f"{path}: features", least=width)
+    if (size := 8 * len(y) * width) > MEMORY:
+        raise ValueError(
+            f"{path}: {len(y)} samples of {width} features need {size / 1e9:.3g} GB as a dense "
+            "matrix, expected at most 8 GB (select features)"
+        )
+    A = np.zeros((len(y), width))
+    A[where, np.array(index) - first] = values
+    from_0 = f"index 0 occurs, so that indices count from 0: {width} features"
+    return Samples(A, np.array(y), notes=() if first else (from_0,), sparse=True)

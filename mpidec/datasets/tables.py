@@ -1,0 +1,312 @@
+"""Tables of text: values separated by commas, semicolons, tabs or blanks, with or without names of
+the columns.
+
+What a table leaves open is decided by the rules of this module, and said in `Samples.notes` where
+another reading is possible.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import _validation as check
+from .._validation import Array
+from .text import MISSING, Samples, as_float, lines, number
+
+LABELS = ("label", "labels", "target", "targets", "class", "outcome", "y", "b")
+"""Names of the column of the label; those of one letter only of the first or the last column,
+since they are those of coordinates, too."""
+SENTINELS = (-999.0, -9999.0, -99999.0)
+_DOTTED = re.compile(r"[+-]?\d{1,3}\.\d{3}")
+
+
+class Line(NamedTuple):
+    """A line of a table: the file and its number, and its words."""
+
+    place: str
+    words: list[str]
+    quoted: bool
+    delimiter: str
+
+
+def table(path: Path, label: str | int | None = None) -> Samples:
+    """Read a table; the label is the column `label`, or that with a usual name, or the last one.
+
+    Raises
+    ------
+    ValueError
+    """
+    rows = _rows(path)
+    first = next(rows, None)
+    if first is None or not first.words:
+        raise ValueError(f"{path}: no lines with data, expected samples")
+    width = len(first.words)
+    if width < 2:
+        raise ValueError(
+            f"{first.place}: one column, expected features and a label, separated by commas"
+        )
+    second = next(rows, None)
+    named, why = _has_names(first, second, label)
+    header = [word.strip() for word in first.words] if named else []
+    column, note = _label_column(header, width, label, first.place)
+    rest = chain([] if second is None else [second], rows)
+    data = _Table(first.place.removeprefix(f"{path}, "), width, column, label is not None)
+    for line in rest if header else chain([first], rest):
+        data.add(line)
+    A, classes = data.finished()
+    notes = [why, note]
+    if not header and len(A) > 1:
+        header, said = _names_among_numbers(first.words, np.delete(A, column, axis=1))
+        notes.append(said)
+        A, classes = (A[1:], classes[1:]) if header else (A, classes)
+    if not len(A):
+        raise ValueError(
+            f"{first.place}: a header but no samples, expected lines of numbers below it"
+        )
+    y = np.array(classes) if classes else A[:, column].copy()
+    hint = "" if label is not None or note or classes else _other_label(A, header)
+    name = header[column] if header else f"column {column}"
+    notes += _doubtful(A, header, column) + data.notes
+    return Samples(np.delete(A, column, axis=1), y, name, tuple(filter(None, notes)), hint)
+
+
+def words_of(text: str, delimiter: str = "") -> list[str]:
+    """The words of a line; by default separated by what it has most of."""
+    delimiter = delimiter or max(",;\t ", key=text.strip().count)
+    if delimiter == " ":
+        return text.split()
+    return next(csv.reader([text], delimiter=delimiter, strict=True), [])
+
+
+def _rows(path: Path) -> Iterator[Line]:
+    """Yield each line that is not blank and not a # comment."""
+    delimiter = ""
+    for at, text in enumerate(lines(path), start=1):
+        if not text.strip() or text.lstrip().startswith("#"):
+            continue
+        if not delimiter:  # spreadsheets write ; and tabs, numpy.savetxt blanks
+            delimiter = next((sign for sign in ("\t", ";", ",") if sign in text), " ")
+            delimiter = max(",;\t", key=text.count) if delimiter != " " else " "
+        try:
+            yield Line(f"{path}, line {at}", words_of(text, delimiter), '"' in text, delimiter)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {at}: malformed ({error}), expected numbers and commas"
+            ) from None
+
+
+# -- names of the columns --------------------------------------------------------------------------
+
+
+def _has_names(first: Line, second: Line | None, label: str | int | None) -> tuple[bool, str]:
+    """Whether the first line has the names of the columns, and a note if it has numbers, too."""
+    words = [word.strip() for word in first.words]
+    numeric = [as_float(word) is not None for word in words]
+    said = f"line 1 ({', '.join(words[:4])}{', ...' * (len(words) > 4)}) is taken as the names of the columns"
+    if not any(numeric):
+        return any(words), ""
+    if label is not None and str(label) in words and isinstance(label, str):
+        return True, said
+    if all(numeric) and second is not None:
+        texts = any(
+            as_float(word) is None and word.strip().lower() not in MISSING for word in second.words
+        )
+        named = texts or (first.quoted and not second.quoted)
+        return named, said * named
+    named = any(word.lower() in LABELS for word in words)
+    index = words[0] == "" and all(numeric[1:])  # that pandas writes without a name
+    return named or index, said * named
+
+
+def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str]:
+    """The names of the columns, if the first line, of numbers, has them, and a note if it may be
+    read in another way; A are the features, with it.
+
+    Names are 0, 1, 2, ..., as pandas writes them for arrays, and numbers that increase and lie far
+    from the values of each of their columns, by more than these differ: years, wavelengths.
+    """
+    words = [word.strip() for word in first]
+    shown = f"line 1 ({', '.join(words[:4])}{', ...' * (len(words) > 4)})"
+    top, rest = A[0], A[1:]
+    low, high = rest.min(axis=0), rest.max(axis=0)
+    outside = np.maximum(low - top, top - high) > high - low
+    whole = bool((rest == np.floor(rest)).all())
+    counted = words == [str(i) for i in range(len(words))]
+    numbers = [number for word in words if (number := as_float(word)) is not None]
+    increasing = len(numbers) > 1 and bool((np.diff(numbers) > 0).all())
+    if (counted and (len(words) > 2 or not whole)) or (
+        increasing and outside.all() and len(rest) > 2
+    ):
+        return words, f"{shown} is taken as the names of the columns, not as a sample"
+    if counted or (increasing and len(words) > 2 and outside.mean() >= 0.5):
+        return [], (
+            f"{shown} is taken as a sample: if it has the names of the columns, put # before it, "
+            "or names that are no numbers"
+        )
+    return [], ""
+
+
+def _label_column(
+    header: list[str], width: int, label: str | int | None, line: str
+) -> tuple[int, str]:
+    """The number of the label's column, and a note if another one may be meant."""
+    if "" in header:
+        raise ValueError(
+            f"{line}: column {header.index('') + 1} has no name (if it is a pandas index, write "
+            "the file with index=False)"
+        )
+    if label is not None:
+        return _chosen(header, width, label, line), ""
+    usual = [i for i, name in enumerate(header) if name.lower() in LABELS]
+    middle = [i for i in usual if len(header[i]) == 1 and 0 < i < width - 1]
+    named = [i for i in usual if i not in middle]
+    if len(named) > 1:
+        raise ValueError(
+            f"{line}: {len(named)} label columns ({', '.join(header[i] for i in named)}), "
+            "expected one of "
+            f"{', '.join(LABELS)} (label=... or --set problem.label=... chooses)"
+        )
+    column = named[0] if named else width - 1
+    if not middle:
+        return column, ""
+    other = header[middle[0]]
+    return column, (
+        f"the label is column {column} ({header[column]}), not {other}: if {other} is the label, "
+        f"choose it with label={other!r} (--set problem.label={other})"
+    )
+
+
+def _chosen(header: list[str], width: int, label: str | int, line: str) -> int:
+    """The number of the column that a name, or else a number, chooses."""
+    count = header.count(str(label))
+    by_number = isinstance(label, int) and -width <= label < width
+    if count > 1 or (count and by_number and header.index(str(label)) != int(label) % width):
+        meant = f"{count} columns" if count > 1 else "the name of one column, the number of another"
+        raise ValueError(
+            f"{line}: label {label!r} is {meant}, expected one column: give columns other names"
+        )
+    if count:
+        return header.index(str(label))
+    if by_number:
+        return int(label) % width
+    if header:
+        some = f"expected one of {', '.join(header[:8])}{', ...' if header[8:] else ''}"
+        expected = check.did_you_mean(str(label), header) or some
+    else:
+        expected = f"without a header, expected a number 0 .. {width - 1}"
+    raise ValueError(f"{line}: no column {label!r} for the label: {expected}")
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+class _Table:
+    """The numbers of all lines, and the names of classes in the column of the label."""
+
+    def __init__(self, top: str, width: int, column: int, chosen: bool) -> None:
+        self._top, self._width, self._column = top, width, column
+        self._places = [f"column {c + 1}" for c in range(width)]
+        self._hints = [
+            ""
+            if chosen
+            else f"; if it is the label, choose it with label={c} (--set problem.label={c})"
+            for c in range(width)
+        ]
+        self._samples: list[list[float]] = []
+        self._classes: list[tuple[str, str]] = []
+        # Columns with three digits after each point, in files as they are written where a point
+        # separates thousands.
+        self._dotted = np.ones(width, bool)
+        self._semicolons = False
+
+    def add(self, line: Line) -> None:
+        """Read a line."""
+        words = line.words
+        if len(words) != self._width:
+            raise ValueError(
+                f"{line.place}: {len(words)} values, expected {self._width} as in {self._top}"
+            )
+        word = words[self._column].strip()
+        if word and as_float(word) is None and word.lower() not in ("na", "n/a", "?", "null"):
+            self._classes.append((line.place, word))
+            words = [*words[: self._column], "0", *words[self._column + 1 :]]
+        self._samples.append(
+            [
+                number(word, line.place, place, hint)
+                for word, place, hint in zip(words, self._places, self._hints)
+            ]
+        )
+        for c in np.flatnonzero(self._dotted & (line.delimiter == ";")):
+            self._dotted[c] = _DOTTED.fullmatch(words[c].strip()) is not None
+        self._hints, self._semicolons = [""] * self._width, line.delimiter == ";"
+
+    def finished(self) -> tuple[Array, list[str]]:
+        """The numbers, and the classes or none."""
+        if 0 < len(self._classes) < len(self._samples):  # one wrong word is an error, no class
+            line, word = self._classes[0]
+            raise ValueError(
+                f"{line}, {self._places[self._column]}: {word[:40]!r} is not a number, expected a "
+                "finite number, or class names in all lines"
+            )
+        return np.array(self._samples), [word for _, word in self._classes]
+
+    @property
+    def notes(self) -> list[str]:
+        """That points may separate thousands."""
+        columns = np.flatnonzero(self._dotted & self._semicolons)
+        if not len(columns):
+            return []
+        return [
+            f"column {columns[0] + 1}: each value has three digits after its point, which is taken "
+            "as a decimal point, not as that of thousands"
+        ]
+
+
+def _doubtful(A: Array, header: list[str], column: int) -> list[str]:
+    """Notes of values that often stand for missing ones, and of a column that counts the lines."""
+    notes = []
+    for c, values in enumerate(A.T):
+        name = f"column {c + 1}{f' ({header[c]})' if header else ''}"
+        for value in SENTINELS:
+            count = int((values == value).sum())
+            if count and (count == len(A) or values[values != value].min() > value):
+                notes.append(
+                    f"{name} has {check.plural(count, 'value')} {value:g}, taken as a number: if it "
+                    "stands for a missing one, drop or impute these samples"
+                )
+        if c != column and len(A) > 4 and (np.diff(values) == 1).all():
+            notes.append(
+                f"{name} counts the lines, and is taken as a feature: if it numbers the samples, "
+                "leave it out"
+            )
+    return notes
+
+
+def _other_label(A: Array, names: list[str]) -> str:
+    """Return a hint if the last column has many values, and one other column (or the first) has
+    few whole ones, as labels have.
+    """
+
+    def values(column: int) -> int:
+        whole = (A[:, column] == np.floor(A[:, column])).all()
+        count = len(np.unique(A[:, column]))
+        return count if whole and 2 <= count <= min(20, len(A) // 3) else 0
+
+    last = A.shape[1] - 1
+    few = [column for column in range(last) if values(column)]
+    if values(last) or not few or (len(few) > 1 and few[0] != 0):
+        return ""
+    name = f" ({names[few[0]]})" if names else ""
+    return (
+        f"the last column, taken as the label, has {len(np.unique(A[:, last]))} values in "
+        f"{len(A)} lines, column "
+        f"{few[0]}{name} has {values(few[0])}: if that is the label, choose it with label={few[0]} "
+        f"(--set problem.label={few[0]})"
+    )

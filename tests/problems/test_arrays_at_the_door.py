@@ -1,0 +1,145 @@
+"""Arrays as other programs hand them over, at each public entry: right, or refused in one line that names the argument."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import mpidec
+from mpidec import problems as P, topology as T
+from mpidec.solvers import DGD
+
+pytestmark = pytest.mark.serial
+
+N, SAMPLES, D = 4, 6, 3
+RNG = np.random.default_rng(0)
+A = RNG.integers(-8, 9, (N * SAMPLES, D)).astype(float)
+Y = RNG.integers(0, 2, N * SAMPLES).astype(float)
+STACK, TARGETS = A.reshape(N, SAMPLES, D), Y.reshape(N, SAMPLES)
+RING = T.ring(N).W.toarray()
+X = np.ones((N, D))
+
+
+def masked(array):
+    return np.ma.masked_array(
+        np.where(RNG.random(array.shape) < 0.5, -9999, array), array == array.flat[0]
+    )
+
+
+def with_object(array):
+    made = array.astype(object)
+    made.flat[0] = "word"
+    return made
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def datetimes(array):
+    return np.zeros(array.shape, "datetime64[s]")
+
+
+RIGHT = {
+    "nothing_masked": np.ma.masked_array,
+    "list": lambda a: a.tolist(),
+    "big_endian": lambda a: a.astype(">f8"),
+    "objects": lambda a: a.astype(object),
+    "longdouble": lambda a: a.astype(np.longdouble),
+    "fortran": np.asfortranarray,
+    "reversed": lambda a: np.ascontiguousarray(a[::-1])[::-1],
+    "strided": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "read_only": read_only,
+}
+WRONG = {
+    "masked": masked,
+    "word": with_object,
+    "dates": datetimes,
+    "text": lambda a: a.astype(str),
+    "nan": lambda a: np.where(np.arange(a.size).reshape(a.shape) == 1, np.nan, a),
+    "structured": lambda a: np.zeros(a.shape, [("x", float)]),
+}
+ENTRIES = {  # what is handed over, the entry, how a message names it, and what is right beside
+    "load.A": (A, lambda a: P.load_problem((a, Y), n=N, l2=1.0).grad(X), "A", ""),
+    "load.y": (Y, lambda y: P.load_problem((A, y), n=N, l2=1.0).grad(X), "y", "text"),
+    "load.test": (
+        A,
+        lambda a: P.load_problem((A, Y), n=N, l2=1.0, test=(a, Y)).given.test[0],
+        "A",
+        "",
+    ),
+    "LeastSquares.A": (STACK, lambda a: P.LeastSquares(a, TARGETS).grad(X), "A", ""),
+    "LeastSquares.b": (TARGETS, lambda b: P.LeastSquares(STACK, b).grad(X), "b", ""),
+    "LogisticRegression.y": (
+        2 * TARGETS - 1,
+        lambda y: P.LogisticRegression(STACK, y).grad(X),
+        "y",
+        "",
+    ),
+    "Huber.A": (STACK, lambda a: P.Huber(a, TARGETS).grad(X), "A", ""),
+    "x_star": (X[0], lambda x: P.LeastSquares(STACK, TARGETS, x_star=x).x_star, "x_star", ""),
+    "x0": (
+        X[0],
+        lambda x: mpidec.solve(P.LeastSquares(STACK, TARGETS), DGD(1e-3), "ring", steps=1, x0=x).X,
+        "x0",
+        "",
+    ),
+    "from_weights": (RING, lambda W: T.from_weights(W).W.toarray(), "W", ""),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_each_kind_of_array(entry):
+    array, enter, name, also = ENTRIES[entry]
+    expected = enter(array)
+    for kind, make in RIGHT.items():
+        if kind == "objects" and entry == "from_weights":
+            continue
+        np.testing.assert_array_equal(enter(make(array)), expected, err_msg=kind)
+    for kind, make in WRONG.items():
+        if kind != also:
+            with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b") as error:
+                enter(make(array))
+            assert "\n" not in str(error.value)
+            assert kind != "masked" or "masked value" in str(error.value)
+
+
+def test_sparse_samples():
+    dense = P.load_problem((A, Y), n=N, l2=1.0).grad(X)
+    for make in (scipy.sparse.csr_matrix, scipy.sparse.coo_array):
+        np.testing.assert_array_equal(P.load_problem((make(A), Y), n=N, l2=1.0).grad(X), dense)
+
+
+def test_data_frames():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"u": A[:, 0], "v": A[:, 1] > 0, "w": A[:, 2].astype(int)})
+    expected = np.column_stack([A[:, 0], A[:, 1] > 0, A[:, 2]])
+    for each in (frame, frame.convert_dtypes(), frame.astype({"v": "boolean", "w": "Int64"})):
+        for y in (Y, pandas.Series(Y), pandas.Series(Y).astype("Int64"), pandas.Series(Y == 1)):
+            data = P.dataset(each, y)
+            np.testing.assert_array_equal(data.A, expected)
+            np.testing.assert_array_equal(data.y, Y)
+    names = pandas.Series(np.where(Y == 1, "ill", "well"))
+    for y in (names, names.astype("category"), names.astype("string")):
+        assert P.dataset(frame, y).classes == ("ill", "well")
+    with pytest.raises(TypeError, match=r"A: the column 'kind' has dtype .*get_dummies"):
+        P.dataset(frame.assign(kind=names), Y)
+    dummies = pandas.get_dummies(frame.assign(kind=names), dtype=None)
+    assert P.dataset(dummies, Y).A.shape == (len(A), 5)
+    hole = frame.convert_dtypes()
+    hole.loc[3, "w"] = pandas.NA
+    with pytest.raises(ValueError, match="A is nan at row 3, column 2"):
+        P.dataset(hole, Y)
+
+
+def test_other_samples_on_another_rank(comm):
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((24, 3))
+    with mpidec.Network(4) as net, warnings.catch_warnings():
+        made = P.load_problem((A, A @ [1, 2, 3]), net=net)
+        np.testing.assert_allclose(made.x_star, [1, 2, 3], rtol=1e-9)
+        alone = P.load_problem((A, A @ [1, 2, 3]) if net.rank == 0 else None, net=net)
+        np.testing.assert_array_equal(alone.A, made.A)
