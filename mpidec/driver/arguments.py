@@ -614,7 +614,8 @@ def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarr
         rows = np.asarray(given, dtype)
     except (TypeError, ValueError):
         raise ValueError(
-            f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({n}, {d})"
+            f"x0 is {' '.join(repr(x0).split()):.60}, expected numbers of shape ({d},) or "
+            f"({n}, {d})"
         ) from None
     if rows.shape not in ((d,), (n, d)):
         raise ValueError(
