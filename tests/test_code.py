@@ -149,7 +149,7 @@ def test_calls_change_nothing():
         [1, {"a": np.linalg.norm}],
         functools.partial(len, 3),
     ],
-    ids=str,
+    ids=lambda thing: type(thing).__name__,
 )
 def test_what_is_not_of_the_user_has_none(thing):
     assert code(thing) == ""
