@@ -191,10 +191,6 @@ class Journal:
 
     # -- on the way --------------------------------------------------------------------------------
 
-    def due(self, k: int) -> bool:
-        """Whether the iterates after step `k` are recorded."""
-        return k % self._plan.every == 0 or k == self._plan.steps
-
     def record(self, k: int, s: State) -> bool:
         """Measure the iterates after step `k`, record them, and return whether to stop;
         collective.

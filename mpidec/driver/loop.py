@@ -85,15 +85,17 @@ def _run(
         if k == first + 1:
             state(plan.solver, "step", s, plan.X.shape)
         control.watch(k, s.X)
-        attempt.check(k, s.X)
-        if not (journal.due(k) or control.due(k)):
+        if attempt.guard is not None:
+            attempt.check(k, s.X)
+        recorded = k % plan.every == 0 or k == plan.steps
+        if not (recorded or control.due(k)):
             continue
         decision = control.decide(k, interrupted(), errors.first or journal.error)
         if decision.failed:
             errors.raise_together(journal.error)
         if decision.diverged is not None:
             return decision.diverged[0], s, attempt.not_finite(*decision.diverged)
-        if journal.due(k) or decision.interrupted:
+        if recorded or decision.interrupted:
             stopped = journal.record(k, s)
             if not_finite(journal.records[-1], last=False):
                 break

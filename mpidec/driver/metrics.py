@@ -116,6 +116,8 @@ def norm(v: np.ndarray) -> float:
 
 def _unit(v: np.ndarray) -> float:
     """1, or for numbers whose squares might overflow a power of two that makes them small."""
+    if np.vdot(v, v) < 1e300:
+        return 1.0
     largest = float(np.abs(v).max(initial=0.0))
     return ldexp(1.0, frexp(largest)[1] - 1) if HUGE < largest < np.inf else 1.0
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -20,6 +22,8 @@ from .metrics import Own
 from .outcome import Stop, StopFunction, Target
 
 if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
     from ..problems import Oracle, Problem
     from ..topology import Schedule, Topology
 
@@ -137,15 +141,23 @@ def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOp
     return mixer
 
 
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """The libraries with threads that are loaded, looked for again when modules have been
+    imported: finding them takes a millisecond.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
 @contextmanager
 def arithmetic(net: Network) -> Iterator[None]:
     """Context of the steps: BLAS with one thread, temporaries in the memory of the node, and no
     warnings of overflow.
     """
-    from threadpoolctl import threadpool_limits
-
     with (
-        threadpool_limits(1, user_api="blas"),
+        _libraries(len(sys.modules)).limit(limits=1, user_api="blas"),
         net.memory(),
         np.errstate(over="ignore", invalid="ignore", divide="ignore"),
     ):

@@ -448,6 +448,23 @@ def per_step(D: np.ndarray, step_size: Any) -> np.ndarray:
     return D / float(step_size) if step_size else zeros(D, *D.shape)
 
 
+def _largest_root(polynomials: np.ndarray) -> np.ndarray:
+    """The largest modulus of a root of each polynomial, coefficients with the highest power first,
+    from the eigenvalues of companion matrices.
+
+    Examples
+    --------
+    >>> _largest_root(np.array([[1.0, -3.0, 2.0], [1.0, 0.0, 9.0]])).tolist()
+    [2.0, 3.0]
+    """
+    count, d = len(polynomials), polynomials.shape[1] - 1
+    companions = np.zeros((count, d, d), np.result_type(polynomials, float))
+    companions[:, range(1, d), range(d - 1)] = 1
+    companions[:, 0] = -polynomials[:, 1:] / polynomials[:, :1]
+    largest: np.ndarray = np.abs(np.linalg.eigvals(companions)).max(axis=1)
+    return largest
+
+
 def disagreement(
     solver: Solver,
     topology: Graph,
@@ -472,8 +489,8 @@ def disagreement(
         return ""
     lams = np.linalg.eigvals(topology.at(0).W.toarray())
     lams = np.delete(lams, np.argmin(abs(lams - 1)))
-    worst = max(lams, key=lambda lam: max(abs(np.roots(roots(lam)))))
-    growth = max(abs(np.roots(roots(worst))))
+    growths = _largest_root(np.array([roots(lam) for lam in lams]))
+    worst, growth = lams[growths.argmax()], growths.max()
     if growth <= 1 + 1e-9:
         return ""
     if abs(worst.imag) > 1e-9:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -376,19 +376,21 @@ def ordered_sum(Z: np.ndarray) -> np.ndarray:
 
     Z = np.ascontiguousarray(Z)
     while True:
-        indptr = np.append(np.arange(0, len(Z), _BLOCK, dtype=np.int32), np.int32(len(Z)))
+        indptr, indices, ones = _blocks(len(Z), Z.dtype)
         out = np.zeros((len(indptr) - 1, Z.shape[1]), Z.dtype)
         _sparsetools.csr_matvecs(
-            len(out),
-            len(Z),
-            Z.shape[1],
-            indptr,
-            np.arange(len(Z), dtype=np.int32),
-            np.ones(len(Z), Z.dtype),
+            *(len(out), len(Z), Z.shape[1], indptr, indices, ones),
             Z.reshape(-1),
             out.reshape(-1),
         )
         if len(out) <= 1:
-            result: np.ndarray = out.sum(axis=0)
+            result: np.ndarray = out[0] if len(out) else out.sum(axis=0)
             return result
         Z = out
+
+
+@lru_cache(maxsize=16)
+def _blocks(rows: int, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The matrix that sums blocks of so many rows, in CSR format."""
+    indptr = np.append(np.arange(0, rows, _BLOCK, dtype=np.int32), np.int32(rows))
+    return indptr, np.arange(rows, dtype=np.int32), np.ones(rows, dtype)

@@ -4,6 +4,7 @@ ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -59,16 +60,16 @@ class NetworkReductions(Lifecycle):
         Each rank sums a slice of the columns over all agents in their order: an `Alltoallv` and an
         `Allgatherv` of about one row per agent.
         """
-        return self._sum("net.sum", X)
+        rows = self._rows("net.sum", X)
+        if rows.dtype == np.float16:
+            return self._sum("net.sum", rows.astype(np.float32)).astype(np.float16)
+        return self._sum("net.sum", rows)
 
     def _sum(self, op: str, X: np.ndarray) -> np.ndarray:
-        X = self._rows(op, X)
-        if X.dtype == np.float16:
-            return self._sum(op, X.astype(np.float32)).astype(np.float16)
-        Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
-        Z = Z.astype(
-            np.add.reduce(Z[:0], axis=None).dtype, copy=False
-        )  # whole numbers as NumPy sums them: int64 or uint64
+        """The sum of checked rows."""
+        Z = X.reshape(self.m, math.prod(X.shape[1:]))
+        if Z.dtype.kind not in "fc":  # whole numbers as NumPy sums them: int64 or uint64
+            Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)
         if self.size == 1:
             return ordered_sum(Z).reshape(X.shape[1:])
         columns, row_type = Partition(Z.shape[1], self.size), self.context.row_type
