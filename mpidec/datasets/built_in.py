@@ -123,6 +123,19 @@ def load(
     >>> data.A.shape, data.kind
     ((20, 3), 'regression')
     """
+    result = loaded(source, label, features, **options)
+    for note in result.notes:
+        warnings.warn(f"data {result.name}: {note}", UserWarning, stacklevel=2)
+    return replace(result, A=standardized(result.A)) if standardize else result
+
+
+def loaded(
+    source: str | os.PathLike[str],
+    label: str | int | None = None,
+    features: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """What `load` returns, without a word on how a file was read."""
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(
             f"data = {source!r} is a {type(source).__name__}, expected a name or a path"
@@ -148,11 +161,9 @@ def load(
             kind = "regression" if read.label == "b" else None
             made = dataset(read.A, read.y, name, kind, read.label)
             result = replace(made, hint=read.hint, notes=read.notes, sparse=read.sparse)
-            for note in read.notes:
-                warnings.warn(f"data {name}: {note}", UserWarning, stacklevel=2)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name}: {error}") from None
-    return replace(result, A=standardized(result.A)) if standardize else result
+    return result
 
 
 def maker(name: str) -> Callable[..., Any] | None:

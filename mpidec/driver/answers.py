@@ -148,7 +148,6 @@ class Answers:
         errors: Errors | None = None,
     ):
         self._problem, self._term, self._gradient = problem, term, gradient
-        self._of_all = gradient.of_all if isinstance(gradient, Gradients) else gradient
         self._checked, self._k = _at_once if errors is None else errors.or_zeros, 0
         self.gradients = self.points = 0
         self._prox = prox_of(problem)
@@ -162,7 +161,7 @@ class Answers:
     def grad(self, X: np.ndarray) -> np.ndarray:
         """The gradients of the smooth parts at the rows of X."""
         self.gradients += 1
-        return self._checked(lambda: self._of_all(X, self._k), X.shape, X.dtype)  # type: ignore[misc]
+        return self._checked(lambda: self._gradient(X, self._k), X.shape, X.dtype)  # type: ignore[misc]
 
     def value(self, X: np.ndarray) -> np.ndarray:
         """The values of the functions at the rows of X, with their term."""

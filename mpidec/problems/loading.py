@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as check
 from .._complex import double, squares
 from .._validation import Array
-from ..datasets.built_in import Dataset, Scaling, dataset, load, maker
+from ..datasets.built_in import Dataset, Scaling, dataset, loaded, maker
 from ..datasets.partition import partition as split
 from ..protocols import Agents
 from . import registry, terms
@@ -369,6 +369,9 @@ def prepare(
         if whole_set.hint:
             _warn(f"data {whole_set.name}: {whole_set.hint}")
     prepared = _with_data(whole_set, n, spec, wanted, params, of_data)
+    sets = [raw] if test is None else [raw, test]
+    for note in dict.fromkeys(f"data {each.name}: {note}" for each in sets for note in each.notes):
+        _warn(note)
     _warn("" if scaling else _uneven(whole_set))
     if isinstance(prepared.whole, LinearModel):
         return replace(prepared, given=_given(prepared.whole, scaling, raw, test))
@@ -488,7 +491,7 @@ def _data(
     """Return the data set that `data` stands for, made with those `options` that it has."""
     if isinstance(data, (str, os.PathLike)):
         known = {name: options[name] for name in of_data if name in options}
-        return load(data, label=label, features=features, **known)
+        return loaded(data, label, features, **known)
     if features is not None:
         raise ValueError("features with arrays: it is for LIBSVM files; pass (A, y)")
     if label is not None:

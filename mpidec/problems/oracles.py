@@ -69,8 +69,7 @@ class Gradients:
     def __init__(self, gradient: Gradient, m: int, source: Gradients | None = None) -> None:
         self._gradient, self._some = gradient, by_agents(gradient, m)
         known = (gradient.__module__ or "").startswith("mpidec.")
-        #: The gradients of all local agents, `of_all(X, k)`.
-        self.of_all = gradient if known else _apart(gradient)
+        self._call = gradient if known else _apart(gradient)
         self._call_some = self._some if known else _apart(self._some)
         self._m = m
         own = gradient if isinstance(gradient, Remembering) else None
@@ -84,7 +83,7 @@ class Gradients:
 
     def __call__(self, X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
         if agents is None:
-            return self.of_all(X, k)
+            return self._call(X, k)
         if self._forgets and len(agents) < self._m:
             raise TypeError(
                 f"the gradients of {type(self._gradient).__name__} remember earlier steps and have "

@@ -20,7 +20,7 @@ from .modes import Array as Array, Starts, radius
 LONGEST, LARGEST = 64, 6000
 # Steps after which weights that W mixes have their limits: at least, times n, and at most; the
 # relative change of a limit.
-SETTLED, LATEST, SETTLED_TO = 4, 20000, 1e-10
+SETTLED, LATEST, SETTLED_TO = 4, 20000, 1e-13
 # Steps beyond a cycle in which the sizes of the arrays of a state show.
 SIZED = 4
 # Relative size of an eigenvalue of the mean curvature, and of a difference, that is rounding; size

@@ -250,7 +250,7 @@ TRIES = {
     ),
     "Custom with a wrong shape": (
         lambda: solve(p=P.Custom(lambda X: X.sum(), lambda X: X, m=4, d=3)),
-        "value(X) has shape ()",
+        "value(X) returns float64 of shape ()",
         "(4,)",
     ),
     "solver misspelt": (

@@ -201,7 +201,7 @@ REFUSED = {
     ),
     "of an oracle": (
         lambda: mpidec.solve(Given(), S.EXTRA(0.1), T.ring(N), steps=3),
-        "complex gradients .*, expected real numbers",
+        "of the oracle returned complex128 .*, expected real numbers",
     ),
     "x0": (
         lambda: mpidec.solve(Given.problem, S.EXTRA(0.1), T.ring(N), steps=3, x0=LEAST),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import launch
+from helpers.commands import prepared
 from helpers.sets import first
 
 import mpidec
@@ -205,14 +206,14 @@ def test_another_solver_drops_what_a_file_sets_for_the_other_kind():
         '[solver]\nname = "a2cid2"\n[run]\ndelay = [0.0, 0.1]\nsimulate = true\nstraggler = "0:1"\n'
     )
     Path("common.toml").write_text('[solver]\nname = "dgd"\n[mixing]\ncodec = "qsgd"\nlevels = 4\n')
-    common = run.RUN.parse(["own.toml", "--solver=dgd"], 1)[0]
+    common = prepared(["own.toml", "--solver=dgd"], 1)[0]
     assert common.run.delay is common.run.simulate is common.run.straggler is None
-    own = run.RUN.parse(["common.toml", "--solver=a2cid2"], 1)[0]
+    own = prepared(["common.toml", "--solver=a2cid2"], 1)[0]
     assert own.mixing.codec is None and "[mixing]" not in own.to_toml()
     assert (
-        run.RUN.parse(["common.toml", "--solver=a2cid2", "--set=solver.rate=2"], 1)[
-            0
-        ].solver.options["rate"]
+        prepared(["common.toml", "--solver=a2cid2", "--set=solver.rate=2"], 1)[0].solver.options[
+            "rate"
+        ]
         == 2.0
     )
 

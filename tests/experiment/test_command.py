@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers import launch
+from helpers.commands import prepared
 from helpers.sets import first
 from mpi4py import MPI
 
@@ -675,7 +676,7 @@ def test_the_examples_of_the_help_are_accepted(tmp_path):
     for line in lines:
         argv = line.partition("    ")[0].split()
         if "--resume" not in argv:
-            assert run.RUN.parse(argv, 1)[0] is not None
+            assert prepared(argv, 1)[0] is not None
 
 
 def test_quiet_is_quiet(capsys):

@@ -3,9 +3,9 @@
 import re
 
 import pytest
+from helpers.commands import prepared
 
 from mpidec.experiment import build, command as run
-from mpidec.experiment.command import RUN
 
 pytestmark = pytest.mark.serial
 SMALL = ["--agents=4", "--topology=ring", "--steps=600", "--force"]
@@ -30,7 +30,7 @@ def test_what_excludes_or_needs_something_else_is_named(
 
 
 def test_numbers_may_begin_or_end_with_a_point():
-    numbers = RUN.parse(["--set", "mixing.loss=.1", "--step-size=1."], 1)[0]
+    numbers = prepared(["--set", "mixing.loss=.1", "--step-size=1."], 1)[0]
     assert numbers.mixing.loss == 0.1 and numbers.solver.options["step_size"] == 1.0
 
 

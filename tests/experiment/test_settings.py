@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from helpers.commands import prepared
 from hypothesis import given, settings, strategies as st
 
 from mpidec import registry as catalogue
 from mpidec.datasets.partition import HOW, TAKE
 from mpidec.experiment import schema, settings as config
-from mpidec.experiment.command import RUN
 from mpidec.experiment.settings import ConfigError, Experiment, Setting, load, read_toml
 
 pytestmark = pytest.mark.serial
@@ -95,7 +95,7 @@ def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
         by_set,
         [str(some), *last],
     ):
-        made = RUN.parse(argv, 1)[0]
+        made = prepared(argv, 1)[0]
         assert made == expected
         assert made.to_toml() == expected.to_toml()
     assert load(read_toml(text=expected.to_toml())) == expected
@@ -114,13 +114,13 @@ def test_a_new_partition_drops_what_the_file_says_about_the_former(tmp_path, sai
     path = tmp_path / "e.toml"
     path.write_text('[problem]\npartition = "dirichlet"\nalpha = 0.5\n')
     argv = [str(path), *(f"--set=problem.{each}" for each in said)]
-    assert RUN.parse(argv, 1)[0].problem.alpha == alpha
+    assert prepared(argv, 1)[0].problem.alpha == alpha
 
 
 def test_later_sources_win(tmp_path):
     path = tmp_path / "e.toml"
     path.write_text("[run]\nsteps = 1\nseed = 1\nevery = 1\n")
-    run = RUN.parse(
+    run = prepared(
         [str(path), "--steps=2", "--set", "run.seed=3", "--seed", "2", "--set", "run.seed=4"], 1
     )[0].run
     assert (run.every, run.steps, run.seed) == (1, 2, 4)
@@ -128,23 +128,21 @@ def test_later_sources_win(tmp_path):
 
 def test_the_default_experiment():
     experiment = load([])
-    assert experiment == RUN.parse([], 1)[0] == load(read_toml(text=experiment.to_toml()))
+    assert experiment == prepared([], 1)[0] == load(read_toml(text=experiment.to_toml()))
     assert (experiment.problem.name, experiment.problem.data) == ("logistic", "breast_cancer")
     assert (experiment.solver.name, experiment.topology.name) == (
         "gradient_tracking",
         "exponential",
     )
     assert experiment.run.agents == 16 and experiment.run.stop_error == 1e-8
-    assert RUN.parse([], 5)[0].run.agents == 5
-    assert RUN.parse(["--agents", "7"], 5)[0].run.agents == 7
+    assert prepared([], 5)[0].run.agents == 5
+    assert prepared(["--agents", "7"], 5)[0].run.agents == 7
 
 
 def test_the_default_graph_is_that_of_the_solver_class():
     for name, solver in catalogue.SOLVERS.items():
-        assert RUN.parse(["--solver", name], 1)[0].topology.name == solver.needs.graph
-    assert (
-        RUN.parse(["--set", "mixing.accelerate=3"], 1)[0].topology.name == "symmetric_exponential"
-    )
+        assert prepared(["--solver", name], 1)[0].topology.name == solver.needs.graph
+    assert prepared(["--set", "mixing.accelerate=3"], 1)[0].topology.name == "symmetric_exponential"
     assert "step_size" not in load([]).solver.options
 
 
@@ -163,15 +161,15 @@ def test_the_default_graph_is_that_of_the_solver_class():
 )
 def test_step_sizes_are_numbers_words_and_schedules(text):
     for argv in (["--step-size", text], ["--set", f"solver.step_size={text}"]):
-        experiment = RUN.parse(argv, 1)[0]
+        experiment = prepared(argv, 1)[0]
         assert str(experiment.solver.options["step_size"]) == text
         assert load(read_toml(text=experiment.to_toml())) == experiment
 
 
 def test_steps_said_are_taken():
-    assert RUN.parse(["--steps", "10"], 1)[0].run.stop_error is None
-    assert RUN.parse(["--steps", "10", "--stop-error", "1e-3"], 1)[0].run.stop_error == 1e-3
-    run = RUN.parse(["--stop-error", "none"], 1)[0].run
+    assert prepared(["--steps", "10"], 1)[0].run.stop_error is None
+    assert prepared(["--steps", "10", "--stop-error", "1e-3"], 1)[0].run.stop_error == 1e-3
+    run = prepared(["--stop-error", "none"], 1)[0].run
     assert (run.steps, run.stop_error) == (config.STEPS, None)
 
 
@@ -181,15 +179,15 @@ def test_another_component_leaves_the_files_parameters_behind(tmp_path):
         '[solver]\nname = "gradient_tracking"\nvariant = "diging"\nstep_size = 0.5\n'
         '[problem]\nname = "huber"\ndelta = 2\n'
     )
-    experiment = RUN.parse([str(path), "--solver", "dgd", "--problem", "logistic"], 1)[0]
+    experiment = prepared([str(path), "--solver", "dgd", "--problem", "logistic"], 1)[0]
     assert experiment.solver.options == {"step_size": 0.5}
     assert experiment.problem.options == {"l2": 1.0}
     with pytest.raises(ConfigError, match="variant"):
-        RUN.parse(["--solver", "dgd", "--set", "solver.variant=diging"], 1)
+        prepared(["--solver", "dgd", "--set", "solver.variant=diging"], 1)
 
 
 def test_random_topologies_follow_the_seed():
-    options = RUN.parse(["--topology=erdos_renyi", "--set=topology.p=0.5", "--seed=7"], 1)[
+    options = prepared(["--topology=erdos_renyi", "--set=topology.p=0.5", "--seed=7"], 1)[
         0
     ].topology.options
     assert options == {"p": 0.5, "seed": 7}
@@ -203,7 +201,7 @@ def test_a_parameter_of_the_data_set():
         "--set",
         "problem.d=7",
     ]
-    assert RUN.parse(argv, 1)[0].problem.options == {
+    assert prepared(argv, 1)[0].problem.options == {
         "heterogeneity": 4.0,
         "d": 7,
         "seed": 0,
@@ -323,15 +321,15 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
 )
 def test_refusals_say_what_where_and_what_was_expected(argv, words):
     with pytest.raises(ConfigError) as caught:
-        RUN.parse(argv, 1)
+        prepared(argv, 1)
     missing = [text for text in words if text not in str(caught.value)]
     assert not missing, f"{caught.value} does not say {missing}"
 
 
 def test_o_is_the_output_file_of_a_run_and_the_picture_of_a_search(tmp_path):
     path = str(tmp_path / "a.h5")
-    assert RUN.parse(["-o", path], 1)[0].run.out == RUN.parse(["--out", path], 1)[0].run.out == path
-    experiment, args = RUN.parse(["--tune", "-o", "tune.png"], 1)
+    assert prepared(["-o", path], 1)[0].run.out == prepared(["--out", path], 1)[0].run.out == path
+    experiment, args = prepared(["--tune", "-o", "tune.png"], 1)
     assert args.picture == "tune.png" and experiment.run.out == "run.h5"
 
 
@@ -356,7 +354,7 @@ def test_files_are_refused_with_the_place(tmp_path, text, words):
     path = tmp_path / "e.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        RUN.parse([str(path)], 1)
+        prepared([str(path)], 1)
     assert all(part in str(caught.value) for part in words), str(caught.value)
 
 

@@ -303,8 +303,9 @@ def data_files(draw: random.Random) -> Case:
             lambda: ("x.svm", b"+1 999999999999:1\n" * 8),
             lambda: ("x.svm", svm[3:].encode()),
             lambda: ("x.svm", b"\n\n"),
-            lambda: ("x.parquet", csv.encode()),
-            lambda: ("x", csv.encode()),
+            lambda: ("x.parquet", b"PAR1" + npz(A=A)),
+            lambda: ("x", b"some words\nand others\n"),
+            lambda: ("x.svm.gz", svm.encode()),
         ]
     )()
     return Case(
