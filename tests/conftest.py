@@ -9,7 +9,8 @@ Under several ranks only rank 0 reports.  A test that fails on any rank says so,
 job: the other ranks may be waiting for this one in a collective.
 
 No test asserts how fast this machine is; time-outs only end what hangs.  On a machine that is much busier or slower than usual,
-MPIDEC_TEST_PATIENCE=4 (default: 1) multiplies all of them: those of the programs that tests start, of pytest, and of the Makefile.
+MPIDEC_TEST_PATIENCE=4 (default: 1) multiplies all of them, as the load does: those of the programs that tests start, of pytest, and
+of the Makefile.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
     config.stash[NOT_RUN] = Counter(filter(None, reasons.values()))
     items[:] = left
-    if launch.PATIENCE != 1:
+    if launch.patient(1) != 1:
         for item in items:
             own = item.get_closest_marker("timeout")
             limit = (

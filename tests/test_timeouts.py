@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import time
 
 import pytest
 from helpers import launch
@@ -72,3 +74,17 @@ def test_every_time_out_is_multiplied():
     assert not found, (
         f"take launch.until or launch.patient, which MPIDEC_TEST_PATIENCE multiplies: {found}"
     )
+
+
+def test_time_outs_grow_with_the_load(monkeypatch):
+    """A program that is late because others run is waited for, also if they began after it."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    loads = iter([0.1, 3.0, *[16.0] * 99])
+    monkeypatch.setattr(os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
+    assert launch.patient(2) == 2 * launch.PATIENCE
+    assert launch.patient(2) == 3 * launch.PATIENCE
+    monkeypatch.setattr(launch, "PATIENCE", 1)
+    loads = iter([0.0, *[100.0] * 99])
+    began = time.monotonic()
+    done = launch.mpirun(0, ["-c", "import time; time.sleep(0.3)"], timeout=0.1, check=True)
+    assert done.returncode == 0 and time.monotonic() - began > 0.3

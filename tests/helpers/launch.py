@@ -4,7 +4,7 @@
 
 The mpirun is the one beside this Python (or the first on PATH), variables of an outer launcher are removed from the
 environment, Open MPI gets the settings of .ci/openmpi.env, and no process survives a time-out.  All time-outs are multiplied by
-MPIDEC_TEST_PATIENCE (default: 1).
+MPIDEC_TEST_PATIENCE (default: 1), and by the load of the machine.
 """
 
 from __future__ import annotations
@@ -36,16 +36,23 @@ LAUNCHER = (
 )
 
 
+def load() -> float:
+    """Return how many processes want each core, as far as this stretches time-outs: 1 on an idle machine, 8 at most."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 8.0)
+
+
 def patient(seconds: float) -> float:
-    """Return `seconds` times PATIENCE: a time-out that goes to none of :func:`until`, :func:`finish` and :func:`mpirun`."""
-    return seconds * PATIENCE
+    """Return `seconds` times PATIENCE and the load of now: a time-out that goes to none of :func:`until`, :func:`finish` and
+    :func:`mpirun`.
+    """
+    return seconds * PATIENCE * load()
 
 
 def until(done: Callable[[], object], seconds: float) -> bool:
-    """Wait until `done()` is true, and return whether it is so within `seconds`, times PATIENCE."""
-    deadline = time.monotonic() + patient(seconds)
+    """Wait until `done()` is true, and return whether it is so within :func:`patient` `seconds`."""
+    began = time.monotonic()
     while not done():
-        if time.monotonic() > deadline:
+        if time.monotonic() - began > patient(seconds):
             return False
         time.sleep(0.01)
     return True
@@ -117,18 +124,23 @@ def start(command: list[str], **options) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen, timeout: float) -> subprocess.CompletedProcess:
-    """Wait for `process` and return what it said; end it all when `timeout` seconds, times PATIENCE, have passed."""
-    timeout = patient(timeout)
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired as error:
-        end(process)
-        out, err = process.communicate()
-        raise subprocess.TimeoutExpired(error.cmd, timeout, out, err) from None
-    except BaseException:
-        end(process)
-        raise
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    """Wait for `process` and return what it said; end it all when :func:`patient` `timeout` seconds have passed."""
+    began = time.monotonic()
+    while True:
+        passed = time.monotonic() - began
+        try:
+            out, err = process.communicate(timeout=max(patient(timeout) - passed, 0))
+            return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        except subprocess.TimeoutExpired as error:
+            passed = time.monotonic() - began
+            if passed < patient(timeout):  # the load has grown meanwhile
+                continue
+            end(process)
+            out, err = process.communicate()
+            raise subprocess.TimeoutExpired(error.cmd, passed, out, err) from None
+        except BaseException:
+            end(process)
+            raise
 
 
 def mpirun(
@@ -146,7 +158,8 @@ def mpirun(
     ----------
     n : ranks; 0 runs one process with no launcher at all.
     args : what follows ``python``: ``["-m", "mpidec.run"]``, ``["-c", "..."]`` or a script and its arguments.
-    timeout : seconds, times PATIENCE; past them every process of the launch is ended and :class:`subprocess.TimeoutExpired` raised.
+    timeout : seconds, times PATIENCE and the load; past them every process of the launch is ended and
+        :class:`subprocess.TimeoutExpired` raised.
     env : settings on top of the scrubbed environment.
     cwd : the working directory.
     check : raise :class:`AssertionError` with all output if the exit status is not 0.

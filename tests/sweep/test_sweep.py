@@ -824,7 +824,7 @@ def test_killed_and_restarted_it_repeats_nothing(tmp_path, ranks):
     """Finished files are not touched again, unfinished ones are resumed, and the results are the same bits."""
     long = [
         *FLAGS,
-        "--set=run.steps=8000",
+        "--set=run.steps=3000",
         "--set=run.every=100",
         "--set=run.checkpoint=0.05",
         "--seeds",
