@@ -106,7 +106,7 @@ ROOMS = {
         ("PIL", "h5py", "matplotlib", "networkx", "scipy", "threadpoolctl", "torch"),
     ),
     "bench": (
-        (*GROUND, "topology", *COMM, "registry", "cli", "diagnostics"),
+        (*MATHEMATICS, *COMM, "registry", "driver", "cli", "diagnostics"),
         ("matplotlib", "mpi4py"),
     ),
     "run": (("experiment",), ()),

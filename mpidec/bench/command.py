@@ -37,6 +37,7 @@ from .report import (
     table,
     write_json,
 )
+from .solving import SolveCell
 from .windows import WindowsCell
 
 EPILOG = """\
@@ -60,6 +61,8 @@ groups of rows:
            once, against Lock and Unlock of MPI.
   local    neighbor_allreduce along the topology that was set, and with weights in each call: pull (src_weights), push
            (dst_weights), push-pull (both); against MPI_Allreduce.
+  solve    runs of solve with 1 step (its fixed cost), with 100 steps, and with a record of each, against 100 steps by hand (a
+           gradient in NumPy and W(X)); in one process also 100 steps' events of simulate.
 
 One agent per rank, a row of float64 each.  All contenders take turns in one run: a barrier, a block of calls of one
 contender, the next one.  The time of a block is that of its slowest rank, and the median over at least 9 blocks is shown, with
@@ -90,6 +93,7 @@ CELLS: dict[str, type[Cell]] = {
     "nodes": NodesCell,
     "local": LocalCell,
     "windows": WindowsCell,
+    "solve": SolveCell,
 }
 
 

@@ -28,8 +28,9 @@ def test_one_process_measures_what_it_can(capsys):
     with open("one.json") as file:
         rows = json.load(file)["results"]
     assert "Left out: nodes, local, windows." in out
-    assert [row["group"] for row in rows] == ["mixing"] * 2 * 4
-    assert all(row["faster_than_allreduce"] is row["times_hand"] is None for row in rows)
+    assert [row["group"] for row in rows] == ["mixing"] * 2 * 4 + ["solve"] * 2 * 4
+    assert all(row["faster_than_allreduce"] is row["times_hand"] is None for row in rows[:8])
+    assert [row["times_hand"] for row in rows[11::4]] == [1.0, 1.0]
     with open("one.png", "rb") as picture:
         assert picture.read(8) == b"\x89PNG\r\n\x1a\n"
 

@@ -3,7 +3,7 @@
     coverage run -m pytest --cover && coverage combine && python tests/helpers/sentences.py .coverage
 
 compares what ran with never_said.txt, which may only shrink: a sentence that no test produces and that is not in the file is an
-error, and so is one of the file that is produced.  With --write the file is made anew.
+error; those of the file that are produced, or gone, are named, to be removed.  With --write the file is made anew.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ def main(data: str, *words: str) -> int:
         TABLE.write_text("".join(f"{line}\n" for line in now), encoding="utf-8")
         return 0
     before = TABLE.read_text(encoding="utf-8").splitlines()
-    for line in sorted({*now} - {*before}):
+    new = sorted({*now} - {*before})
+    for line in new:
         print(f"no test produces it, write one: {line}")
     for line in sorted({*before} - {*now}):
         print(f"a test produces it, or it is gone: remove it from {TABLE.name}: {line}")
-    return int(now != before)
+    return int(bool(new))
 
 
 if __name__ == "__main__":
