@@ -34,6 +34,20 @@ def test_the_mean_of_half_precision_is_rounded_once():
             np.testing.assert_array_equal(mean, X.astype(float).mean(axis=0).astype(np.float16))
 
 
+def test_sums_are_of_the_type_and_size_that_numpy_gives_them():
+    n = 9
+    with mpidec.Network(n) as net:
+        for code in "?bBhHiIlLefdFD":
+            X = np.full((n, 2), 1, code) if code in "?eF" else abs(stack(n, (2,))).astype(code)
+            if np.dtype(code).kind in "iu" and np.dtype(code).itemsize < 8:
+                X[:] = np.iinfo(code).max  # whose sum is larger than any number of this type
+            total, whole = net.sum(X[net.lo : net.hi]), X.sum(axis=0)
+            assert total.dtype == whole.dtype, code
+            np.testing.assert_allclose(total, whole, rtol=1e-6, err_msg=code)
+            mean = net.mean(X[net.lo : net.hi])
+            np.testing.assert_allclose(mean, X.mean(axis=0), rtol=1e-6, atol=1e-12, err_msg=code)
+
+
 @pytest.mark.parametrize("columns", [1, 2, 3, 30])
 def test_sums_have_the_same_bits_on_any_number_of_ranks(columns):
     n = 1000

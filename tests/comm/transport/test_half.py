@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.formats import expected, network, stack
+from helpers.formats import FORMATS, expected, network, stack
 
 from mpidec import topology as T
+from mpidec.comm.arrays.formats import BFLOAT16
 
 pytestmark = pytest.mark.most(2)
 
@@ -21,3 +22,26 @@ def test_float16_is_summed_in_float32_and_rounded_once(transport):
         np.testing.assert_array_equal(out, Y)
         exact = (T.complete(40).W @ X.astype(float))[mine]
         assert (np.abs(Y - exact) <= 0.501 * np.spacing(np.abs(Y)) + 1e-6).all()
+
+
+@pytest.mark.parametrize("transport", ["auto", "p2p"])
+def test_bytes_are_those_of_the_rows_that_travel(transport):
+    """On each path: with and without `out`, of several arrays, and of one that is waited for."""
+    for format in FORMATS:
+        if format == BFLOAT16:  # of tensors alone
+            continue
+        X = stack(40, (50,), format)
+        with network(40, T.ring(40), transport) as (W, mine):
+            rows = np.array(X[mine])
+            calls = (
+                lambda: W(rows),
+                lambda: W(rows, out=np.empty_like(rows)),
+                lambda: W([rows, rows]),
+                lambda: W.start(rows).wait(),
+            )
+            for call in calls:
+                before = W.messages, W.bytes
+                call()
+                sent, size = W.messages - before[0], W.bytes - before[1]
+                parts = 2 if call is calls[2] else 1
+                assert size == sent * parts * 50 * rows.itemsize, (format, parts)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.codecs import ALL, rows, through
 
-from mpidec.comm.mixing.codecs import QSGD, Blockwise8, Float16, RandK
+from mpidec.comm.mixing.codecs import QSGD, BFloat16, Blockwise8, Float16, RandK
 
 pytestmark = pytest.mark.serial
 
@@ -96,3 +96,18 @@ def test_delta_is_that_of_the_worst_row(levels, d):
     X = np.tile(rows[0], (2000, 1))
     found = codec.decode(codec.encode(X, 0, range(len(X))), length, X.dtype, 0, range(len(X)))
     assert ((found - X) ** 2).sum(axis=1).mean() <= omega * (X[0] ** 2).sum()
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("d", [2, 9, 64, 1000])
+def test_delta_is_no_smaller_than_a_row_loses(d):
+    """Of codecs that round all entries: some row loses a fourth of 1 - delta, or more."""
+    for c in (Blockwise8(), Blockwise8(block=100), Float16(), BFloat16()):
+        rows = [np.full(d, 1 + 2.0**-bits) for bits in (8, 11)]  # between two numbers of 16 bits
+        for level in (0.5, 1.5):  # and of 127 levels
+            rows.append(np.append(127.0, np.full(d - 1, level * 0.999)))
+        X = np.array(rows)
+        Y = c.decode(c.encode(X, 0, range(len(X))), d, X.dtype, 0, range(len(X)))
+        lost = ((X - Y) ** 2).sum(axis=1) / (X**2).sum(axis=1)
+        assert lost.max() <= (1 - c.delta(d)) * (1 + 1e-9), c
+        assert 1 - c.delta(d) <= 4 * lost.max() * (d / (d - 1)), c
