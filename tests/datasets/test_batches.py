@@ -25,6 +25,17 @@ def test_batches_take_every_sample_once_an_epoch():
     )
 
 
+def test_an_epoch_of_all_workers_is_that_of_their_mean_number_of_samples():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        sizes, batch = rng.integers(5, 60, 4), int(rng.integers(1, 6))
+        batches = Batches([np.arange(size) for size in sizes], batch)
+        assert batches.per_epoch == int(sizes.mean()) // batch
+        for _ in range(batches.per_epoch):
+            batches.draw()
+        assert batches.epoch == 1
+
+
 def test_batches_belong_to_seed_and_worker():
     """Whichever workers are local, in whatever order they draw, before and after a restart."""
     parts = [np.arange(7), np.arange(10, 16), np.arange(20, 28)]

@@ -290,6 +290,7 @@ SAID = {  # a name, the first line, samples, features, the label, and what is sa
     "letters": ("u,b,y\n", 12, 2, "y", "not b"),
     "counted": ("id,u,v,y\n", 12, 3, "y", "column 1 .id. counts the lines"),
     "sentinel": ("u,v,y\n-999,1,0\n", 13, 2, "y", r"column 1 .u. has 1 value -999"),
+    "among_lower_ones": ("u,v,y\n-999,1,0\n-2500,3,0\n", 14, 2, "y", ""),
     "sample": ("0.5,0.1,1\n", 13, 2, "column 2", ""),
     "named": ("u,v,y\n", 12, 2, "y", ""),
     "label_first": ("y,u,v\n", 12, 2, "y", ""),

@@ -97,3 +97,12 @@ def test_where_a_sequence_comes_to_rest():
         assert 0 <= limit_of(values) < values[-1]
     for none in (20 - k, 400 - k**2, 1 + k, np.ones(17), 1 + 0.9 ** k[::-1], 0.5 - k, 0.9 ** k[:4]):
         assert limit_of(none) == 0
+
+
+@pytest.mark.parametrize("level", [0.01, 0.4, 0.7, 1.5, 1.9, 2.2, 40.0])
+def test_a_rest_is_called_farther_than_the_start_where_it_is(level):
+    steps = np.arange(0, 2000, 10)
+    values = level + (1 - level) * 0.98**steps
+    said = verdict({"step": steps, "error_rms": values})
+    assert f"rests at {level:.2g} since" in said
+    assert ("farther than at the start (1)" in said) == (level > 2)

@@ -701,6 +701,17 @@ def test_progress_in_lines(monkeypatch, capsys):
     assert 10 <= len(said) <= 45 and said[-1].startswith("step ") and "error 5.00e-01" in said[0]
 
 
+@pytest.mark.parametrize("first", [0, 600, 990])
+def test_progress_has_as_many_lines_for_what_is_left_of_a_run(monkeypatch, capsys, first):
+    steps = np.linspace(first, 1000, 1 + min(1000 - first, 400)).astype(int)
+    clock = iter(np.linspace(0.0, 25.0, len(steps) + 1).tolist())
+    monkeypatch.setattr(report.time, "monotonic", lambda: next(clock))
+    lines = report.Lines()
+    for step in steps:
+        lines(step, 1000, {"objective": 1.0})
+    assert 9 <= len(capsys.readouterr().out.splitlines()) <= 12
+
+
 def test_progress_in_a_bar(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     with open("bar.txt", "w+", encoding="utf-8") as file:

@@ -103,6 +103,26 @@ def test_smoothness_and_strong_convexity_bound_the_curvature(loss, l2, masked):
         assert (inner >= problem.strong_convexity * (1 - 1e-12) - 1e-12).all()
 
 
+@pytest.mark.parametrize("loss", [LeastSquares, LogisticRegression, Huber])
+def test_what_has_no_penalty_does_not_add_to_the_convexity(loss):
+    """An intercept of small samples: along it there is next to no curvature, whatever l2 is."""
+    rng = np.random.default_rng(0)
+    A, y = rng.standard_normal((3, 9, 4)), np.sign(rng.standard_normal((3, 9)))
+    A[..., -1] = 1e-3
+    for weight in (1.0, 0.5):
+        for intercept in (True, False):
+            problem = loss(A, y, l2=0.7, weight=weight, intercept=intercept)
+            X, least = rng.standard_normal((3, 4)), np.full(3, np.inf)
+            for D in (*np.eye(4), *rng.standard_normal((20, 4))):
+                D = np.tile(D, (3, 1))
+                change = problem.grad(X + D) - problem.grad(X)
+                inner = (change * D).sum(axis=1) / (D * D).sum(axis=1)
+                assert (inner <= problem.smoothness * (1 + 1e-12)).all()
+                least = np.minimum(least, inner)
+            assert (problem.strong_convexity <= least * (1 + 1e-12) + 1e-12).all()
+            assert (problem.strong_convexity >= 0.7).all() == (not intercept)
+
+
 def test_smoothness_is_exact():
     for p, d in ((7, 4), (3, 6)):
         A = np.random.default_rng(0).standard_normal((2, p, d))

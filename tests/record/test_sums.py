@@ -165,6 +165,32 @@ def test_sums_follow_all_changes_of_a_file(tmp_path, monkeypatch):
                 assert [*file] == [*plain] and f"a{k}" in file
 
 
+def test_sums_of_what_has_changed_are_those_of_the_whole_file(tmp_path, monkeypatch):
+    """Of any writes, that grow a block, cover it or a part of it, and of files that become shorter."""
+    monkeypatch.setattr(sums, "BLOCK", 16)
+    rng, path = np.random.default_rng(0), tmp_path / "any"
+    path.write_bytes(b"")
+    with path.open("r+b") as file:
+        kept = sums.Sums()
+        for _ in range(300):
+            known, ranges = {}, []
+            length = end = int(path.stat().st_size)
+            for _ in range(rng.integers(1, 4)):
+                at, size = int(rng.integers(0, length + 1)), int(rng.integers(1, 40))
+                data = rng.bytes(size)
+                file.seek(at)
+                file.write(data)
+                sums.note(known, memoryview(data), at)
+                ranges.append((at, size))
+                end = max(end, at + size)
+            file.flush()
+            if rng.random() < 0.3:
+                end = int(rng.integers(max(at + size for at, size in ranges), end + 1))
+                file.truncate(end)
+            kept = kept.updated(file.fileno(), end, ranges, known if rng.random() < 0.7 else {})
+            kept.check(file.fileno())
+
+
 def test_files_without_sums_are_read_and_get_them_with_the_next_change(tmp_path):
     """Those of earlier versions, and those that a program has changed with h5py."""
     path = tmp_path / "run.h5"

@@ -16,7 +16,7 @@ from mpidec.reproduce import About, Experiment, measure, publish
 from mpidec.reproduce.command import main
 from mpidec.reproduce.drawing import curves
 from mpidec.reproduce.store import key, read
-from mpidec.reproduce.verdict import Line, holds, within
+from mpidec.reproduce.verdict import Line, Report, holds, within
 
 WORLD = MPI.COMM_WORLD
 
@@ -132,3 +132,22 @@ def test_a_damaged_file_is_named_with_a_remedy(tmp_path):
         measure(Squares(), str(path), comm=MPI.COMM_SELF)
     measure(Squares(), str(path), comm=MPI.COMM_SELF, force=True)
     assert len(read(str(path))[0]) == 5
+
+
+@pytest.mark.serial
+def test_each_line_of_a_report_is_counted_once():
+    """Whatever its verdict, and whether a reason is known beside it."""
+    rng, about = np.random.default_rng(0), Squares().about
+    kinds = [(agrees, why) for agrees in (None, True, False) for why in ("", "of the data")]
+    for _ in range(40):
+        lines = [Line("x", 1.0, 2.0, kinds[i][0], "1", kinds[i][1]) for i in rng.integers(0, 6, 9)]
+        report = Report(about, lines)
+        counts = dict.fromkeys(("agree", "known reason", "differ", "not judged"), 0)
+        for text in report.summary.split(", "):
+            end = text if text.endswith(("known reason", "not judged")) else text.rstrip("s")
+            counts[next(word for word in counts if end.endswith(word))] += int(text.split()[0])
+        told = [line.verdict.partition(":")[0].partition(",")[0] for line in lines]
+        assert sum(counts.values()) == len(lines), report.summary
+        assert counts["agree"] == told.count("agrees")
+        assert counts["known reason"] + counts["differ"] == told.count("differs")
+        assert (counts["differ"] > 0) == report.failed

@@ -15,6 +15,7 @@ R = rng.random((N, N)) * (rng.random((N, N)) < 0.7) + np.eye(N)
 ROW = T.from_weights(R / R.sum(axis=1, keepdims=True))
 COLUMN = T.from_weights(R / R.sum(axis=0))
 GRAPHS = [SYMMETRIC, ROW, COLUMN, T.exponential(N), T.one_peer_exponential(8), T.erdos_renyi(N)]
+GRAPHS += [T.star(N, weights=weights) for weights in ("uniform", "push")]  # undirected ones
 
 
 def down(make, W, p, seed, k, n):
@@ -37,8 +38,11 @@ def down(make, W, p, seed, k, n):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("make", [T.failing_links, T.sleeping_agents])
-@pytest.mark.parametrize("graph", GRAPHS, ids=repr)
+@pytest.mark.parametrize(
+    "make, graph",
+    [(make, graph) for make in (T.failing_links, T.sleeping_agents) for graph in GRAPHS],
+    ids=lambda value: getattr(value, "__name__", repr(value)),
+)
 def test_lost_weights_go_to_the_diagonal(make, graph):
     n, schedule, lost = graph.n, make(graph, 0.4, seed=3), 0
     kind = "doubly" if graph.kind == "doubly" and graph.at(0).symmetric else graph.kind

@@ -111,6 +111,9 @@ def varied():
                     yield make(8, **over, **options)
     yield T.random_matchings(T.star(8, center=7))  # whose edges begin where those of a chain do
     for graph in (T.star(8), T.exponential(8)):
+        for make in (T.failing_links, T.sleeping_agents):
+            yield from (make(graph, p, seed) for p in (0.3, 0.8) for seed in (0, 1))
+            yield make(make(graph, 0.3), 0.3)
         yield T.cycle([graph, T.ring(8)])
         yield T.push_pull(graph, T.chain(8, weights="push"))
         yield T.push_pull(T.chain(8, weights="uniform"), graph)

@@ -24,6 +24,14 @@ def test_float16_is_summed_in_float32_and_rounded_once(transport):
         assert (np.abs(Y - exact) <= 0.501 * np.spacing(np.abs(Y)) + 1e-6).all()
 
 
+CALLS = {  # and the arrays in a message
+    lambda W, X: W(X): 1,
+    lambda W, X: W(X, out=np.empty_like(X)): 1,
+    lambda W, X: W([X, X]): 2,
+    lambda W, X: W.start(X).wait(): 1,
+}
+
+
 @pytest.mark.parametrize("transport", ["auto", "p2p"])
 def test_bytes_are_those_of_the_rows_that_travel(transport):
     """On each path: with and without `out`, of several arrays, and of one that is waited for."""
@@ -33,15 +41,8 @@ def test_bytes_are_those_of_the_rows_that_travel(transport):
         X = stack(40, (50,), format)
         with network(40, T.ring(40), transport) as (W, mine):
             rows = np.array(X[mine])
-            calls = (
-                lambda: W(rows),
-                lambda: W(rows, out=np.empty_like(rows)),
-                lambda: W([rows, rows]),
-                lambda: W.start(rows).wait(),
-            )
-            for call in calls:
+            for call, parts in CALLS.items():
                 before = W.messages, W.bytes
-                call()
+                call(W, rows)
                 sent, size = W.messages - before[0], W.bytes - before[1]
-                parts = 2 if call is calls[2] else 1
                 assert size == sent * parts * 50 * rows.itemsize, (format, parts)
