@@ -85,6 +85,7 @@ class AtomicFile(io.RawIOBase):
         ] = []  # (offset, length) where the spare may differ from the front
         self._failure: BaseException | None = None
         self._sums = Sums()  # of the front
+        self._behind = 0  # where the sums in the spare begin, those of an earlier update
         self._known: dict[int, int] = {}  # sums of blocks that this update has written
         _check_writable(os.fspath(path), self.path, existing)
         try:
@@ -215,6 +216,7 @@ class AtomicFile(io.RawIOBase):
             self._spare_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
         )
         self._differs = [] if self._front < 0 else [(0, self._sums.length)]
+        self._behind = 0
 
     def _prepare(self) -> None:
         """Make the spare equal to the front, and lock it."""
@@ -231,13 +233,15 @@ class AtomicFile(io.RawIOBase):
         if self._front < 0:
             os.ftruncate(self._spare, 0)
             return
+        # HDF5 leaves gaps where it has grown: nothing of the earlier sums may stay in them.
+        os.ftruncate(self._spare, min(self._behind, self._sums.length))
         for offset, length in self._differs:
             end = min(offset + length, self._sums.length)
             for start in range(offset, end, SMALL):
                 piece = os.pread(self._front, min(SMALL, end - start), start)
                 _write(self._spare, memoryview(piece), start)
         os.ftruncate(self._spare, self._sums.length)
-        self._differs = []
+        self._differs, self._behind = [], self._sums.length
 
     def _seal(self) -> Sums:
         """Write the check sums behind the content of the spare."""
@@ -269,6 +273,7 @@ class AtomicFile(io.RawIOBase):
             if linked:
                 os.unlink(old)
             raise
+        self._behind = self._sums.length  # of what is the spare now
         self._front, self._spare, self._sums = self._spare, self._front, sums
         self._swapped = time.monotonic()
         if linked:

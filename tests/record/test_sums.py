@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import h5py
 import numpy as np
 import pytest
@@ -273,3 +275,52 @@ def test_a_spoilt_file_of_an_experiment_is_refused(tmp_path):
     path.write_bytes(raw)
     with pytest.raises(ValueError, match=r"cells\.h5: damaged"):
         store.read(str(path))
+
+
+@pytest.mark.parametrize("largest", [20, 600, 4000])
+def test_sums_of_random_updates_of_which_some_fail(tmp_path, monkeypatch, largest):
+    """Groups, arrays and attributes that come and go; HDF5 leaves gaps between them."""
+    for module in (sums, checked):
+        monkeypatch.setattr(module, "BLOCK", 512)
+    monkeypatch.setattr(atomic, "SMALL", 4096)
+    monkeypatch.setattr(atomic, "GRACE", 0.0)
+    rng, path, model = np.random.default_rng(largest), tmp_path / "run.h5", {}
+    with atomic.AtomicFile(path) as whole:
+        for k in range(60):
+            fails, wanted = rng.random() < 0.2, dict(model)
+            with contextlib.suppress(InterruptedError), whole.update() as file:
+                for i in range(rng.integers(1, 4)):
+                    name = f"{k}/{i}"
+                    wanted[name] = rng.random(int(rng.integers(largest)))
+                    file[name] = wanted[name]
+                    file[str(k)].attrs["seconds"] = float(k)
+                if wanted and rng.random() < 0.3:
+                    name = str(rng.choice(sorted(wanted)))
+                    del file[name], wanted[name]
+                file.attrs.update(k=k, text="x" * 40)
+                if fails:
+                    raise InterruptedError
+            model = model if fails else wanted
+            if model:
+                with path.open("rb") as raw:
+                    sums.Sums.of(raw.fileno()).check(raw.fileno())
+                with open_checked(path) as file:
+                    for name in rng.choice(sorted(model), min(5, len(model)), replace=False):
+                        np.testing.assert_array_equal(file[name][()], model[name])
+
+
+@pytest.mark.parametrize("length", [3, 26, 100])
+def test_earlier_sums_leave_nothing_in_the_gaps_of_a_file_that_grows(tmp_path, monkeypatch, length):
+    for module in (sums, checked):
+        monkeypatch.setattr(module, "BLOCK", 512)
+    monkeypatch.setattr(atomic, "GRACE", 0.0)
+    path = tmp_path / "run.h5"
+    with atomic.AtomicFile(path) as whole:
+        for k in range(30):
+            with whole.update() as file:
+                file.attrs.update(settings="rounds = 25", mpidec="0.1.0")
+                group = file.create_group(f"{k}, 1, 100")
+                group.attrs["seconds"] = 0.1
+                group["error"] = np.arange(length) + k / 7
+            with path.open("rb") as raw:
+                sums.Sums.of(raw.fileno()).check(raw.fileno())
