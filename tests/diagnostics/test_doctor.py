@@ -192,3 +192,14 @@ def test_a_bad_argument_is_said(argument, capsys):
 def test_help_has_examples(capsys):
     assert doctor.main(["-h"]) == 0
     assert "mpirun -n 4 python -m mpidec.doctor" in capsys.readouterr().out
+
+
+def test_what_the_system_tells_has_its_units(monkeypatch):
+    files = {
+        "/proc/meminfo": "MemTotal:  4000 kB\nMemAvailable:    1500 kB\n",
+        "/sys/fs/cgroup/cpu.max": "150000 100000\n",
+    }
+    monkeypatch.setattr(_machine.Path, "read_text", lambda path: files[str(path)])
+    assert _machine.memory() == 1500 * 1024 and _machine.quota() == 1.5
+    files["/sys/fs/cgroup/cpu.max"] = "max 100000\n"
+    assert _machine.quota() == float("inf")

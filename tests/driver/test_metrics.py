@@ -7,6 +7,8 @@ import pytest
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
 from mpidec.comm.runtime.mpi import MPI
+from mpidec.driver.metrics import Metrics
+from mpidec.driver.provenance import data_hash
 from mpidec.exceptions import ResumeError
 from mpidec.plot.quantities import y_values
 from mpidec.record import read
@@ -240,3 +242,35 @@ def test_errors_that_are_not_recorded_say_why():
     known = mpidec.solve(P.LeastSquares(A, b, x_star=np.ones(1)), S.DGD(0.1), "ring", steps=2)
     with pytest.raises(KeyError, match="did you mean error_rms"):
         known.metrics["error_rsm"]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("size", [1.0, 1e100, 1e200])
+def test_errors_of_rows_of_any_size_are_relative(size):
+    apart = np.random.default_rng(0).standard_normal((4, 3)) / 100
+    at = size * np.array([1.0, -2.0, 2.0])
+    zero = lambda X: 0 * X
+    problem = mpidec.problems.Custom(lambda X: 0 * X[:, 0], zero, 4, 3, x_star=at)
+    for shift in (apart.mean(axis=0), 0.0):  # where the mean is the minimizer, and where it is not
+        D = apart - shift
+        with mpidec.Network(4) as net:
+            found = Metrics(net, problem)(at + 3 * size * D)
+        norms = np.linalg.norm(D, axis=1)
+        assert found["error_rms"] == pytest.approx(np.sqrt((norms**2).mean()), rel=1e-9)
+        assert found["error_max"] == pytest.approx(norms.max(), rel=1e-9)
+        assert found["error"] == pytest.approx(np.linalg.norm(D.mean(axis=0)), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.serial
+def test_samples_of_a_file_are_those_without_padding():
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((3, 5, 2)), rng.standard_normal((3, 5))
+    mask = np.arange(5) < np.array([5, 2, 4])[:, None]
+    with mpidec.Network(3) as net:
+        found = [
+            data_hash(net, mpidec.problems.LeastSquares(A + pad, b, mask=mask))
+            for pad in (0, 9.0 * ~mask[..., None])
+        ]
+        all_ = data_hash(net, mpidec.problems.LeastSquares(A, b))
+    assert found[0] == found[1] and found[0]["data_samples"] == mask.sum()
+    assert all_["data_samples"] == 15 and all_["data_hash"] != found[0]["data_hash"]

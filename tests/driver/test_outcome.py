@@ -15,6 +15,7 @@ from helpers import launch
 import mpidec
 from mpidec import solvers as S, topology as T
 from mpidec.driver import outcome as endings
+from mpidec.driver.outcome import Target, decide_outcome
 
 pytestmark = pytest.mark.most(1)
 
@@ -392,7 +393,7 @@ CAUSES = {
         lambda net: least_squares(net, (1, 1, 1e-3)),
         S.GradientTracking(0.02),
         300,
-        r"\(column \d the .*standardize",
+        r"\(column [01] the largest, column 2 the smallest.*standardize",
     ),
     "bias": (least_squares, S.DGD(0.02), 3000, "a method with a bias"),
     "steps": (
@@ -489,12 +490,15 @@ def test_averaging_is_told_neither_step_sizes_nor_minimizers(words, steps, limit
 @pytest.mark.serial
 def test_the_estimate_of_the_steps_is_right(net):
     problem = least_squares(net)
-    run = lambda steps: mpidec.solve(
-        problem, S.GradientTracking(0.02), T.complete(N), steps=steps, net=net, stop={"error": 1e-8}
+    solver, stop = S.GradientTracking(0.02), {"error": 1e-8}
+    run = lambda steps, every=1: mpidec.solve(
+        problem, solver, T.complete(N), steps=steps, every=every, net=net, stop=stop
     )
-    missed, reached = run(200), run(5000)
-    more = int(missed.reason.partition("about ")[2].partition(" more")[0].replace(",", ""))
-    assert 0.7 * reached.steps < 200 + more < 1.4 * reached.steps
+    reached = run(5000)
+    for every in (1, 5, 20):
+        missed = run(200, every)
+        more = int(missed.reason.partition("about ")[2].partition(" more")[0].replace(",", ""))
+        assert 0.5 < more / (reached.steps - 200) < 2
 
 
 # -- failed -----------------------------------------------------------------------------------------------------------
@@ -709,3 +713,23 @@ def test_the_file_holds_the_objective_at_the_solution(tmp_path):
     assert run.attributes["f_star"] == pytest.approx(
         problem.value(np.tile(problem.x_star, (4, 1))).mean(), rel=1e-14
     )
+
+
+@pytest.mark.serial
+def test_a_target_beside_a_budget_is_one_of_quality():
+    """A run that reaches it has stopped, whatever its objective has done; one at a budget has not."""
+    records = [
+        {"step": k, "error": 1e-9, "rounds": k, "objective": f, "gradient_norm": f}
+        for k, f in ((0, 1.0), (1, 1e3), (2, 1e9))
+    ]
+    for limits, quality in (
+        ({"error": 1e-8}, True),
+        ({"error": 1e-8, "rounds": 2}, True),
+        ({"rounds": 2, "bytes": 1}, False),
+    ):
+        target = Target(limits)
+        assert target.is_quality == quality
+        end = decide_outcome(
+            records, [1.0, 1e4, 1e9], "then", lambda: 0, target=target, stopped=True
+        )
+        assert end.outcome == ("stopped" if quality else "diverged")

@@ -15,6 +15,7 @@ from helpers.sets import first
 import mpidec
 from mpidec import plot, record
 from mpidec.experiment import command as run
+from mpidec.experiment.summary import async_rows
 from mpidec.plot.command import main as plotted
 from mpidec.sweep.command import main as swept
 
@@ -548,3 +549,16 @@ def test_a_disk_that_is_full_at_the_end_is_told_in_one_line(solver):
     ), said
     found = record.read("run.h5")
     assert found.metrics["step"][0] == 0 and found.outcome in ("failed", "running")
+
+
+@pytest.mark.serial
+def test_numbers_of_averagings_are_those_of_the_messages():
+    """Each averaging is two messages, and one of each of its agents."""
+    problem = mpidec.problems.LeastSquares(np.ones((6, 1, 1)), np.arange(6.0)[:, None])
+    for rate in (0.5, 3.0):
+        solver = mpidec.solvers.A2CiD2(0.01, rate=rate)
+        made = mpidec.simulate(problem, solver, mpidec.topology.ring(6), steps=60)
+        rows, counts = async_rows(made), made.counts.sum()
+        messages = int(made.metrics["messages"][-1])
+        assert rows["messages"].startswith(f"{messages} ({messages / counts:.3g} per")
+        assert float(rows["averagings"].split()[0]) == pytest.approx(messages / counts, rel=1e-3)

@@ -788,3 +788,34 @@ def test_axes_of_accuracies_begin_where_the_curves_are(tmp_path, best, low):
         and panel.get_ylim()[0] == pytest.approx(low)
         and 0.99 < panel.get_ylim()[1] <= 1.01
     )
+
+
+def test_runs_share_their_least_objective_where_they_minimize_the_same(tmp_path):
+    from types import SimpleNamespace
+
+    from mpidec.plot.quantities import y_values
+
+    def run(least, **other):
+        tables = {"problem": {"l2": 0.1}, "run": {"agents": 4, "seed": 0, "steps": 9}}
+        tables["solver"] = {"step_size": 0.1}
+        for name, value in other.items():
+            tables[name.partition("_")[0]][name.partition("_")[2]] = value
+        lines = [
+            line
+            for table, values in tables.items()
+            for line in (f"[{table}]", *(f"{key} = {value}" for key, value in values.items()))
+        ]
+        metrics = {"step": np.arange(2), "objective": np.array([9.0, least])}
+        return SimpleNamespace(
+            path="run.h5", config="\n".join(lines), attributes={}, metrics=metrics
+        )
+
+    for other, same in (
+        ({"solver_step_size": 0.2}, True),
+        ({"run_steps": 50}, True),
+        ({"run_agents": 5}, False),
+        ({"run_seed": 1}, False),
+        ({"problem_l2": 0.2}, False),
+    ):
+        gaps, _ = y_values([run(2.0), run(5.0, **other)], "objective")
+        assert gaps[0][0] == 7 and gaps[1][0] == (7 if same else 4), other

@@ -19,9 +19,10 @@ from mpi4py import MPI
 
 from mpidec import InputError, record, solvers
 from mpidec.experiment import settings as config
+from mpidec.plot.labels import flat
 from mpidec.record import RunFile
 from mpidec.sweep import sweep
-from mpidec.sweep.cases import Case, Variation, cases, common_graph, parse_vary
+from mpidec.sweep.cases import Case, Variation, _difference, cases, common_graph, parse_vary
 from mpidec.sweep.command import main
 from mpidec.sweep.sharing import WorkQueue
 from mpidec.sweep.tables import Row, Spread, Table, table
@@ -902,3 +903,19 @@ def test_solvers_without_a_common_default_are_compared_on_one_graph():
     assert graphs("gradient_tracking,extra", ring) == []
     assert graphs("gradient_tracking,dgd") == graphs("push_pull,frost") == []
     assert graphs("push_pull,exact_diffusion") == ["symmetric_exponential"]
+
+
+@pytest.mark.serial
+def test_a_run_with_any_other_setting_is_another_run():
+    """But for those that do not change what a run is, or records."""
+    one = config.load([config.Setting("run.steps", 50, "test", text=False)])
+    text = one.to_toml()
+    for key, value in flat(text).items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        name, shown = key.partition(".")[2], str(value)
+        other = re.sub(rf"(?m)^({name} = ){re.escape(shown)}$", rf"\g<1>{value + 1}", text)
+        assert flat(other) != flat(text), key
+        said = _difference(one, other)
+        assert (key in said) == (key != "run.checkpoint"), (key, said)
+    assert _difference(one, text) == ""

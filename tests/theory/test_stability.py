@@ -109,3 +109,10 @@ def test_an_interval_is_a_tuple_of_two_numbers():
         assert same == steps
         assert same.mean_square == 0.5
     assert str(theory.StableSteps(0.0, 0.0)) == "none"
+
+
+def test_units_apply_to_each_limit():
+    steps = theory.StableSteps(0.5, 4.0, mean_square=2.0)
+    for scaled in (0.5 * steps, steps * np.float64(0.5)):
+        assert (*scaled, scaled.mean_square) == (0.25, 2.0, 1.0)
+        assert str(scaled) == "0.25 to 2 (mean square: 1)"

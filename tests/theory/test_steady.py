@@ -12,6 +12,7 @@ from scipy.linalg import block_diag, solve_discrete_lyapunov
 
 import mpidec
 from mpidec import problems, solvers, theory, topology
+from mpidec.theory.noise import Noise
 
 pytestmark = pytest.mark.serial
 RNG = np.random.default_rng(0)
@@ -397,3 +398,19 @@ def test_few_agents_draw_more():
         known = theory.steady_state(oracle.problem, solvers.Diffusion(0.1), graph, noise=0.1)
         assert (found.draws, known.draws) == (draws, 0)
         assert found.msd.mean() == pytest.approx(known.msd.mean(), rel=0.05)
+
+
+def test_noise_at_a_point_is_the_covariance_of_its_draws():
+    """Complex, and in the coordinates of a basis, too."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.standard_normal((*shape, 2)) @ [1, 1j]
+    S, n, d, q = 40, 3, 3, 2
+    change, rest, e = draw(S, n, d, d), draw(S, n, d), draw(n, q)
+    Q = np.linalg.qr(draw(d, q))[0]
+    noise = Noise(np.einsum("sni,snj->nij", rest, rest.conj()) / S, change, rest, S)
+    u = rest + np.einsum("snij,nj->sni", change, e @ Q.T)
+    want = np.einsum("sni,snj->nij", u, u.conj()) / S
+    found = noise.at(e @ Q.T, np.zeros((n, d, d)))
+    np.testing.assert_allclose(found, block_diag(*want), atol=1e-12)
+    found = noise.within(Q).at(e, np.zeros((n, q, q)))
+    np.testing.assert_allclose(found, block_diag(*(Q.conj().T @ want @ Q)), atol=1e-12)
