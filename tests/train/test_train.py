@@ -279,6 +279,16 @@ def test_a_step_takes_the_rate_of_its_middle_and_clips_the_average(net):
     np.testing.assert_allclose(moved, rates[fastest] * settings.clip, rtol=1e-3)
 
 
+def test_large_batches_of_all_workers_warm_up_to_the_rate_of_their_size(net):
+    settings = Settings(**{**QUICK, "schedule": "goyal", "lr": 0.1, "epochs": 1})
+    rates = []
+    with Training(settings, net) as training:
+        training.run(lambda *_: rates.append(training.optimizer.param_groups[0]["lr"]))
+    middles = (np.arange(training.steps) + 0.5) / training.per_epoch
+    scale = settings.batch * net.n / 256
+    np.testing.assert_allclose(rates, 0.1 * (1 + middles / 5 * (scale - 1)), rtol=1e-12)
+
+
 def test_clipping_is_per_worker(net):
     training = Training(Settings(**QUICK), net)
     training.workers.gradients()
