@@ -179,8 +179,8 @@ def unmasked(values: T, name: str) -> T:
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         count = plural(int(np.ma.getmaskarray(values).sum()), "masked value")
         raise TypeError(
-            f"{name} has {count}, expected none: leave these samples out, or fill them: "
-            "X.filled(0.0)"
+            f"{name} has {count}, expected none: leave these samples out, or impute them "
+            "(X.filled(value) fills a masked array)"
         )
     return values
 

@@ -254,6 +254,7 @@ def dataset(
     >>> data.y, data.classes, data.kind
     (array([0., 1., 0.]), ('ill', 'well'), 'classification')
     """
+    _check_index(A, y, label or "y")
     A = check.real(
         A.toarray() if hasattr(A, "toarray") else _numbers(A), "A", complex_too=True
     )  # a sparse matrix
@@ -287,7 +288,7 @@ def dataset(
             )
     labels = check.real(labels, called, complex_too=True)
     if labels.shape != A.shape[:1]:
-        flat = " (y.ravel())" if labels.size == len(A) else ""
+        flat = " (np.ravel(y))" if labels.size == len(A) else ""
         raise ValueError(
             f"{called} has shape {labels.shape}, expected ({len(A)},): one target per row of A "
             f"{A.shape}{flat}"
@@ -301,6 +302,15 @@ def dataset(
     return Dataset(A, targets, name, kind or _kind(targets), classes=classes, label=label)
 
 
+def _check_index(A: Any, y: Any, name: str) -> None:
+    """Refuse a data frame and targets whose rows have other labels."""
+    if hasattr(A, "iloc") and hasattr(y, "iloc") and not A.index.equals(y.index):
+        raise ValueError(
+            f"{name} and A have other indices, so that their rows may not belong together: align "
+            f"them ({name}.loc[A.index]), or drop them (.reset_index(drop=True))"
+        )
+
+
 def _numbers(A: Any) -> Any:
     """The numbers of a data frame whose columns differ in type, such as bools beside floats;
     anything else as it is.
@@ -312,6 +322,8 @@ def _numbers(A: Any) -> Any:
     for name in columns:
         column = A[name]
         try:
+            if np.asarray(column).dtype.kind in "mM":  # dates would become nanoseconds
+                raise TypeError
             numbers.append(column.to_numpy(dtype=float, na_value=np.nan))
         except (TypeError, ValueError):
             raise TypeError(

@@ -40,6 +40,10 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
             raise ValueError(
                 f"{place}: starts with {words[0][:40]!r}, expected 'label index:value ...'"
             )
+        if "," in words[0]:
+            raise ValueError(
+                f"{place}: the label {words[0][:40]!r} is several labels, expected one of each sample"
+            )
         y.append(number(words[0], place, "label"))
         last = -1
         for word in words[1:]:

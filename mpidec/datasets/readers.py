@@ -84,8 +84,10 @@ def _by_content(path: Path) -> Callable[[Path, str | int | None], Samples]:
     if first and any(as_float(word) is not None for word in words_of(first[-1])[1:]):
         return table
     raise ValueError(
-        f"{path}: unknown file extension {_suffix(path) or '(none)'!r} and no samples in its "
-        f"lines, expected one of {' '.join(READERS)} (and .gz, .bz2, .xz of these)"
+        f"{path}: its extension {_suffix(path) or '(none)'!r} does not say what it is, and its "
+        "lines are neither values in columns nor label index:value ..., expected one of "
+        f"{' '.join(READERS)} (and .gz, .bz2, .xz of these): save arrays by "
+        "numpy.savez(file, A=A, y=y)"
     )
 
 
@@ -171,7 +173,6 @@ READERS: dict[str, Callable[[Path, str | int | None], Samples]] = {
     ".npz": _npz,
     ".csv": table,
     ".tsv": table,
-    ".data": table,
     ".svm": libsvm,
     ".libsvm": libsvm,
 }

@@ -176,10 +176,10 @@ def _label_column(
     column = named[0] if named else width - 1
     if not middle:
         return column, ""
-    other = header[middle[0]]
+    others = [header[i] for i in middle]
     return column, (
-        f"the label is column {column} ({header[column]}), not {other}: if {other} is the label, "
-        f"choose it with label={other!r} (--set problem.label={other})"
+        f"the label is column {column} ({header[column]}), not {' or '.join(others)}, which stands "
+        f"between others: choose it with label={others[0]!r} (--set problem.label={others[0]})"
     )
 
 

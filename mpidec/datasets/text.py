@@ -80,7 +80,8 @@ def lines(path: Path) -> Iterator[str]:
             yield from file
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}: not a text file (byte {error.object[error.start]:#04x} is not UTF-8)"
+            f"{path}: not a text file in UTF-8 (byte {error.object[error.start]:#04x}): save it as "
+            "UTF-8"
         ) from None
 
 

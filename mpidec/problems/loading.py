@@ -295,31 +295,47 @@ def load_problem(
     except Exception as caught:  # raised on all ranks
         error = caught
     net.agree(error)
-    _check_equal(data, net)
+    settings = {name: value for name, value in vars(options).items() if name != "test"}
+    _check_equal(data, {**settings, **params}, net)
     if made is not None:
         _warn(made.note)
     return scattered(made, problem, net)
 
 
-def _check_equal(data: Any, net: Agents) -> None:
-    """Refuse arrays of a rank that are not those of rank 0; collective.
+def _check_equal(data: Any, settings: Mapping[str, object], net: Agents) -> None:
+    """Refuse arrays and settings of a rank that are not those of rank 0; collective.
 
     Raises
     ------
     ValueError
     """
     pair = data if isinstance(data, (tuple, list)) and len(data) == 2 else ()
-    mine = zlib.crc32(b"".join(np.ascontiguousarray(part).tobytes() for part in pair))
-    first = net.collectives.broadcast(mine, 0, "the data")
-    other = bool(pair) and mine != first
-    net.agree(
-        ValueError(
+    pair = () if all(part is None for part in pair) else pair
+    mine = [_crc(part) for part in pair]
+    words = {name: f"{value!r:.200}" for name, value in settings.items()}
+    samples, known = net.collectives.broadcast((mine, words), 0, "the data")
+    name = next((name for name in words if words[name] != known.get(name)), None)
+    error = None
+    if pair and mine != samples:
+        error = ValueError(
             f"rank {net.rank} passes other samples than rank 0: draw them with a seed "
-            "(np.random.default_rng(0)), or pass None on the other ranks"
+            "(np.random.default_rng(0)), or pass data=None on the other ranks"
         )
-        if other
-        else None
-    )
+    elif name is not None:
+        error = ValueError(
+            f"rank {net.rank} passes other settings than rank 0: {name} is {words[name]}, there "
+            f"{known.get(name, 'not given')}; every rank must pass the same"
+        )
+    net.agree(error)
+
+
+def _crc(part: Any) -> int:
+    """A sum of the numbers, or names, of an array, which is the same on all ranks."""
+    if hasattr(part, "tocoo"):
+        part = part.tocoo()
+        return zlib.crc32(b"".join(np.asarray(a).tobytes() for a in (part.data, *part.coords)))
+    array = np.asarray(part)
+    return zlib.crc32((array.astype(str) if array.dtype.hasobject else array).tobytes())
 
 
 def _warn(note: str) -> None:

@@ -232,6 +232,7 @@ def test_large_finite_rows_and_gradients_are_no_divergence(size):
         np.testing.assert_allclose(run.metrics[name], unit * plain.metrics[name], rtol=1e-9)
 
 
+@pytest.mark.serial
 def test_errors_that_are_not_recorded_say_why():
     A, b = np.ones((3, 2, 1)), np.ones((3, 2))
     result = mpidec.solve(P.LeastSquares(A, b), S.DGD(0.1), "ring", steps=2)

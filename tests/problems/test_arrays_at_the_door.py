@@ -1,7 +1,5 @@
 """Arrays as other programs hand them over, at each public entry: right, or refused in one line that names the argument."""
 
-import warnings
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -127,19 +125,13 @@ def test_data_frames():
         assert P.dataset(frame, y).classes == ("ill", "well")
     with pytest.raises(TypeError, match=r"A: the column 'kind' has dtype .*get_dummies"):
         P.dataset(frame.assign(kind=names), Y)
+    with pytest.raises(TypeError, match=r"A: the column 't' has dtype datetime"):
+        P.dataset(frame.assign(t=pandas.date_range("2020", periods=len(frame))), Y)
+    with pytest.raises(ValueError, match="y and A have other indices"):
+        P.dataset(frame, pandas.Series(Y).sample(frac=1, random_state=0))
     dummies = pandas.get_dummies(frame.assign(kind=names), dtype=None)
     assert P.dataset(dummies, Y).A.shape == (len(A), 5)
     hole = frame.convert_dtypes()
     hole.loc[3, "w"] = pandas.NA
     with pytest.raises(ValueError, match="A is nan at row 3, column 2"):
         P.dataset(hole, Y)
-
-
-def test_other_samples_on_another_rank(comm):
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((24, 3))
-    with mpidec.Network(4) as net, warnings.catch_warnings():
-        made = P.load_problem((A, A @ [1, 2, 3]), net=net)
-        np.testing.assert_allclose(made.x_star, [1, 2, 3], rtol=1e-9)
-        alone = P.load_problem((A, A @ [1, 2, 3]) if net.rank == 0 else None, net=net)
-        np.testing.assert_array_equal(alone.A, made.A)

@@ -406,3 +406,23 @@ def test_any_exception_of_one_rank_is_raised_on_all(monkeypatch, rank):
         with pytest.raises(ZeroDivisionError, match="broke"):
             mpidec.problems.load_problem("synthetic_least_squares", net=net, n=None)
         assert net.sum(np.ones((net.m, 1)))[0] == net.n
+
+
+def test_arrays_and_settings_that_differ_between_ranks_are_refused():
+    A = np.random.default_rng(0).standard_normal((24, 3))
+    b = A @ [1, 2, 3]
+    with mpidec.Network(4 * MPI.COMM_WORLD.size) as net:
+        made = load_problem((A, b), net=net)
+        np.testing.assert_allclose(made.x_star, [1, 2, 3], rtol=1e-9)
+        alone = load_problem((A, b) if net.rank == 0 else None, net=net)
+        np.testing.assert_array_equal(alone.A, made.A)
+        if net.size > 1:
+            last = net.rank == net.size - 1
+            where = f"rank {net.size - 1} passes other"
+            for data, options, what in (
+                ((A + last, b), {}, "samples than rank 0"),
+                ((A, b), {"l2": 1.0 + last}, "settings than rank 0: l2 is"),
+                ((A, b), {"standardize": last}, "settings than rank 0: standardize is"),
+            ):
+                with pytest.raises(ValueError, match=f"{where} {what}"):
+                    load_problem(data, net=net, **options)
