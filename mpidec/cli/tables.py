@@ -31,9 +31,15 @@ def options(values: Mapping[str, object]) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return a quantity with a unit prefix: ``12.3 kB``, ``4.5 GB``."""
+    """Return a quantity with a unit prefix.
+
+    Examples
+    --------
+    >>> quantity(1010, "B"), quantity(999.96, "B"), quantity(4.5e9, "B")
+    ('1.01 kB', '1 kB', '4.5 GB')
+    """
     power = 0
-    while abs(value) >= 1000 and power < 5:
+    while abs(float(f"{value:.4g}")) >= 1000 and power < 5:
         value, power = value / 1000, power + 1
     return f"{value:.4g} {' kMGTP'[power].strip()}{unit}"
 

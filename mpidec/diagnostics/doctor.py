@@ -177,18 +177,24 @@ def oversubscription(comm: MPI.Intracomm) -> Finding:
 
 
 def blas_threads(comm: MPI.Intracomm) -> Finding:
-    """Threads of NumPy's BLAS per core."""
-    threads, cores = comm.allreduce(host.blas_threads(), MPI.MAX), len(host.cores())
-    here = max(Counter(comm.allgather(MPI.Get_processor_name())).values())
-    said = f"{plural(threads, 'thread')} per rank"
-    if threads > 1 and threads * here > cores and here > 1:
-        return Finding(
-            WARN,
-            f"{said}, {plural(threads * here, 'thread')} on {plural(cores, 'core')}: export "
-            "OMP_NUM_THREADS=1 "
-            "(mpidec.solve limits the threads itself; loops of your own need the variable)",
-        )
-    return Finding(OK, said)
+    """Threads of NumPy's BLAS per core, on each host."""
+    places = comm.allgather(
+        (MPI.Get_processor_name(), host.cores(), host.quota(), host.blas_threads())
+    )
+    most = max(place[3] for place in places)
+    for name in dict.fromkeys(place[0] for place in places):
+        here = [place for place in places if place[0] == name]
+        usable = frozenset().union(*(place[1] for place in here))
+        granted, running = min(len(usable), here[0][2]), sum(place[3] for place in here)
+        if running > max(granted, len(here)) and len(here) > 1:
+            return Finding(
+                WARN,
+                f"{plural(max(place[3] for place in here), 'thread')} per rank, "
+                f"{plural(running, 'thread')} on {plural(granted, 'core')}: export "
+                "OMP_NUM_THREADS=1 "
+                "(mpidec.solve limits the threads itself; loops of your own need the variable)",
+            )
+    return Finding(OK, f"{plural(most, 'thread')} per rank")
 
 
 def compiled(comm: MPI.Intracomm) -> Finding:

@@ -20,6 +20,8 @@ from ..comm.runtime.cores import cores as cores
 from ..comm.runtime.installed import MODULES
 
 KERNEL, NODE_MEMORY, RECORDS, EVENTS = COMPILED = MODULES
+CGROUPS = Path("/sys/fs/cgroup")
+QUOTA = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # of versions 2 and 1
 READS_MEMORY = sys.platform == "linux"  # elsewhere the ranks of a node exchange messages
 
 
@@ -35,12 +37,17 @@ def cpu() -> str:
 
 
 def quota() -> float:
-    """CPU quota of the container in cores; infinite without a limit."""
-    try:
-        granted, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return int(granted) / int(period)
-    except (OSError, ValueError):
-        return float("inf")
+    """CPU quota of the container in cores, that of its control group; infinite without a limit."""
+    for names in QUOTA:
+        try:
+            granted, period = (
+                int(word) for name in names for word in (CGROUPS / name).read_text().split()
+            )
+        except (OSError, ValueError):  # no such file; "max" stands for no limit
+            continue
+        if granted > 0 and period > 0:  # -1 does so in version 1
+            return granted / period
+    return float("inf")
 
 
 def load() -> float | None:

@@ -42,6 +42,11 @@ CURVES = (
 )  # of trainings
 LOWEST = r"$f(\bar{x})\,-\,$smallest recorded $f$"
 SEVERAL = r"$f(\bar{x}) - f^{\ast}$  (or $-$ smallest recorded $f$)"
+SAMPLING = (
+    "problem.batch_size",
+    "problem.variance_reduction",
+    "problem.snapshot_period",
+)  # how gradients are estimated, which changes no f
 LARGEST = 1e200  # values beyond are not drawn: logarithmic axes overflow
 ROUNDING = 4 * np.finfo(float).eps
 
@@ -162,14 +167,19 @@ def _stored(run: Run) -> float | None:
 
 
 def _problem(run: Run, column: NDArray[np.float64]) -> tuple[Any, ...]:
-    """Return what determines f: the problem, the number of agents and the seed; of a program's
-    own problems, f at the beginning.
+    """Return what determines f: the problem, its data, the number of agents and the seed; of a
+    program's own problems, f at the beginning stands for the first and the last.
     """
     given: Mapping[str, Any] = settings(run)
+    data = [str(run.attributes.get(key)) for key in ("agents", "data_hash")]
     if not given:
-        return tuple(column[:1].tolist())
-    return tuple(
-        f"{key}={value}"
-        for key, value in sorted(given.items())
-        if key.startswith("problem.") or key in ("run.agents", "run.seed")
+        return (*data, *column[:1].tolist())
+    return (
+        *data,
+        *(
+            f"{key}={value}"
+            for key, value in sorted(given.items())
+            if key in ("run.agents", "run.seed")
+            or (key.startswith("problem.") and key not in SAMPLING)
+        ),
     )

@@ -11,6 +11,7 @@ from helpers import launch
 
 from mpidec import __main__ as console
 from mpidec.cli.program import warnings_from_rank_0
+from mpidec.cli.tables import quantity
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -83,6 +84,31 @@ def test_an_unknown_command_is_told_the_nearest(name, remedy, capsys):
         and error.startswith(f"mpidec: error: unknown command {name!r}: {remedy}")
         and error.count("\n") == 1
     )
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        (0, "0 B"),
+        (7.25, "7.25 B"),
+        (999, "999 B"),
+        (999.94, "999.9 B"),
+        (999.96, "1 kB"),
+        (1000, "1 kB"),
+        (1010, "1.01 kB"),
+        (12_345, "12.35 kB"),
+        (999_940, "999.9 kB"),
+        (999_960, "1 MB"),
+        (1e6, "1 MB"),
+        (4.5e9, "4.5 GB"),
+        (2e12, "2 TB"),
+        (3e15, "3 PB"),
+        (4e18, "4000 PB"),
+        (-1500, "-1.5 kB"),
+    ],
+)
+def test_sizes_in_words(value, said):
+    assert quantity(value, "B") == said
 
 
 @pytest.mark.launch

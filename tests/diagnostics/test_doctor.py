@@ -147,6 +147,109 @@ def test_ranks_and_cores():
 
 
 @pytest.mark.parametrize(
+    "files, cores",
+    [
+        ({}, float("inf")),
+        ({"cpu.max": "200000 100000"}, 2),
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu.max": "50000 100000"}, 0.5),
+        ({"cpu.max": "max 100000"}, float("inf")),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, float("inf")),
+        ({"cpu/cpu.cfs_quota_us": "300000"}, float("inf")),
+        ({"cpu.max": "odd"}, float("inf")),
+    ],
+)
+def test_the_quota_of_a_container(tmp_path, monkeypatch, files, cores):
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(_machine, "CGROUPS", tmp_path)
+    assert _machine.quota() == cores
+
+
+FOUR, ALL, NONE = frozenset(range(4)), frozenset(range(8)), float("inf")
+
+
+@pytest.mark.parametrize(
+    "places, said",
+    [
+        ([("a", FOUR, NONE, 2)] * 4, "2 threads per rank, 8 threads on 4 cores"),
+        ([("a", FOUR, NONE, 2)] * 2, ""),
+        ([("a", FOUR, NONE, 1)] * 8, ""),  # too many ranks, not too many threads
+        ([("a", FOUR, NONE, 4)], ""),
+        ([("a", FOUR, 2.0, 2)] * 2, "4 threads on 2 cores"),
+        ([("a", ALL - FOUR, NONE, 4), ("a", FOUR, NONE, 4)], ""),  # each on cores of its own
+        ([("a", FOUR, NONE, 1), *[("b", FOUR, NONE, 3)] * 2], "3 threads per rank, 6 threads on 4"),
+        ([("a", FOUR, NONE, 4), ("b", FOUR, NONE, 4)], ""),
+    ],
+)
+def test_threads_and_cores(places, said):
+    found = doctor.blas_threads(ranks(*places))
+    assert found.status == ("warn" if said else "ok") and said in found.text
+    assert ("OMP_NUM_THREADS=1" in found.text) == bool(said)
+
+
+@pytest.mark.parametrize(
+    "library, status, said",
+    [
+        ("Open MPI v5.0.8, package: x", "ok", "bfloat16"),
+        ("Open MPI v4.1.6, package: x", "warn", "compare-and-swap"),
+        ("MPICH Version:      4.0.2", "warn", "spins"),
+        ("MPICH Version:      4.3.1", "ok", "none that affects mpidec"),
+        ("Open MPI v6.1.0", "ok", "none that affects mpidec"),
+    ],
+)
+def test_known_bugs(monkeypatch, library, status, said):
+    monkeypatch.setattr(
+        doctor, "MPI", SimpleNamespace(Get_library_version=lambda: library, Intracomm=None)
+    )
+    found = doctor.known_bugs(MPI.COMM_SELF)
+    assert found.status == status and said in found.text
+
+
+@pytest.mark.parametrize("missing", _machine.COMPILED)
+def test_what_is_not_compiled(monkeypatch, missing):
+    monkeypatch.setattr(_machine, "uncompiled", lambda: {missing: "no such file"})
+    found = doctor.compiled(MPI.COMM_SELF)
+    assert found.status == "warn" and f"without {missing} " in found.text
+    monkeypatch.setattr(_machine, "uncompiled", lambda: {})
+    assert doctor.compiled(MPI.COMM_SELF).status == "ok"
+
+
+@pytest.mark.parametrize(
+    "hosts, chosen, way, simulated, compiled, said",
+    [
+        ("aa", "auto", "p2p", "", True, "the system forbids it"),
+        ("aa", "shared", "p2p", "", True, "the system forbids it"),
+        ("aa", "auto", "p2p", "", False, "is not compiled"),
+        ("aa", "auto", "shared", "", True, ""),
+        ("ab", "auto", "p2p", "", True, ""),
+        ("aa", "p2p", "p2p", "", True, ""),
+        ("aa", "auto", "p2p", "1", True, ""),
+    ],
+)
+def test_ranks_of_a_host_that_exchange_messages(
+    monkeypatch, hosts, chosen, way, simulated, compiled, said
+):
+    monkeypatch.setattr(doctor, "_ways", lambda comm: (chosen, {(0, 1): way, (1, 0): way}))
+    monkeypatch.setattr(_machine, "READS_MEMORY", True)
+    monkeypatch.delenv("MPIDEC_RANKS_PER_NODE", raising=False)
+    if simulated:
+        monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", simulated)
+    comm = ranks(*hosts)
+    comm.allreduce = lambda value, op: compiled
+    found = doctor.transports(comm)
+    assert found.status == ("warn" if said else "ok") and said in found.text
+
+
+@pytest.mark.parametrize("free, status", [(2 << 30, "ok"), (1 << 20, "warn")])
+def test_the_room_on_the_disk(monkeypatch, free, status):
+    monkeypatch.setattr(_machine, "write_test", lambda folder: free)
+    assert doctor.folder(MPI.COMM_SELF).status == status
+
+
+@pytest.mark.parametrize(
     "devices, libraries, aware, status, said",
     [
         (0, [], None, "ok", "no CUDA device"),
@@ -177,6 +280,8 @@ def test_a_bad_choice_for_device_arrays_is_a_finding(monkeypatch, capsys):
 def test_a_degraded_thread_level(monkeypatch):
     monkeypatch.setattr(doctor.MPI, "Query_thread", lambda: MPI.THREAD_FUNNELED)
     assert doctor.thread_level(MPI.COMM_SELF).status == "warn"
+    monkeypatch.setattr(doctor.MPI, "Query_thread", lambda: MPI.THREAD_MULTIPLE)
+    assert doctor.thread_level(MPI.COMM_SELF).status == "ok"
 
 
 def test_different_environments_on_the_ranks(monkeypatch):

@@ -34,6 +34,7 @@ SMALL = [
     "--set=problem.p=4",
     "--set=problem.d=3",
 ]
+RING = ["--solver=dgd", "--topology=ring", "--step-size=0.01"]
 LONG = [*SMALL, "--agents=8", "--steps=100000000", "--every=200", "--step-size=0.01"]
 
 
@@ -726,6 +727,39 @@ def test_progress_in_a_bar(monkeypatch):
 # -- launched ---------------------------------------------------------------------------------------------------------
 
 
+UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
+
+
+def said_of(table: dict[str, str], path: str) -> None:
+    """Compare the numbers in the sentences of a summary with the metrics of the file."""
+    found = record.read(path).metrics
+    agents = int(table["agents"].split()[0])
+    value, unit = re.fullmatch(r"([\d.]+) (\w?)B per agent", table["sent"]).groups()
+    assert float(value) * UNITS[unit] == pytest.approx(found["bytes"][-1] / agents, rel=1e-3)
+    steps, all_steps = map(int, table["steps"].split(" of "))
+    assert steps == found["step"][-1] <= all_steps
+    seconds, pace = map(float, re.fullmatch(r"(\S+) s, (\S+) steps/s", table["time"]).groups())
+    assert seconds == pytest.approx(found["time"][-1], rel=0.01)
+    assert pace == pytest.approx(steps / (found["time"][-1] - found["time"][0]), rel=0.01)
+    for name in "objective", "consensus", "gradient norm", "error", "error max":
+        assert float(table[name]) == pytest.approx(found[name.replace(" ", "_")][-1], rel=1e-4)
+
+
+@pytest.mark.parametrize("agents", [1, 2, 5])
+def test_numbers_in_the_summary_are_those_of_the_file(capsys, agents):
+    """On a ring, a row of 3 float64 goes to each neighbour in each step."""
+    steps = 40
+    assert run.main([*SMALL, *RING, f"--agents={agents}", f"--steps={steps}"]) == 0
+    table = rows(capsys.readouterr().out)
+    assert table["agents"] == f"{agents} on 1 rank"
+    said_of(table, "run.h5")
+    sent = steps * 3 * 8 * min(agents - 1, 2)
+    assert (
+        table["sent"]
+        == f"{sent / 1000 if sent >= 1000 else sent:g} {'k' * (sent >= 1000)}B per agent"
+    )
+
+
 @pytest.mark.launch
 def test_files_are_the_same_on_any_number_of_ranks():
     assert run.main([*SMALL, "--steps=40", "--agents=5", "--out=1.h5", "--quiet"]) == 0
@@ -734,6 +768,7 @@ def test_files_are_the_same_on_any_number_of_ranks():
     )
     table, cores = rows(done.stdout), len(os.sched_getaffinity(0))
     assert table["agents"] == "5 on 3 ranks" and done.stdout.count("outcome") == 1
+    said_of(table, "3.h5")
     assert (f"the 3 ranks of a node share {cores} core" in table.get("pace", "")) == (cores < 3)
     with h5py.File("1.h5") as a, h5py.File("3.h5") as b:
         assert np.array_equal(a["trajectory/x"][...], b["trajectory/x"][...])

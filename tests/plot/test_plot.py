@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,16 +18,19 @@ from helpers import launch
 import mpidec
 from mpidec import registry as catalogue
 from mpidec.driver.provenance import settings
+from mpidec.experiment.settings import Problem, Run
 from mpidec.plot import figure
 from mpidec.plot.command import main
 from mpidec.plot.drawing import Curve, band
 from mpidec.plot.labels import labels
+from mpidec.plot.quantities import y_values
 from mpidec.record import RunFile
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.serial
 
 ROOT = launch.ROOT
+SAMPLING = ("batch_size", "variance_reduction", "snapshot_period")  # of gradients, not of f
 NAMES = ["time", "rounds", "bytes", "consensus", "gradient_norm", "objective", "error"]
 
 
@@ -632,6 +636,67 @@ def test_limits_logarithmic_steps_and_the_target(tmp_path):
         len(figure(files, "steps", "consensus").axes[0].lines) == 3
     )  # the error alone has a target
     assert len(figure(files, "steps", "error", ylim=(1e-2, 1)).axes[0].lines) == 3
+
+
+def with_settings(path: Path, more: str = "", **attributes: object) -> Path:
+    """Write a run, with more lines of settings and attributes in its file."""
+    make(path, rate=0.5, steps=20)
+    with h5py.File(path, "a") as file:
+        file.attrs["config"] += more
+        file.attrs.update(attributes)
+    return path
+
+
+@pytest.mark.parametrize(
+    "limits, drawn",
+    [((1e-3, 1e-3), [1e-3]), ((1e-3, 1e-2), []), ((1e-3, None), []), ((None, None), [])],
+)
+def test_the_target_is_drawn_if_all_runs_share_it(tmp_path, limits, drawn):
+    files = [
+        with_settings(tmp_path / f"{i}.h5", "" if limit is None else f"stop_error = {limit}\n")
+        for i, limit in enumerate(limits)
+    ]
+    axes = figure(files, "steps", "error").axes[0]
+    assert [line.get_ydata()[0] for line in axes.lines if len(line.get_xdata()) == 2] == drawn
+
+
+CHANGES_F = [  # of the problem, of the run, of the data
+    *(
+        f'[problem]\n{field.name} = "x"\n'
+        for field in fields(Problem)
+        if field.name not in SAMPLING
+    ),
+    "[problem]\nnoise = 0.5\n",
+    "seed = 1\n",
+    {"data_hash": "ab"},
+    {"agents": 4},
+]
+CHANGES_NO_F = [
+    *(f"[problem]\n{name} = 4\n" for name in SAMPLING),
+    *(f"{field.name} = 4\n" for field in fields(Run) if field.name not in ("agents", "seed")),
+    "[mixing]\ncodec = 'qsgd'\n",
+    {"ranks": 2},
+]
+
+
+@pytest.mark.parametrize("program", [False, True])
+def test_runs_share_the_smallest_objective_if_nothing_differs_that_changes_it(program):
+    """The objective of the second run stays 0.01 above that of the first one."""
+
+    def run(more: str = "", shift: float = 0.0, **given: object) -> SimpleNamespace:
+        objective = 0.1 + 0.5 ** np.arange(21)
+        objective[1:] += shift
+        text = "" if program else f"[run]\nagents = 16\n{more}"
+        attributes = {"agents": 16, "data_hash": "cd", "ranks": 1, **given}
+        return SimpleNamespace(config=text, attributes=attributes, metrics={"objective": objective})
+
+    for change in [*CHANGES_F, *CHANGES_NO_F]:
+        text, given = ("", change) if isinstance(change, dict) else (change, {})
+        if program and text:
+            continue  # a program has no settings, but attributes
+        gap = y_values([run(), run(text, 0.01, **given)], "objective")[0][1]
+        lowest = 0.01 if change in CHANGES_NO_F else 0.5**19 - 0.5**20
+        assert np.nanmin(gap) == pytest.approx(lowest), change
 
 
 def test_what_theory_expects(tmp_path):

@@ -22,7 +22,17 @@ from mpidec.experiment import settings as config
 from mpidec.plot.labels import flat
 from mpidec.record import RunFile
 from mpidec.sweep import sweep
-from mpidec.sweep.cases import Case, Variation, _difference, cases, common_graph, parse_vary
+from mpidec.sweep.cases import (
+    Case,
+    Status,
+    Variation,
+    _difference,
+    cases,
+    common_graph,
+    config_text,
+    parse_vary,
+    status,
+)
 from mpidec.sweep.command import main
 from mpidec.sweep.sharing import WorkQueue
 from mpidec.sweep.tables import Row, Spread, Table, table
@@ -792,9 +802,46 @@ def test_an_unfinished_run_continues_with_what_it_had_chosen(tmp_path):
         )
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("outcome", ["completed", None])
+@pytest.mark.parametrize(
+    "stored, wanted, known",
+    [
+        (("chosen", 0.02), None, True),
+        (("chosen", 0.02), "auto", True),
+        (("chosen", 0.02), 0.02, False),  # the number is the same, but another problem has another
+        (("given", 0.02), 0.02, True),
+        (("given", 0.02), 0.03, False),
+        (("given", 0.02), "auto", False),
+    ],
+)
+def test_a_step_size_that_was_found_is_not_one_that_was_given(
+    tmp_path, stored, wanted, known, outcome
+):
+    origin, number = stored
+
+    def case(step: object) -> Case:
+        given = load(**{"solver.step_size": step}) if step else load("solver.step_size")
+        return cases(given, [parse_vary("solver.name=extra")], None, str(tmp_path))[0]
+
+    made = case(number).experiment
+    asked = case("auto").experiment if origin == "chosen" else made
+    meta = {"mpidec": "1", "config": config_text(asked, made)}
+    with RunFile(
+        made.run.out, n=4, row_shape=(3,), metrics=["time"], meta=meta, trajectory=False
+    ) as file:
+        file.append(0, {"time": 0.0})
+        if outcome:
+            file.finish(np.zeros((4, 3)), outcome, 1)
+    if known:
+        assert status(case(wanted)) is (Status.FINISHED if outcome else Status.NEW)
+    else:
+        with pytest.raises(config.ConfigError, match=r"another experiment \(solver.step_size is "):
+            status(case(wanted))
+
+
 def interrupted_at_30(case: Case) -> None:
     """Make the first 30 of the case's 40 steps, and then Ctrl-C."""
-    from mpidec.sweep.cases import Status
     from mpidec.sweep.study import Plan, run_case
 
     records = []
