@@ -40,12 +40,13 @@ def quota() -> float:
     """CPU quota of the container in cores, that of its control group; infinite without a limit."""
     for names in QUOTA:
         try:
-            granted, period = (
-                int(word) for name in names for word in (CGROUPS / name).read_text().split()
-            )
-        except (OSError, ValueError):  # no such file; "max" stands for no limit
+            words = [word for name in names for word in (CGROUPS / name).read_text().split()]
+            granted, period = map(int, words)
+        except OSError:
             continue
-        if granted > 0 and period > 0:  # -1 does so in version 1
+        except ValueError:  # "max": no limit
+            break
+        if granted > 0 and period > 0:  # -1: no limit, in version 1
             return granted / period
     return float("inf")
 
