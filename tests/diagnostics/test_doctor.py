@@ -213,6 +213,10 @@ def test_what_is_not_compiled(monkeypatch, missing):
     monkeypatch.setattr(_machine, "uncompiled", lambda: {missing: "no such file"})
     found = doctor.compiled(MPI.COMM_SELF)
     assert found.status == "warn" and f"without {missing} " in found.text
+    for elsewhere, remedy in ((False, "install a C compiler"), (True, "its compiled copy")):
+        monkeypatch.setattr(doctor._installed, "compiled_copy", lambda there=elsewhere: there)
+        monkeypatch.setattr(doctor._installed, "remedy", lambda: "run its compiled copy")
+        assert remedy in doctor.compiled(MPI.COMM_SELF).text
     monkeypatch.setattr(_machine, "uncompiled", lambda: {})
     assert doctor.compiled(MPI.COMM_SELF).status == "ok"
 
