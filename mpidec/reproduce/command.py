@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from glob import glob
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ FLAGS = [
         help="folder of the results (default: reproduced, or with --quick reproduced-quick)",
     ),
     Flag("--force", action="store_true", help="replace results that are there"),
-    quiet("no line for each cell as it is completed"),
+    quiet("no line that tells which cells are done"),
 ]
 
 
@@ -77,13 +77,20 @@ def prepare(args: argparse.Namespace, ranks: int) -> Asked | str:
     if args.all == bool(args.experiment):
         raise ConfigError("expected names of experiments, or --all: --list has them")
     for name in args.experiment:
-        check_name("experiment", name, EXPERIMENTS, "command line")
+        _check_experiment(name)
     names = list(EXPERIMENTS) if args.all else list(dict.fromkeys(args.experiment))
     given = [f"seeds={args.seeds}"] * (args.seeds is not None) + args.set
     chosen = [configured(EXPERIMENTS[name](), given, args.quick, args.all) for name in names]
     folder = args.out or ("reproduced-quick" if args.quick else "reproduced")
     os.makedirs(folder, exist_ok=True)
     return Asked(chosen, folder, args.quick, args.force, args.quiet)
+
+
+def _check_experiment(name: str) -> None:
+    try:
+        check_name("experiment", name, EXPERIMENTS, "command line")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; mpidec reproduce --list has all") from None
 
 
 def configured(
@@ -132,12 +139,21 @@ def listing() -> str:
 
 def execute(asked: Asked, comm: MPI.Intracomm) -> int:
     """Measure on all ranks of `comm`, print the reports, and return the exit status."""
-    shown = comm.rank == 0 and not asked.quiet
-    on_cell = partial(print, file=sys.stderr, flush=True) if shown else lambda line: None
     failed = []
     for experiment in asked.experiments:
         path = os.path.join(asked.folder, f"{experiment.about.name}.h5")
-        measure(experiment, path, comm=comm, force=asked.force, on_cell=on_cell)
+        cells = Cells(comm.rank == 0 and not asked.quiet)
+        try:
+            measure(
+                experiment,
+                path,
+                comm=comm,
+                force=asked.force,
+                on_cell=cells,
+                on_begin=cells.begin,
+            )
+        finally:
+            cells.close()
         if on_root(comm, _told, experiment, path):
             failed.append(experiment.about.name)
     on_root(comm, write_page, asked.folder)
@@ -147,10 +163,42 @@ def execute(asked: Asked, comm: MPI.Intracomm) -> int:
     return Status.FAILED if failed and not asked.quick else Status.OK
 
 
+class Cells:
+    """Tells which cells are done: one moving line on a terminal, else about `LINES` lines."""
+
+    LINES = 10
+
+    def __init__(self, shown: bool):
+        self.shown, self.done, self.todo = shown, 0, 0
+        self.moving = shown and sys.stderr.isatty()
+
+    def begin(self, todo: int) -> None:
+        """Take the number of cells that are to be measured."""
+        self.todo = todo
+
+    def __call__(self, text: str) -> None:
+        """Tell that a cell is done."""
+        self.done += 1
+        before, now = (self.LINES * k // max(self.todo, 1) for k in (self.done - 1, self.done))
+        text = f"{text}, {self.done} of {self.todo}"
+        if self.moving:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r{text[:width]:{width}}", end="", file=sys.stderr, flush=True)
+        elif self.shown and now > before:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Remove the moving line."""
+        if self.moving and self.done:
+            print(f"\r{'':{shutil.get_terminal_size().columns - 1}}\r", end="", file=sys.stderr)
+
+
 def _told(experiment: Experiment[Any], path: str) -> bool:
     """Publish and print a report; return whether a line differs that should agree."""
     report = publish(experiment, path)
-    print(report, end="\n\n", flush=True)
+    stem = os.path.splitext(path)[0]
+    files = f"figure {stem}.png; table {stem}.txt, .csv, .md; measured {path}"
+    print(report, files, sep="\n", end="\n\n", flush=True)
     return report.failed
 
 
