@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +10,8 @@ from typing import NamedTuple
 from ..cli.tables import aligned, csv_text, plural
 
 Figure = float | str | None
-HEAD = ("", "published", "here", "ratio", "verdict")
+HEAD = ("", "published", "here", "ratio", "judged by", "verdict")
+PRINTED, CLOSED, ORDER, ITSELF = "printed number", "closed form", "order", "itself"
 
 
 class About(NamedTuple):
@@ -61,7 +63,14 @@ class Line(NamedTuple):
     expected : str
         What agreement is.
     because : str
-        The known reason of a difference, which is then no failure.
+        The known reason of a difference.
+    explains : bool, optional
+        Whether the difference is within the bound of the reason, and then no failure.  A line with
+        a reason that has no bound is not judged.
+    by : str, optional
+        What judges: a `PRINTED` number, a `CLOSED` form written apart from what is measured, an
+        `ORDER` of runs, or the line `ITSELF`, which cannot fail and is not judged.  By default a
+        printed number where one is published, else an order.
 
     Examples
     --------
@@ -69,6 +78,8 @@ class Line(NamedTuple):
     'agrees'
     >>> Line("accuracy", 98.5, 97.0, False, "within 1").verdict
     'differs: expected within 1'
+    >>> Line("accuracy", 98.5, 97.0, False, "within 1", "of smaller data").verdict
+    'not judged: of smaller data'
     """
 
     what: str
@@ -77,11 +88,26 @@ class Line(NamedTuple):
     agrees: bool | None = None
     expected: str = ""
     because: str = ""
+    explains: bool | None = None
+    by: str = ""
+
+    @property
+    def judge(self) -> str:
+        """What judges the line; "" for one that is not judged."""
+        unbounded = bool(self.because) and self.explains is None
+        if self.agrees is None or unbounded or self.by == ITSELF:
+            return ""
+        return self.by or (ORDER if self.published is None or self.ratio is None else PRINTED)
+
+    @property
+    def known(self) -> bool:
+        """Whether the line differs within the bound of a known reason."""
+        return bool(self.judge and not self.agrees and self.because and self.explains)
 
     @property
     def failed(self) -> bool:
         """Whether the line differs for no known reason."""
-        return self.agrees is not None and not self.agrees and not self.because
+        return bool(self.judge) and not self.agrees and not self.known
 
     @property
     def ratio(self) -> float | None:
@@ -93,13 +119,13 @@ class Line(NamedTuple):
     @property
     def verdict(self) -> str:
         """In words."""
-        if self.agrees is None:
-            return self.because or "not judged"
+        if not self.judge:
+            return f"not judged: {self.because}" if self.because else "not judged"
         if self.agrees:
             return "agrees"
         return (
             f"differs, because {self.because}"
-            if self.because
+            if self.known
             else f"differs: expected {self.expected}"
         )
 
@@ -109,6 +135,7 @@ class Line(NamedTuple):
             self.what,
             *(_text(value, digits) for value in (self.published, self.here)),
             _text(self.ratio, 3),
+            self.judge,
             self.verdict,
         )
 
@@ -126,12 +153,19 @@ def within(what: str, published: float, here: float, relative: float) -> Line:
 def derived(what: str, value: float, here: float, relative: float) -> Line:
     """Return a line for a figure that no paper prints, but a closed form gives."""
     agrees = abs(here - value) <= relative * abs(value)
-    return Line(what, None, here, agrees, f"{value:.6g}, within {100 * relative:.3g} %")
+    return Line(what, None, here, agrees, f"{value:.6g}, within {100 * relative:.3g} %", by=CLOSED)
 
 
-def holds(what: str, agrees: bool, here: Figure, expected: str, published: Figure = None) -> Line:
+def holds(
+    what: str,
+    agrees: bool,
+    here: Figure,
+    expected: str,
+    published: Figure = None,
+    by: str = "",
+) -> Line:
     """Return a line for a statement."""
-    return Line(what, published, here, bool(agrees), expected)
+    return Line(what, published, here, bool(agrees), expected, by=by)
 
 
 @dataclass(frozen=True)
@@ -150,11 +184,11 @@ class Report:
     fig1: Nobody, Figure 1
     steps and floor
     <BLANKLINE>
-           published  here  ratio  verdict
-    steps         10  10.2   1.02  agrees
-    floor          1     3      3  differs: expected equal
+           published  here  ratio  judged by       verdict
+    steps         10  10.2   1.02  printed number  agrees
+    floor          1     3      3  printed number  differs: expected equal
     <BLANKLINE>
-    1 of 2 lines agree, 1 differs
+    1 of 2 lines agree, 1 differs (2 printed numbers)
     """
 
     about: About
@@ -168,22 +202,24 @@ class Report:
     @property
     def summary(self) -> str:
         """Counts of the verdicts."""
-        judged = [line for line in self.lines if line.agrees is not None]
-        known = sum(not line.agrees and not line.failed for line in judged)
-        failed = sum(line.failed for line in judged)
+        judged = [line for line in self.lines if line.judge]
+        known, failed = sum(line.known for line in judged), sum(line.failed for line in judged)
+        judges = Counter(line.judge for line in judged)
+        by = ", ".join(plural(judges[one], one) for one in (PRINTED, CLOSED, ORDER) if judges[one])
         counts = {
             f"{len(judged) - known - failed} of {plural(len(judged), 'line')} agree": 1,
             f"{known} differ{'s' * (known == 1)} for a known reason": known,
             f"{failed} differ{'s' * (failed == 1)}": failed,
             f"{len(self.lines) - len(judged)} not judged": len(self.lines) - len(judged),
         }
-        return ", ".join(text for text, count in counts.items() if count)
+        said = ", ".join(text for text, count in counts.items() if count)
+        return f"{said} ({by})" if by else said
 
     def __str__(self) -> str:
         head = [f"{self.about.name}: {self.about.source}", self.about.shows]
         if self.about.differs:
             head.append(f"here: {self.about.differs}")
-        body = aligned([HEAD, *(line.cells() for line in self.lines)], "<>>><")
+        body = aligned([HEAD, *(line.cells() for line in self.lines)], "<>>><<")
         return "\n".join([*head, "", *body, "", *self.about.notes, self.summary])
 
     def csv(self) -> str:
@@ -195,7 +231,7 @@ class Report:
         """A section of the page, with the figure ``NAME.png``."""
         rows = [
             HEAD,
-            ("---", "---:", "---:", "---:", "---"),
+            ("---", "---:", "---:", "---:", "---", "---"),
             *(line.cells() for line in self.lines),
         ]
         table = [

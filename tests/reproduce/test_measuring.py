@@ -16,7 +16,7 @@ from mpidec.reproduce import About, Experiment, measure, publish
 from mpidec.reproduce.command import main
 from mpidec.reproduce.drawing import curves
 from mpidec.reproduce.store import key, read
-from mpidec.reproduce.verdict import Line, Report, holds, within
+from mpidec.reproduce.verdict import ITSELF, Line, Report, holds, within
 
 WORLD = MPI.COMM_WORLD
 
@@ -44,7 +44,7 @@ class Squares(Experiment[tuple[str, int]]):
         for (_, n), found in results.items():
             yield within(f"n = {n}", n * n + (n == 3), float(found["square"]), 0.05)
         yield holds("grow", True, "yes", "each larger than the one before")
-        yield Line("known", 1.0, 2.0, False, "equal", "the paper says so")
+        yield Line("known", 1.0, 2.0, False, "equal", "the paper says so", explains=True)
 
     def draw(self, results, figure):
         squares = [found["square"] for found in results.values()]
@@ -110,10 +110,17 @@ def test_what_is_there_is_not_measured_again_and_the_report_counts_verdicts(tmp_
     assert [line.split(":")[1] for line in lines] == [f" a/b, {n}" for n in range(1, 6)]
     report = publish(Squares(), path)
     assert report.failed and report.summary == (
-        "5 of 7 lines agree, 1 differs for a known reason, 1 differs"
+        "5 of 7 lines agree, 1 differs for a known reason, 1 differs (6 printed numbers, 1 order)"
     )
-    two = replace(report, lines=[*report.lines, Line("steps", None, 3.0)])
-    assert two.summary == f"{report.summary}, 1 not judged"
+    unjudged = [
+        Line("steps", None, 3.0),
+        Line("no bound", 1.0, 2.0, True, "equal", "of smaller data"),
+        Line("itself", None, 2.0, True, "equal", by=ITSELF),
+    ]
+    more = replace(report, lines=[*report.lines, *unjudged])
+    assert more.summary == report.summary.replace(" (", ", 3 not judged (")
+    beyond = Line("known", 1.0, 20.0, False, "equal", "the paper says so", explains=False)
+    assert beyond.failed and beyond.verdict == "differs: expected equal"
     assert "differs: expected within 5 %" in str(report)
     assert "differs, because the paper says so" in (tmp_path / "squares.csv").read_text()
     assert "| n = 3 | 10 | 9 | 0.9 |" in (tmp_path / "squares.md").read_text()
@@ -138,12 +145,16 @@ def test_a_damaged_file_is_named_with_a_remedy(tmp_path):
 def test_each_line_of_a_report_is_counted_once():
     """Whatever its verdict, and whether a reason is known beside it."""
     rng, about = np.random.default_rng(0), Squares().about
-    kinds = [(agrees, why) for agrees in (None, True, False) for why in ("", "of the data")]
+    whys = (("", None), ("of the data", None), ("of the data", True))
+    kinds = [(agrees, *why) for agrees in (None, True, False) for why in whys]
     for _ in range(40):
-        lines = [Line("x", 1.0, 2.0, kinds[i][0], "1", kinds[i][1]) for i in rng.integers(0, 6, 9)]
+        lines = [
+            Line("x", 1.0, 2.0, agrees, "1", why, explains)
+            for agrees, why, explains in (kinds[i] for i in rng.integers(0, 9, 9))
+        ]
         report = Report(about, lines)
         counts = dict.fromkeys(("agree", "known reason", "differ", "not judged"), 0)
-        for text in report.summary.split(", "):
+        for text in report.summary.split(" (")[0].split(", "):
             end = text if text.endswith(("known reason", "not judged")) else text.rstrip("s")
             counts[next(word for word in counts if end.endswith(word))] += int(text.split()[0])
         told = [line.verdict.partition(":")[0].partition(",")[0] for line in lines]

@@ -76,7 +76,10 @@ class ExactConsensus(Experiment[Cell]):
             errors = np.array([results[n, ports, seed]["error"] for seed in self.seeds])
             yield holds(
                 f"n = {n}, {ports}P: at tau = {tau}, tau - 1",
-                bool(errors[:, tau].max() <= 1e-13 * n and errors[:, tau - 1].min() >= 1e-2),
+                bool(
+                    errors[:, tau].max() <= 1e-13 * n
+                    and (tau == 0 or errors[:, tau - 1].min() >= 1e-2)
+                ),
                 f"{errors[:, tau].max():.1e}, {errors[:, tau - 1].min():.2g}",
                 "rounding error at tau, more than .01 before",
                 "0, > 0",
@@ -112,7 +115,8 @@ PUBLISHED: Mapping[int, Mapping[str, tuple[float, float]]] = {
         "ring": (89.9870164539, 66.8883764646),
     },
 }
-INVALID = "the published matrix of a grid is no mixing matrix unless n is a square"
+ROWS = "the last, incomplete row of the published grid is joined otherwise"
+RAGGED = 0.15  # part of an error that the form of the last row of a grid may change
 
 Run = tuple[int, str, int, int]  # n, graph, seed, draw
 
@@ -133,9 +137,9 @@ class OtherGraphs(Experiment[Run]):
             "of its runs, here the median",
             "of `draws` sequences for each seed; agreement is a published mean within the range of "
             "these runs.",
-            "The published grid has sides of floor(sqrt n); for other n its matrix is neither symmetric "
-            "nor stochastic.  Ours is the",
-            "most nearly square grid of n agents, with Metropolis weights.",
+            "The published grid has rows of floor(sqrt n) agents, of which the last is incomplete; how it is "
+            "joined at these n is not known.",
+            "Ours has rows of nearly sqrt n agents, and Metropolis weights.",
         ),
     )
 
@@ -200,8 +204,9 @@ class OtherGraphs(Experiment[Run]):
             else:
                 here = float(errors[:, k].mean())
                 agrees = abs(here - value) <= 1e-10 * value + 1e-15 * n
-                because = INVALID if name == "grid" else ""
-                yield Line(what, value, here, agrees, "1e-10 of it and rounding", because)
+                because = ROWS if name == "grid" else ""
+                near = abs(here - value) <= RAGGED * value if because else None
+                yield Line(what, value, here, agrees, "1e-10 of it and rounding", because, near)
 
     def draw(self, results: Results[Run], figure: Figure) -> None:
         """A panel for each n: means over the runs."""

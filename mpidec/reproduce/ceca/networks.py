@@ -232,4 +232,4 @@ class Figure10(Table2):
             f"the seeds leave a standard error of {error:.2g}" if abs(gain) < 2 * error else ""
         )
         what, published = "gain of DSGD-CECA (points)", CIFAR[CECA] - CIFAR[ONE_PEER]
-        yield Line(what, published, gain, gain > 0, "positive", because)
+        yield Line(what, published, gain, gain > 0, "positive", because, bool(because))

@@ -60,7 +60,7 @@ class ExactAndBiased(Experiment[StepCell]):
         )
         limits = [theory.steady_state(problem, s, graph).bias.mean() for s in (solver, tiny)]
         return {
-            **run(problem, solver, graph, self.steps),
+            **run(problem, solver, graph, self.steps, until=1e-14),
             "rate": theory.rate(problem, solver, graph),
             "limits": np.sqrt(limits) / norm(problem),
         }
@@ -73,7 +73,7 @@ class ExactAndBiased(Experiment[StepCell]):
                 yield derived(f"{what}: error", float(found["limits"][0]), error, 0.01)
                 continue
             yield holds(f"{what}: error", error <= 1e-10, error, "at most 1e-10", "0")
-            yield derived(f"{what}: rate", float(found["rate"]), decline(found), 0.005)
+            yield derived(f"{what}: rate", float(found["rate"]), decline(found, 1 / 3), 0.005)
         sizes = np.log(self.step_sizes)
         for seed in self.seeds if len(sizes) > 1 else ():
             limits = [results["DGD", size, seed]["limits"][1] for size in self.step_sizes]

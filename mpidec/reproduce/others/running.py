@@ -85,12 +85,12 @@ def gossip(
     return {"step": np.arange(len(errors)), "bytes": sent, "error": errors}
 
 
-def decline(found: Arrays) -> float:
-    """Return the factor per step of the last half of the fall, by least squares of logarithms;
-    infinite for a run that does not fall.
+def decline(found: Arrays, part: float = 0.5) -> float:
+    """Return the factor per step of the last part of the fall, where the slowest mode shows, by
+    least squares of logarithms; infinite for a run that does not fall.
     """
     step, error = found["step"], np.log(np.maximum(found["error"], 1e-300))
-    later = error < (error[0] + error.min()) / 2
+    later = error < error.min() + part * (error[0] - error.min())
     if later.sum() < 2 or not np.isfinite(error).all():
         return np.inf
     return float(np.exp(np.polyfit(step[later], error[later], 1)[0]))

@@ -278,6 +278,7 @@ class Table5(Training):
                 bool(lost < 1 if robust else lost > 10),
                 "less than 1" if robust else "more than 10",
                 "it recovers as digits are learned, see the notes" if row == QG else "",
+                bool(abs(lost) < 10) if row == QG else None,
             )
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:

@@ -67,8 +67,8 @@ def test_neighbours_are_chosen_equally_often():
 def test_slow_workers_are_not_waited_for():
     slow = lines(Counts(sizes=(16,), slowest=0.5, steps=200, seeds=(1,)))
     assert {line.verdict for line in slow.values()} == {"agrees"}
-    *shown, smallest = lines(Times(steps=300, sizes=(4, 5, 64))).values()
-    assert smallest.agrees and not any(line.verdict == "agrees" for line in shown)
+    shown = list(lines(Times(steps=300, sizes=(4, 5, 64))).values())
+    assert not any(line.judge for line in shown)
     assert abs(shown[-1].ratio - 1) < 0.1
     assert {line.verdict for line in lines(Timeline(n=3, steps=1500, seeds=(2,))).values()} == {
         "agrees"

@@ -25,7 +25,9 @@ def test_published_errors_of_other_graphs():
     found = lines(OtherGraphs(sizes=(130,), draws=1))
     for what in ("one-peer exponential: round 9", "ring: round 9", "ring: round 40"):
         assert found[f"n = 130, {what}"].verdict == "agrees"
-    assert "no mixing matrix" in found["n = 130, grid: round 9"].verdict
+    grid = found["n = 130, grid: round 9"]
+    assert grid.known and "row" in grid.verdict
+    assert lines(ExactConsensus(sizes=(1,)))["n = 1, 2P: at tau = 0, tau - 1"].verdict == "agrees"
     here = averaging_errors(FIXED["CECA-1P"](130), 0, 1)[1]  # pairs as in the published code
     runs = [here, *(averaging_errors(FIXED["CECA-1P"](130), s, 1)[1] for s in (100, 200))]
     assert np.mean(runs) == pytest.approx(94.352013905, rel=1e-10)
