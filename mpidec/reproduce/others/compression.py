@@ -15,6 +15,7 @@ from ...problems import Custom, LogisticRegression, breast_cancer, partition, st
 from ...solvers import BEER, CHOCO, LEAD, NIDS, Diffusion, Solver
 from ..experiment import Arrays, Experiment, Results
 from ..verdict import About, Line, derived, holds
+from . import dense
 from .running import decline, draw_runs, gossip, least_squares, run
 
 if TYPE_CHECKING:
@@ -150,9 +151,14 @@ class QuantizedRows(Experiment[QuantizedCell]):
             "feedback": True,
             "gamma": 1.0,
         }
-        return run(
-            problem, solver, topology.ring(self.n), self.steps, codec=codec if levels else None
+        graph = topology.ring(self.n)
+        recursion = {"NIDS": dense.nids, "DGD": dense.diffusion}.get(cell[0])
+        grad, W = dense.quadratic(problem), dense.metropolis(graph)
+        compared = (
+            {"apart": dense.apart(recursion, grad, W, problem, solver, graph)} if recursion else {}
         )
+        codecs = codec if levels else None
+        return {**run(problem, solver, graph, self.steps, codec=codecs), **compared}
 
     def judge(self, results: Results[QuantizedCell]) -> Iterable[Line]:
         """Errors, rates and bytes."""
@@ -162,6 +168,7 @@ class QuantizedRows(Experiment[QuantizedCell]):
                 yield holds(f"{what}: error", error <= 1e-8, error, "at most 1e-8", "0")
             else:
                 yield holds(f"{what}: error", error >= 1e-3, error, "at least 1e-3: biased")
+        yield dense.against_dense("NIDS, DGD", results.values())
         for method in list(QUANTIZED)[1:3]:
             rates = [decline(results[method, scale]) for scale in self.heterogeneity]
             off = float(np.ptp(rates))

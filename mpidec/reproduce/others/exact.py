@@ -13,6 +13,7 @@ from ... import theory, topology
 from ...solvers import DGD, EXTRA, PushDIGing, PushPull, PushSum, Solver
 from ..experiment import Experiment, Results
 from ..verdict import About, Line, derived, holds
+from . import dense
 from .running import decline, draw_runs, least_squares, norm, run
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ class ExactAndBiased(Experiment[StepCell]):
             UNDIRECTED[method](a / problem.smoothness.max()) for a in (times, times / 100)
         )
         limits = [theory.steady_state(problem, s, graph).bias.mean() for s in (solver, tiny)]
+        recursion = dense.extra if method == "EXTRA" else dense.dgd
+        grad, W = dense.quadratic(problem), dense.metropolis(graph)
         return {
             **run(problem, solver, graph, self.steps, until=1e-14),
+            "apart": dense.apart(recursion, grad, W, problem, solver, graph),
             "rate": theory.rate(problem, solver, graph),
             "limits": np.sqrt(limits) / norm(problem),
         }
@@ -74,6 +78,8 @@ class ExactAndBiased(Experiment[StepCell]):
                 continue
             yield holds(f"{what}: error", error <= 1e-10, error, "at most 1e-10", "0")
             yield derived(f"{what}: rate", float(found["rate"]), decline(found, 1 / 3), 0.005)
+        for method in UNDIRECTED:
+            yield dense.against_dense(method, (results[c] for c in results if c[0] == method))
         sizes = np.log(self.step_sizes)
         for seed in self.seeds if len(sizes) > 1 else ():
             limits = [results["DGD", size, seed]["limits"][1] for size in self.step_sizes]
@@ -165,8 +171,13 @@ class DirectedGraphs(Experiment[GraphCell]):
         solver, tiny = (replace(DIRECTED[method], step_size=a) for a in (step, step / 20))
         H = np.einsum("npd,npe->de", problem.A, problem.A)
         first = tiny.step_size * perron(R.T) @ perron(C) * np.linalg.eigvalsh(H)[0]
+        compared = {}
+        if recursion := {"Push-Pull": dense.push_pull, "AB": dense.ab}.get(method):
+            grad, pair = dense.quadratic(problem), (dense.shares(pulls, 1), dense.shares(pushes, 0))
+            compared = {"apart": dense.apart(recursion, grad, pair, problem, solver, graph)}
         return {
             **run(problem, solver, graph, self.steps),
+            **compared,
             "rate": theory.rate(problem, solver, graph),
             "progress": (1 - theory.rate(problem, tiny, graph)) / first,
         }
@@ -180,6 +191,8 @@ class DirectedGraphs(Experiment[GraphCell]):
             if method == "gradient-push":
                 yield holds(f"{what}: least error", min(errors) > 1e-4, min(errors), "over 1e-4")
                 continue
+            if "apart" in found[0]:
+                yield dense.against_dense(what, found)
             yield holds(f"{what}: error", max(errors) <= 1e-9, max(errors), "at most 1e-9", "0")
             pace = [(1 - decline(one)) / (1 - float(one["rate"])) for one in found]
             yield derived(f"{what}: 1 - rate over the exact one", 1.0, _worst(pace), 0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from ...solvers import KGT, SCAFFOLD, LocalDGD, ProxSkip
 from ..drawing import curves, panels
 from ..experiment import Experiment, Results
 from ..verdict import About, Line, derived, holds
+from . import dense
 from .running import decline, draw_runs, least_squares, norm, run
 
 if TYPE_CHECKING:
@@ -76,9 +78,14 @@ class LocalSteps(Experiment[Cell]):
         method, K, scale = cell
         problem = least_squares(self.n, 3 * self.d, self.d, self.seed, scale)
         step, graph = self.size / problem.smoothness.max(), topology.ring(self.n)
-        found = run(problem, TRACKING[method](step, local_steps=K), graph, self.steps, until=1e-11)
+        solver = TRACKING[method](step, local_steps=K)
+        found = run(problem, solver, graph, self.steps, until=1e-11)
+        recursion = partial(dense.tracked if method == "K-GT" else dense.local_dgd, local=K)
+        grad, W = dense.quadratic(problem), dense.metropolis(graph)
+        apart = dense.apart(recursion, grad, W, problem, solver, graph, steps=4 * K)
         off = drift(problem, graph.W.toarray(), step, K)
-        return {**found, "limit": np.linalg.norm(off) / np.sqrt(self.n) / norm(problem)}
+        limit = np.linalg.norm(off) / np.sqrt(self.n) / norm(problem)
+        return {**found, "limit": limit, "apart": apart}
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """Errors at the end, drifts, and rounds of communication."""
@@ -90,6 +97,8 @@ class LocalSteps(Experiment[Cell]):
                 yield holds(f"{what}: error", agrees, error, "1e-3 of that of local DSGD", "0")
             else:
                 yield derived(f"{what}: error", float(found["limit"]), error, 0.01)
+        for method in TRACKING:
+            yield dense.against_dense(method, (results[c] for c in results if c[0] == method))
         least, most = min(self.heterogeneity), max(self.heterogeneity)
         few, many = min(self.local), max(self.local)
         for K in self.local:
@@ -173,7 +182,12 @@ class ClientDrift(Experiment[Cell]):
         )
         solver = FEDERATED[method](self.step, local_steps=K)
         graph = topology.complete(2)
-        return run(problem, solver, graph, self.rounds * K, x0=[1.0], until=1e-12)
+        recursion = partial(dense.tracked if method == "SCAFFOLD" else dense.local_dgd, local=K)
+        W, x0 = np.full((2, 2), 0.5), [1.0]
+        apart = dense.apart(
+            recursion, lambda X: 2 * square * X + slope, W, problem, solver, graph, x0, 4 * K
+        )
+        return {**run(problem, solver, graph, self.rounds * K, x0=x0, until=1e-12), "apart": apart}
 
     def drift(self, K: int, G: float) -> float:
         r"""The limit of FedAvg, :math:`G (\eta K / (1 - q^K) - 1 / (2 \mu))`, q = 1 - 2 eta mu."""
@@ -199,6 +213,8 @@ class ClientDrift(Experiment[Cell]):
             rates = [decline(results["SCAFFOLD", K, g]) for g in self.heterogeneity]
             spread = float(np.ptp(rates))
             yield holds(f"SCAFFOLD, K = {K}: rate, over G", spread <= 2e-3, spread, "2e-3", "0")
+        for method in FEDERATED:
+            yield dense.against_dense(method, (results[c] for c in results if c[0] == method))
         ends = [float(results["FedAvg", K, G]["error"][-1]) for K in self.local]
         yield holds(
             f"FedAvg, G = {G:g}: distance grows with K", ends == sorted(ends), ends[-1], "in order"
