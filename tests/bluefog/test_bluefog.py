@@ -438,6 +438,16 @@ def test_windows_by_name(size):
     expected = 0.15 * X[r] + sum(w * (1 + r) * X[j] for j, w in weights.items())
     np.testing.assert_allclose(other, expected, rtol=1e-13)
     np.testing.assert_array_equal(x, X[r] / 2)
+    other.fill_(np.nan)
+    bf.allreduce(x)  # ranks meet; unlike bf.barrier and bf.win_get, it lets windows be
+    if r == 0:
+        bf.win_get("x")
+    bf.allreduce(x)
+    if r > 0:
+        bf.win_get("x")
+    got = bf.win_update("x", 0.0, dict.fromkeys(near, 1.0), clone=True)
+    np.testing.assert_array_equal(got, sum((X[j] / 2 for j in near), 0 * X[r]))
+    bf.barrier()
     x.fill_(r + 1)  # neighbours read what the program writes
     bf.barrier()
     assert bf.win_wait(bf.win_get_nonblocking("x", dict.fromkeys(near, 2.0)))
