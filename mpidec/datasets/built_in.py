@@ -126,7 +126,7 @@ def load(
     result = loaded(source, label, features, **options)
     for note in result.notes:
         warnings.warn(f"data {result.name}: {note}", UserWarning, stacklevel=2)
-    return replace(result, A=standardized(result.A)) if standardize else result
+    return replace(result, A=standardized(result.A), x_star=None) if standardize else result
 
 
 def loaded(

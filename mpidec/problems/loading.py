@@ -377,7 +377,7 @@ def prepare(
     made_with = {"n": n, "seed": wanted.drawn, **chosen}
     raw, test = _held_out(_data(data, wanted.label, of_data, made_with, wanted.features), wanted)
     scaling = Scaling.of(raw.A) if wanted.standardize else None
-    whole_set = raw if scaling is None else replace(raw, A=scaling(raw.A))
+    whole_set = raw if scaling is None else replace(raw, A=scaling(raw.A), x_star=None)
     _check_size(whole_set)
     if spec is None:
         spec = problem_spec(registry.default_problem(whole_set))

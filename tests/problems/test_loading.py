@@ -13,7 +13,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import record
 from mpidec.experiment import command as run
-from mpidec.problems import Custom, Dataset, LogisticRegression, Subgradient, load_problem
+from mpidec.problems import Custom, Dataset, LogisticRegression, Subgradient, load, load_problem
 
 RNG = np.random.default_rng(5)
 A, Y = RNG.normal(size=(50, 4)), RNG.normal(size=50)
@@ -198,6 +198,26 @@ def test_a_label_that_is_not_the_last_column_is_hinted_at(tmp_path):
 def test_no_finite_minimizer_is_a_warning():
     with pytest.warns(UserWarning, match="error metric is not available.*l2 > 0"):
         assert load_problem((A, A[:, 0] > 0), 4, l2=0.0).x_star is None
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"test": 0.25}, {"l2": 2.0}, {"intercept": True}, {"standardize": True}, {"l1": 0.5}],
+    ids=str,
+)
+def test_a_known_minimizer_is_that_of_the_problem_that_is_made(options):
+    """That of the data set is of all samples, as they are."""
+    assert load("synthetic_least_squares", standardize=True).x_star is None
+    data = load("synthetic_least_squares", n=4, p=20)
+    problem = load_problem(data, 4, "least_squares", **options)
+    X = np.tile(problem.x_star, (4, 1))
+    slope = problem.grad(X).mean(axis=0)
+    step = 1e-3
+    moved = problem.x_star - step * slope
+    if problem.term is not None:
+        moved = problem.term.prox(moved[None], step)[0]
+    np.testing.assert_allclose(moved, problem.x_star, atol=1e-12)
 
 
 @pytest.mark.serial
