@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import pairwise
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -113,7 +115,7 @@ def from_weights(
 
 @with_known_options
 def from_networkx(
-    G: networkx.Graph, weights: WeightsLike = "metropolis", *, connected: bool = True
+    G: networkx.Graph, weights: WeightsLike | None = None, *, connected: bool = True
 ) -> Topology:
     """Topology of a networkx graph; an edge u -> v of a DiGraph means that u sends to v.
 
@@ -124,10 +126,10 @@ def from_networkx(
         numbers within names as numbers ("10" after "9").  A warning says so where agent i would be
         another node in the order in which they were added, or by its name.
         Self-loops are dropped, and parallel edges of a multigraph count as one edge.
-    weights : str or float
-        Edge weights, see `mpidec.topology.weights`; or "weight": W[v, u] is the attribute "weight"
+    weights : str or float, optional
+        Edge weights, see `mpidec.topology.weights`, by default "metropolis"; or "weight": W[v, u] is the attribute "weight"
         of the edge u -> v (the sum over parallel edges) and W[v, v] is the remainder to 1.
-        Otherwise the attribute is ignored.
+        Otherwise the attribute is ignored, without `weights` with a warning if it could be used.
     connected : bool
         Whether a graph that is not connected (strongly, if it is directed) is refused.
 
@@ -146,7 +148,7 @@ def from_networkx(
     Warns
     -----
     UserWarning
-        If agent i may be taken for another node.
+        If agent i may be taken for another node, or the weights of edges or loops may be meant.
 
     Examples
     --------
@@ -163,6 +165,9 @@ def from_networkx(
             "matrix)"
         )
     nodes = sorted_nodes(G)
+    if weights is None:
+        weights = "metropolis"
+        _warn_of_weights(G)
     by_attribute = isinstance(weights, str) and weights == "weight"
     if by_attribute:
         for u, v, weight in G.edges(data="weight"):
@@ -198,6 +203,7 @@ def from_networkx(
             "expected at most 1: are they distances or capacities? (weights='metropolis' ignores "
             "them)"
         )
+    _warn_of_loops(G, dict(zip(nodes, rest)))
     matrix = csr_array(A + diags_array(rest))
     return _topology(where, Stored(matrix), connected, nodes)
 
@@ -322,16 +328,21 @@ def sorted_nodes(G: networkx.Graph) -> list[Hashable]:
     """
     if len(G) == 0:
         raise ValueError("from_networkx: the graph has no nodes, expected at least one")
-    words = all(isinstance(node, str) for node in G.nodes)
     try:
-        nodes = sorted(G.nodes, key=_by_numbers if words else None)
+        nodes = sorted(G.nodes, key=_by_numbers)
+        ordered = all(_by_numbers(u) <= _by_numbers(v) for u, v in pairwise(nodes))
     except TypeError:
+        ordered = False
+    if not ordered:  # also sets, which are compared by inclusion, and NaN
         raise TypeError(
             "from_networkx: the nodes cannot be sorted, expected 0, ..., n - 1 or nodes with an "
             "order "
             "(networkx.convert_node_labels_to_integers(G) numbers them)"
-        ) from None
-    if nodes != list(range(len(nodes))) and (nodes != list(G.nodes) or _other_numbers(nodes)):
+        )
+    listed = list(G.nodes)
+    if listed == nodes and all(isinstance(node, str) for node in nodes):  # capitals first
+        listed = sorted(nodes, key=lambda name: _by_numbers(str(name).casefold()))
+    if nodes != list(range(len(nodes))) and (nodes != listed or _other_numbers(nodes)):
         first = ", ".join(f"agent {i} is node {node!r}" for i, node in enumerate(nodes[:3]))
         warnings.warn(
             f"from_networkx: the nodes are numbered in sorted order: {first}"
@@ -343,19 +354,56 @@ def sorted_nodes(G: networkx.Graph) -> list[Hashable]:
     return nodes
 
 
-def _by_numbers(name: str) -> list[str | int]:
-    """Sort key of a name, whose runs of digits count as numbers."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+def _by_numbers(node: Any) -> Any:
+    """Sort key of a node, in whose name, or parts, runs of digits count as numbers."""
+    if isinstance(node, bytes):
+        node = node.decode("latin-1")
+    if isinstance(node, tuple):
+        return [_by_numbers(part) for part in node]
+    if not isinstance(node, str):
+        return node
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", node)]
 
 
 def _other_numbers(nodes: Iterable[Hashable]) -> bool:
     """Whether a node is a number, or has one in its name, that is not the agent's."""
-    numbers = (
+    numbers: Iterable[list[Any]] = (
         re.findall(r"\d+", node)
         if isinstance(node, str)
         else [node]
-        if isinstance(node, int)
+        if isinstance(node, Real)
         else []
         for node in nodes
     )
-    return any(found and int(found[-1]) != i for i, found in enumerate(numbers))
+    return any(found and float(found[-1]) != i for i, found in enumerate(numbers))
+
+
+def _warn_of_weights(G: networkx.Graph) -> None:
+    """Say that weights of edges are ignored, if they could be those of a mixing matrix."""
+    given = [weight for *_, weight in G.edges(data="weight")]
+    if not given or not all(check.is_number(weight) and 0 < weight < 1 for weight in given):
+        return
+    sums = G.in_degree(weight="weight") if G.is_directed() else G.degree(weight="weight")
+    if max(total for _, total in sums) <= 1 + TOLERANCE:
+        warnings.warn(
+            "from_networkx: the edges have weights that sum to at most 1, which are ignored: "
+            "weights='weight' uses them, weights='metropolis' says that they are not meant",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_loops(G: networkx.Graph, rest: dict[Hashable, float]) -> None:
+    """Say that weights of loops are ignored, at the first node that keeps another one."""
+    for node, own in rest.items():
+        if not G.has_edge(node, node):
+            continue
+        loops = [w for *ends, w in G.edges(node, data="weight") if ends == [node, node]]
+        if all(map(check.is_number, loops)) and not abs(sum(loops) - own) <= TOLERANCE:
+            warnings.warn(
+                f"from_networkx: the loop at node {node!r} has weight {sum(loops):.12g}, which is "
+                f"ignored: the node keeps the remainder to 1, {own:.12g}",
+                UserWarning,
+                stacklevel=4,
+            )
+            return

@@ -159,7 +159,7 @@ def converted(made: object, weights: WeightsLike | None = None) -> Topology | Sc
     weights of its own.
     """
     if is_networkx(made):
-        return from_networkx(made, "metropolis" if weights is None else weights)
+        return from_networkx(made, weights)
     if weights is not None:
         what = "a topology" if isinstance(made, (Topology, Schedule)) else "a matrix"
         raise ValueError(
