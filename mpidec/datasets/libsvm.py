@@ -12,6 +12,7 @@ from .text import Samples, lines, number
 
 MEMORY = 2**33
 """Largest dense matrix, in bytes, that a file may need."""
+FROM_0 = "index 0 occurs, so that indices count from 0"
 _BLANKS = re.compile(r":\s+")
 
 
@@ -28,6 +29,7 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
             "omit label"
         )
     y: list[float] = []
+    queries = False
     where: list[int] = []
     index: list[int] = []
     values: list[float] = []
@@ -49,6 +51,7 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
         for word in words[1:]:
             at, colon, value = word.partition(":")
             if at == "qid":
+                queries = True
                 continue
             if not colon or not (at.isascii() and at.isdigit()):
                 raise ValueError(f"{place}: {word[:40]!r}, expected index:value")
@@ -79,5 +82,8 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
         )
     A = np.zeros((len(y), width))
     A[where, np.array(index) - first] = values
-    from_0 = f"index 0 occurs, so that indices count from 0: {width} features"
-    return Samples(A, np.array(y), notes=() if first else (from_0,), sparse=True)
+    notes = (
+        "" if first else f"{FROM_0}: {width} features",
+        "qid, the query of a sample, is ignored" if queries else "",
+    )
+    return Samples(A, np.array(y), notes=tuple(filter(None, notes)), sparse=True)

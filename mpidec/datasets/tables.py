@@ -23,8 +23,15 @@ from .text import MISSING, Samples, as_float, lines, number
 LABELS = ("label", "labels", "target", "targets", "class", "outcome", "y", "b")
 """Names of the column of the label; those of one letter only of the first or the last column,
 since they are those of coordinates, too."""
-SENTINELS = (-999.0, -9999.0, -99999.0)
-_DOTTED = re.compile(r"[+-]?\d{1,3}\.\d{3}")
+LIKELY = re.compile(
+    r"(label|target|class|outcome)_?\w+|y_?\d+|species|diagnosis|survived|quality|price|response"
+)
+"""Names of columns that are taken for the label by many, and not here."""
+INDEX = ("id", "index", "idx", "nr", "no", "row", "unnamed: 0")
+SENTINELS = (-99.0, -999.0, -999.25, -9999.0, -99999.0, -32768.0, 999.0, 9999.0, 99999.0)
+FILL = 1e19
+"""Values from here on stand for missing ones in many formats."""
+_DOTTED = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 
 
 class Line(NamedTuple):
@@ -71,9 +78,12 @@ def table(path: Path, label: str | int | None = None) -> Samples:
             f"{first.place}: a header but no samples, expected lines of numbers below it"
         )
     y = np.array(classes) if classes else A[:, column].copy()
-    hint = "" if label is not None or note or classes else _other_label(A, header)
+    usual = bool(header) and header[column].lower() in LABELS
+    hint = "" if label is not None or note or classes or usual else _other_label(A, header)
+    if label is None and not header:
+        notes.append(_names_in_comment(path, width))
     name = header[column] if header else f"column {column}"
-    notes += _doubtful(A, header, column) + data.notes
+    notes += _doubtful(A, header, column) + _doubtful_classes(classes) + data.notes
     return Samples(np.delete(A, column, axis=1), y, name, tuple(filter(None, notes)), hint)
 
 
@@ -129,8 +139,9 @@ def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str
     """The names of the columns, if the first line, of numbers, has them, and a note if it may be
     read in another way; A are the features, with it.
 
-    Names are 0, 1, 2, ..., as pandas writes them for arrays, and numbers that increase and lie far
-    from the values of each of their columns, by more than these differ: years, wavelengths.
+    Names are 0, 1, 2, ..., as pandas writes them for arrays, and numbers that increase, or
+    decrease, and lie far from the values of each of their columns, by more than these differ:
+    years, wavelengths.
     """
     words = [word.strip() for word in first]
     shown = f"line 1 ({', '.join(words[:4])}{', ...' * (len(words) > 4)})"
@@ -140,15 +151,18 @@ def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str
     whole = bool((rest == np.floor(rest)).all())
     counted = words == [str(i) for i in range(len(words))]
     numbers = [number for word in words if (number := as_float(word)) is not None]
-    increasing = len(numbers) > 1 and bool((np.diff(numbers) > 0).all())
+    steps = np.diff(numbers)
+    increasing = len(numbers) > 1 and bool((steps > 0).all() or (steps < 0).all())
+    counting = len(numbers) == len(words) > 2 and not whole and bool((steps == 1).all())
+    sizes = numbers in ([len(rest), len(words)], [len(rest), len(words) - 1])
     if (counted and (len(words) > 2 or not whole)) or (
         increasing and outside.all() and len(rest) > 2
     ):
         return words, f"{shown} is taken as the names of the columns, not as a sample"
-    if counted or (increasing and len(words) > 2 and outside.mean() >= 0.5):
+    if counted or counting or sizes or (increasing and len(words) > 2 and outside.mean() >= 0.5):
         return [], (
-            f"{shown} is taken as a sample: if it has the names of the columns, put # before it, "
-            "or names that are no numbers"
+            f"{shown} is taken as a sample: if it has the names of the columns, or their number, put "
+            "# before it, or names that are no numbers"
         )
     return [], ""
 
@@ -166,6 +180,7 @@ def _label_column(
         return _chosen(header, width, label, line), ""
     usual = [i for i, name in enumerate(header) if name.lower() in LABELS]
     middle = [i for i in usual if len(header[i]) == 1 and 0 < i < width - 1]
+    likely = [i for i in range(width - 1) if LIKELY.fullmatch(header[i].lower())] if header else []
     named = [i for i in usual if i not in middle]
     if len(named) > 1:
         raise ValueError(
@@ -174,12 +189,13 @@ def _label_column(
             f"{', '.join(LABELS)} (label=... or --set problem.label=... chooses)"
         )
     column = named[0] if named else width - 1
-    if not middle:
+    others = middle or ([] if named else [i for i in likely if i not in usual])
+    if not others:
         return column, ""
-    others = [header[i] for i in middle]
+    names = [header[i] for i in others]
     return column, (
-        f"the label is column {column} ({header[column]}), not {' or '.join(others)}, which stands "
-        f"between others: choose it with label={others[0]!r} (--set problem.label={others[0]})"
+        f"the label is column {column} ({header[column]}), not {' or '.join(names)}: if that is "
+        f"the label, choose it with label={names[0]!r} (--set problem.label={names[0]})"
     )
 
 
@@ -224,7 +240,7 @@ class _Table:
         # Columns with three digits after each point, in files as they are written where a point
         # separates thousands.
         self._dotted = np.ones(width, bool)
-        self._semicolons = False
+        self._spreadsheet = False
 
     def add(self, line: Line) -> None:
         """Read a line."""
@@ -243,9 +259,9 @@ class _Table:
                 for word, place, hint in zip(words, self._places, self._hints)
             ]
         )
-        for c in np.flatnonzero(self._dotted & (line.delimiter == ";")):
+        for c in np.flatnonzero(self._dotted & (line.delimiter in ";\t")):
             self._dotted[c] = _DOTTED.fullmatch(words[c].strip()) is not None
-        self._hints, self._semicolons = [""] * self._width, line.delimiter == ";"
+        self._hints, self._spreadsheet = [""] * self._width, line.delimiter in ";\t"
 
     def finished(self) -> tuple[Array, list[str]]:
         """The numbers, and the classes or none."""
@@ -260,7 +276,7 @@ class _Table:
     @property
     def notes(self) -> list[str]:
         """That points may separate thousands."""
-        columns = np.flatnonzero(self._dotted & self._semicolons)
+        columns = np.flatnonzero(self._dotted & self._spreadsheet)
         if not len(columns):
             return []
         return [
@@ -274,19 +290,54 @@ def _doubtful(A: Array, header: list[str], column: int) -> list[str]:
     notes = []
     for c, values in enumerate(A.T):
         name = f"column {c + 1}{f' ({header[c]})' if header else ''}"
-        for value in SENTINELS:
-            count = int((values == value).sum())
-            if count and (count == len(A) or values[values != value].min() > value):
+        for value in np.unique(values[np.isin(values, SENTINELS) | (np.abs(values) >= FILL)]):
+            count, others = int((values == value).sum()), values[values != value]
+            gap = max(others.min() - value, value - others.max()) if len(others) else np.inf
+            if gap > (np.ptp(others) / 4 if len(others) else 0):
                 notes.append(
                     f"{name} has {check.plural(count, 'value')} {value:g}, taken as a number: if it "
                     "stands for a missing one, drop or impute these samples"
                 )
-        if c != column and len(A) > 4 and (np.diff(values) == 1).all():
+        counts = len(A) > 4 and bool((np.diff(values) == 1).all())
+        numbers = (
+            bool(header)
+            and header[c].lower() in INDEX
+            and len(np.unique(values)) == len(A) > 2
+            and bool((values == np.floor(values)).all())
+        )
+        if numbers or (counts and c != column):
             notes.append(
-                f"{name} counts the lines, and is taken as a feature: if it numbers the samples, "
-                "leave it out"
+                f"{name} {'counts the lines' if counts else 'has another number in each line'}, and "
+                f"is taken as {'the label' if c == column else 'a feature'}: if it numbers the "
+                "samples, leave it out"
             )
     return notes
+
+
+def _doubtful_classes(classes: Sequence[str]) -> list[str]:
+    """Notes of classes that may be one, and of names that often stand for missing labels."""
+    names: dict[str, str] = {}
+    notes = []
+    for name in dict.fromkeys(classes):
+        same = names.setdefault(" ".join(name.casefold().split()), name)
+        if same != name:
+            notes.append(f"the labels {same!r} and {name!r} are taken as two classes")
+        if name.lower() in MISSING:
+            notes.append(f"the label {name!r} is taken as a class, not as a missing value")
+    return notes
+
+
+def _names_in_comment(path: Path, width: int) -> str:
+    """A note if the first line is a comment with the usual name of a label for another column."""
+    first = next(iter(lines(path)), "")
+    names = re.split(r"[,;\s]+", first.strip("# \r\n").lower())
+    usual = [i for i, name in enumerate(names) if name in LABELS and i < width - 1]
+    if not first.startswith("#") or len(names) != width or not usual or names[-1] in LABELS:
+        return ""
+    return (
+        f"the comment in line 1 calls column {usual[0]} {names[usual[0]]}, but the label is the last "
+        f"column: label={usual[0]} (--set problem.label={usual[0]}) chooses that one"
+    )
 
 
 def _other_label(A: Array, names: list[str]) -> str:

@@ -19,6 +19,7 @@ from .. import _validation as check
 from .._complex import double, squares
 from .._validation import Array
 from ..datasets.built_in import Dataset, Scaling, dataset, loaded, maker
+from ..datasets.libsvm import FROM_0
 from ..datasets.partition import partition as split
 from ..protocols import Agents
 from . import registry, terms
@@ -524,6 +525,13 @@ def _held_out(data: Dataset, wanted: DataOptions) -> tuple[Dataset, Dataset | No
         label = wanted.label if isinstance(test, (str, os.PathLike)) else None
         other = _data(test, label, (), {})
         if data.sparse and other.sparse:
+            zero = [any(note.startswith(FROM_0) for note in each.notes) for each in (data, other)]
+            if zero[0] != zero[1]:
+                raise ValueError(
+                    f"the indices of {data.name} count from {1 - zero[0]}, those of {other.name} "
+                    f"from {1 - zero[1]}, expected the same: if both count from 0, write 0:0 into a "
+                    "line of the one without an index 0"
+                )
             data, other = _as_wide(data, other)
         if other.A.shape[1] != data.A.shape[1]:
             raise ValueError(
