@@ -4,7 +4,7 @@ with the solvers, their gradients and their weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,19 @@ def ab(grad: Gradient, pair: tuple[Rows, Rows], a: float, X: Rows, steps: int) -
         X = R @ X - a * Y
         new = grad(X)
         Y, G = C @ Y + new - G, new
+    return X
+
+
+def skipping(
+    grad: Gradient, W: Rows, a: float, X: Rows, steps: int, coins: Sequence[bool], p: float
+) -> Rows:
+    """ProxSkip: Z = X - a grad(X) - Y; on heads X = (I + W) / 2 Z and Y grows by p (Z - X)."""
+    Y = np.zeros_like(X)
+    for heads in coins[:steps]:
+        X = Z = X - a * grad(X) - Y
+        if heads:
+            X = (Z + W @ Z) / 2
+            Y = Y + p * (Z - X)
     return X
 
 

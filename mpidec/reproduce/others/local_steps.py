@@ -288,14 +288,19 @@ class SkippedCommunications(Experiment[CoinCell]):
         average = np.full((self.n, self.n), 2 / self.n) - np.eye(self.n)  # (I + W) / 2 averages
         graph = topology.from_weights(average, signed=True)
         steps = int(kappa * np.log(self.target**-2 * 1e4))
-        found = run(problem, ProxSkip(1.0, p, seed=seed), graph, steps, until=self.target)
+        solver = ProxSkip(1.0, p, seed=seed)
+        found = run(problem, solver, graph, steps, until=self.target)
+        coins = [np.random.default_rng([seed, k]).random() < p for k in range(dense.STEPS)]
+        recursion = partial(dense.skipping, coins=coins, p=p)
+        apart = dense.apart(recursion, dense.quadratic(problem), average, problem, solver, graph)
         start = self.n * x_star @ x_star + (scale**2 * (x_star - b / scale) ** 2).sum() / p**2
         squares = self.n * x_star @ x_star * np.square(found["error"])
         bound = start * (1 - 1 / kappa) ** np.asarray(found["step"])
-        return {**found, "bounded": squares / bound}
+        return {**found, "bounded": squares / bound, "apart": apart}
 
     def judge(self, results: Results[CoinCell]) -> Iterable[Line]:
         """The bound of each condition number, and communications against them."""
+        yield dense.against_dense("ProxSkip, gradient descent", results.values())
         for kappa in self.conditions:
             runs = [results["ProxSkip", kappa, seed]["bounded"] for seed in self.seeds]
             short = min(map(len, runs))
