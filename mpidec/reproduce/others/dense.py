@@ -155,6 +155,6 @@ def local_dgd(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, local: int
 
 def against_dense(what: str, found: Iterable[Arrays]) -> Line:
     """Return the line for the largest distance `apart` of several cells."""
-    worst = max(float(one["apart"]) for one in found if "apart" in one)
+    worst = max((float(one["apart"]) for one in found if "apart" in one), default=np.nan)
     what = f"{what}: difference from the equations with dense matrices, first steps, worst"
     return holds(what, worst <= 1e-9, worst, "at most 1e-9", by=CLOSED)
