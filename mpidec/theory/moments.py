@@ -198,6 +198,8 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
     them, by squaring J; infinite where there are none.
     """
     size = max(abs(C @ z).max(), abs(C @ c).max())
+    if _walks(J, F, C):
+        return np.full_like(z, math.inf), np.full((len(J), len(J)), math.inf, F.dtype)
     Q, same = _changing(J, c, F, z)
     J, F, C = Q.conj().T @ J @ Q, Q.conj().T @ F @ Q, C @ Q
     z, c = Q.conj().T @ (z - same), Q.conj().T @ c
@@ -220,6 +222,39 @@ def _small(part: Array, whole: Array, than: float = CHANGE) -> bool:
     return bool(abs(part).max(initial=0.0) <= than * abs(whole).max(initial=0.0))
 
 
+def _walks(J: Array, F: Array, C: Array) -> bool:
+    """Whether C shows a random walk of what J conserves, however slow beside the rest."""
+    left, right = _conserved(J)
+    G = left.conj().T @ right
+    if not G.size or np.linalg.svd(G, compute_uv=False).min() < APART:
+        return False
+    weights = np.where(abs(left) > ROUNDING * abs(left).max(), left, 0).conj().T
+    seen = C @ right
+    seen = np.where(abs(seen) > STAYS * abs(right).max(), seen, 0)
+    shown, sizes = seen @ np.linalg.inv(G), np.sqrt(abs(np.diag(F)))
+    walk = np.sqrt(abs(np.diag(shown @ weights @ F @ weights.conj().T @ shown.conj().T)))
+    return bool((walk > 1e-3 * (abs(shown) @ (abs(weights) @ sizes))).any())
+
+
+def _conserved(J: Array) -> tuple[Array, Array]:
+    """Bases of the left and the right eigenvectors of J of the eigenvalue 1."""
+    U, s, Wh = np.linalg.svd(J - np.eye(len(J)))
+    few = s <= CONSERVED * max(s.max(initial=0.0), 1.0)
+    return U[:, few], Wh[few].conj().T
+
+
+def _excited(left: Array, c: Array, F: Array) -> bool:
+    """Whether c, or noise with the covariance F, reaches what the left eigenvectors conserve, each
+    part of the state in its own unit: noise of trackers, in the unit of gradients, may be smaller
+    than that of the iterates by any factor.
+    """
+    weights = np.where(abs(left) > ROUNDING * abs(left).max(), left, 0).conj().T
+    sizes = np.sqrt(abs(np.diag(F)))
+    reached = abs(weights @ c) > CHANGE * (abs(weights) @ abs(c))
+    moved = abs(weights @ F) > CHANGE * np.outer(abs(weights) @ sizes, sizes)
+    return bool(reached.any() or moved.any())
+
+
 def _changing(J: Array, c: Array, F: Array, z: Array) -> tuple[Array, Array]:
     """An orthonormal basis of the states without a part that J conserves, and c and F do not reach,
     and that part of z; a basis of all, and zero, where they reach it.
@@ -231,7 +266,7 @@ def _changing(J: Array, c: Array, F: Array, z: Array) -> tuple[Array, Array]:
     few = s <= CONSERVED * max(s.max(initial=0.0), 1.0)
     left, right = U[:, few], Wh[few].conj().T
     held = left.conj().T @ z
-    if not few.any() or not (_small(left.conj().T @ c, c) and _small(left.conj().T @ F, F)):
+    if not few.any() or _excited(left, c, F):
         return np.eye(len(J)), 0 * z
     if _small(held, z, ROUNDING):
         return U[:, ~few], 0 * z

@@ -10,6 +10,7 @@ from scipy.linalg import solve_discrete_lyapunov
 
 from mpidec import solvers, theory, topology
 from mpidec.driver.noisy_links import integrates
+from mpidec.problems import LeastSquares
 from mpidec.solvers.asynchronous import is_asynchronous
 from mpidec.testing.case import alone, costs, graph_of, made, with_number
 from mpidec.testing.linear import run
@@ -154,3 +155,24 @@ def test_graphs_that_divide_the_columns_are_refused():
         theory.steady_state(
             model_of(costs(6, 1)), solvers.DGD(0.1), topology.double_binary_trees(6), link_noise=0.1
         )
+
+
+@pytest.mark.parametrize("solver", [solvers.GradientTracking, solvers.EXTRA, solvers.Diffusion])
+def test_the_unit_of_the_costs_changes_nothing(solver):
+    """Noise of trackers, which is in the unit of gradients, may be smaller than that of the iterates by any factor."""
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(8, 10, 2)), rng.normal(size=(8, 10))
+    found = []
+    for unit in (1e-4, 1.0, 10.0, 1e4):
+        f = LeastSquares(A * unit, b)
+        f.x_star = f.solution()
+        state = theory.steady_state(
+            f,
+            solver(0.01 / unit**2),
+            topology.symmetric_exponential(8),
+            noise=np.zeros(8),
+            link_noise=0.01 / unit,
+        )
+        found.append(state.msd * unit**2)
+    np.testing.assert_allclose(found, [found[1]] * 4, rtol=1e-6)
+    assert np.isfinite(found[0]).all() == (solver is solvers.Diffusion)
