@@ -212,7 +212,7 @@ def test_any_python_below_finds_bluefog_and_its_status_is_passed_on(tmp_path):
     )
     done = run("-np", "3", "python", "outer.py", folder=tmp_path)
     assert done.returncode == 7, done.stderr
-    assert done.stdout.split() == [f"{variables.IMPORTABLE}/bluefog/__init__.py"] * 3
+    assert done.stdout.splitlines() == [f"{variables.IMPORTABLE}/bluefog/__init__.py"] * 3
 
 
 @pytest.mark.slow

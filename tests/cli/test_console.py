@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import warnings
 
@@ -51,7 +52,7 @@ def test_help_lists_the_commands(capsys):
 
 
 def test_the_reader_of_a_help_text_may_leave():
-    script = f"set -o pipefail; {sys.executable} -m mpidec.bench --help | true"
+    script = f"set -o pipefail; {shlex.quote(sys.executable)} -m mpidec.bench --help | true"
     done = launch.finish(launch.start(["bash", "-c", script], text=True, stderr=-1), 60)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -54,7 +54,7 @@ def execute(path: Path, folder: Path, monkeypatch, only: str = "", **env: str) -
     shutil.copy(FOLDER / "style.mplstyle", folder)
     where = {"metadata": {"path": folder}}
     nbclient.NotebookClient(
-        notebook, timeout=launch.patient(90), kernel_name="python3", resources=where
+        notebook, timeout=round(launch.patient(90)), kernel_name="python3", resources=where
     ).execute()
     return "".join(
         output.text

@@ -501,7 +501,7 @@ TRIES = {
     "y of a column": (
         lambda: P.load_problem((A, Y[:, None]), n=4),
         "y has shape (40, 1)",
-        "y.ravel()",
+        "np.ravel(y)",
     ),
     "data split already": (
         lambda: P.load_problem(B, n=4),

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -898,7 +899,7 @@ def test_few_open_files_are_enough_or_said_in_one_line():
         [
             "bash",
             "-c",
-            f"ulimit -n 32; exec {sys.executable} -m mpidec.run {' '.join(SMALL)} --steps=20 --quiet",
+            f"ulimit -n 32; exec {shlex.quote(sys.executable)} -m mpidec.run {' '.join(SMALL)} --steps=20 --quiet",
         ],
         env=launch.environment(),
         capture_output=True,

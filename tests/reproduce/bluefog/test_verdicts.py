@@ -42,7 +42,7 @@ def test_what_is_published_and_not_run_here_is_shown():
     lines = {line.what: line for line in lines_of("bluefog-table2-fig12-13", seeds=(0,), steps=2)}
     assert lines["H-AWC: accuracy (%)"].published == 75.9
     line = lines["ATC: seconds of the training"]
-    assert line.published == 10437.62 and line.verdict.startswith("not run here")
+    assert line.published == 10437.62 and line.verdict.startswith("not judged: not run here")
 
 
 @pytest.mark.parametrize("n", [4, 6, 7, 16])
