@@ -1,5 +1,5 @@
 # make run        set up .venv and run the main job on 16 ranks: run.h5, run.png
-# make test       set up what is missing and pass the quick suite, on MPICH and on Open MPI: eight minutes on two cores
+# make test       set up what is missing and pass the quick suite, on MPICH and on Open MPI: a quarter of an hour on two cores
 # make test-all   everything: all parameter sets, the tests marked slow, one process and 2 to 16 ranks, on each MPI
 # make docs       the documentation: docs/_build/index.html
 # make lint       ruff (rules and layout) and mypy
