@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...problems import Custom, LogisticRegression, breast_cancer, partition, stack
 from ...solvers import BEER, CHOCO, LEAD, NIDS, Diffusion, Solver
+from .. import dense
 from ..experiment import Arrays, Experiment, Results
 from ..verdict import About, Line, derived, holds
-from . import dense
 from .running import decline, draw_runs, gossip, least_squares, run
 
 if TYPE_CHECKING:

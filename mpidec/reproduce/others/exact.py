@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from ... import theory, topology
 from ...solvers import DGD, EXTRA, PushDIGing, PushPull, PushSum, Solver
+from .. import dense
 from ..experiment import Experiment, Results
 from ..verdict import About, Line, derived, holds
-from . import dense
 from .running import decline, draw_runs, least_squares, norm, run
 
 if TYPE_CHECKING:

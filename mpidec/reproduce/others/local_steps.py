@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ...problems import Custom, LeastSquares
 from ...solvers import KGT, SCAFFOLD, LocalDGD, ProxSkip
+from .. import dense
 from ..drawing import curves, panels
 from ..experiment import Experiment, Results
 from ..verdict import About, Line, derived, holds
-from . import dense
 from .running import decline, draw_runs, least_squares, norm, run
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...driver.solve import solve
-from ...problems import LeastSquares, Problem
-from ...solvers import Solver
-from ...topology import Schedule, Topology
-from ..experiment import Arrays, alone
-from ..verdict import CLOSED, Line, holds
+from ..driver.solve import solve
+from ..problems import LeastSquares, Problem
+from ..solvers import Solver
+from ..topology import Schedule, Topology
+from .experiment import Arrays, alone
+from .verdict import CLOSED, Line, holds
 
 Rows = np.ndarray
 Gradient = Callable[[Rows], Rows]
