@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,7 @@ NEEDED = (
     "MANIFEST.in",
     "constraints.txt",
     "pyproject.toml",
+    "setup.py",
     "setup.cfg",
     "*.md",
     "LICENSE",
@@ -123,6 +125,27 @@ def test_the_source_distribution_holds_what_the_tests_need(checkout, tmp_path):
         f"not in the source distribution: {sorted(needed - held)}"
     )
     assert not [name for name in held if name.endswith((".so", ".pyc", ".h5"))]
+
+
+@pytest.mark.parametrize("source", [None, "https://example.org/mpidec"])
+def test_links_of_readme_work_on_a_package_index(source, checkout, tmp_path):
+    """They are absolute once the address of the repository is filled in, and plain text before."""
+    project = checkout / "pyproject.toml"
+    if source:
+        text = project.read_text()
+        assert "# [project.urls]" in text
+        project.write_text(text.replace("# [project.urls]", f'[project.urls]\nSource = "{source}"'))
+    build = "import setuptools.build_meta as build; build.prepare_metadata_for_build_wheel"
+    done = python("-c", f"{build}({str(tmp_path)!r})", cwd=checkout)
+    assert done.returncode == 0, done.stderr
+    shown = next(tmp_path.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
+    links = set(re.findall(r"\]\(([^)]+)\)", shown))
+    paths = set(re.findall(r"\]\(([^)]+)\)", (checkout / "README.md").read_text(encoding="utf-8")))
+    assert len(paths) > 20 and "# mpidec\n" in shown
+    expected = {
+        f"{source}/{'raw' if path.endswith('.png') else 'blob'}/HEAD/{path}" for path in paths
+    }
+    assert links == (expected if source else set())
 
 
 @pytest.mark.slow

@@ -196,14 +196,31 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     Reader(page, tmp_path).read()
 
 
+def programs() -> list:
+    """Return the programs of README; that with PyTorch, which takes seconds to import on each rank, is slow."""
+    return [
+        pytest.param(
+            block.text,
+            id=block.text.splitlines()[0].lstrip("# "),
+            marks=[pytest.mark.slow] * ("import torch" in block.text),
+        )
+        for block in blocks(ROOT / "README.md")
+        if block.language == "python"
+    ]
+
+
 @pytest.mark.launch
-def test_the_program_for_own_data_runs_on_ranks(tmp_path):
-    """As in one process, and rank 0 prints."""
-    own = README.partition("## Your own data")[2]
-    program = tmp_path / "own.py"
-    program.write_text(re.search(r"^```python\n(.*?)^```$", own, re.MULTILINE | re.DOTALL)[1])
-    printed = [launch.mpirun(n, [str(program)]).stdout for n in (1, 2)]
-    assert printed[0] == printed[1] and printed[0].startswith("stopped"), printed
+@pytest.mark.parametrize("program", programs())
+def test_programs_of_readme_run_on_one_and_two_ranks(program, tmp_path):
+    """Rank 0 prints the same on both, except for what differs between numbers of workers."""
+    if "import torch" in program:
+        pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(program)
+    one, two = (launch.mpirun(n, [str(tmp_path / "program.py")]).stdout for n in (1, 2))
+    if "net.rank == 0" in program:
+        assert one == two and one.count("\n") == 1
+    else:
+        assert [one.count("rank"), two.count("rank")] == [1, 2]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
