@@ -5,6 +5,7 @@ decision of all ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ..problems import Problem
     from ..problems.terms import Term
 
-Evaluate = Callable[[], np.ndarray]
+Evaluate = Callable[..., np.ndarray]
 
 
 def gradients_for(
@@ -93,13 +94,15 @@ class Errors:
             self.common = True
             raise
 
-    def or_zeros(self, evaluate: Evaluate, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    def or_zeros(
+        self, shape: tuple[int, ...], dtype: DTypeLike, evaluate: Evaluate, *arguments: object
+    ) -> np.ndarray:
         """What `evaluate` returns; zeros once it has raised an exception on one of several
         ranks.
         """
         if self.first is None:
             try:
-                answer = np.asarray(evaluate())
+                answer = np.asarray(evaluate(*arguments))
                 if answer.shape != shape:
                     raise ValueError(
                         "the problem returned gradients (or values, or proximal points) of shape "
@@ -148,6 +151,7 @@ class Answers:
         errors: Errors | None = None,
     ):
         self._problem, self._term, self._gradient = problem, term, gradient
+        self._grad = gradient.all if isinstance(gradient, Gradients) else gradient
         self._checked, self._k = _at_once if errors is None else errors.or_zeros, 0
         self.gradients = self.points = 0
         self._prox = prox_of(problem)
@@ -161,18 +165,18 @@ class Answers:
     def grad(self, X: np.ndarray) -> np.ndarray:
         """The gradients of the smooth parts at the rows of X."""
         self.gradients += 1
-        return self._checked(lambda: self._gradient(X, self._k), X.shape, X.dtype)  # type: ignore[misc]
+        return self._checked(X.shape, X.dtype, self._grad, X, self._k)  # type: ignore[arg-type]
 
     def value(self, X: np.ndarray) -> np.ndarray:
         """The values of the functions at the rows of X, with their term."""
-        return self._checked(lambda: self._problem.value(X), X.shape[:1], X.real.dtype)  # type: ignore[union-attr]
+        return self._checked(X.shape[:1], X.real.dtype, self._problem.value, X)  # type: ignore[union-attr]
 
     def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
         """The proximal points of the term at the rows of V; V itself where there is no term."""
         term = self._term
         if term is None:
             return V
-        return self._checked(lambda: term.prox(V, t), V.shape, V.dtype)  # type: ignore[arg-type]
+        return self._checked(V.shape, V.dtype, term.prox, V, t)
 
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
         """The proximal points of the functions with their term, with a parameter for each agent;
@@ -180,7 +184,7 @@ class Answers:
         """
         self.points += 1
         known = {"start": start} if self._starts else {}
-        return self._checked(lambda: self._prox(V, t[:, 0].real, **known), V.shape, V.dtype)  # type: ignore[misc]
+        return self._checked(V.shape, V.dtype, partial(self._prox, **known), V, t[:, 0].real)  # type: ignore[misc, arg-type]
 
     def memory(self) -> dict[str, np.ndarray]:
         """What variance-reduced gradients remember, by name."""
@@ -212,8 +216,10 @@ class Answers:
                 raise ResumeError(str(error)) from error
 
 
-def _at_once(evaluate: Evaluate, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    return evaluate()
+def _at_once(
+    shape: tuple[int, ...], dtype: DTypeLike, evaluate: Evaluate, *arguments: object
+) -> np.ndarray:
+    return evaluate(*arguments)
 
 
 def _has_start(prox: object) -> bool:

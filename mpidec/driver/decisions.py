@@ -5,6 +5,7 @@ time to time.
 from __future__ import annotations
 
 import time
+from cmath import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +63,7 @@ class Control:
         """Record step `k` and the agent if it is the first one after which a local iterate is
         not finite.
         """
-        if self._diverged == _NEVER and not np.isfinite(X.sum()):
+        if self._diverged == _NEVER and not isfinite(np.add.reduce(X, axis=None)):
             wrong = ~np.isfinite(X).reshape(len(X), -1).all(axis=1)
             if wrong.any():  # a sum of large finite numbers may overflow, too
                 self._diverged = k * self._net.n + self._net.lo + int(np.argmax(wrong))

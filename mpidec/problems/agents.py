@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._validation import Array
+
+if TYPE_CHECKING:
+    from .oracles import Gradients
 
 
 def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
@@ -39,7 +43,7 @@ def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
     return of_some
 
 
-def of_one(gradients: Callable[..., Array]) -> Callable[[int, Array, int], Array]:
+def of_one(gradients: Gradients) -> Callable[[int, Array, int], Array]:
     """Return `gradient(i, x, k)`: the gradient of local agent i at `x`, shape (d,), for its own
     step k; `gradients(X, k, agents=...)` returns those of some agents.
 
@@ -51,10 +55,12 @@ def of_one(gradients: Callable[..., Array]) -> Callable[[int, Array, int], Array
     >>> of_one(oracle.gradients(range(2), seed=0))(1, np.zeros(1), 0)
     array([-3.])
     """
-    return lambda i, x, k: _like(gradients(x[None], k, agents=(i,))[0], x)
+    some = gradients.some
 
+    def gradient(i: int, x: Array, k: int) -> Array:
+        g: Array = some(x[None], k, agents=(i,))[0]
+        if g.shape != x.shape:
+            raise ValueError(f"the gradient of an agent has shape {g.shape}, expected {x.shape}")
+        return g
 
-def _like(g: Array, x: Array) -> Array:
-    if np.shape(g) != x.shape:
-        raise ValueError(f"the gradient of an agent has shape {np.shape(g)}, expected {x.shape}")
-    return g
+    return gradient

@@ -59,6 +59,11 @@ class Gradients:
     source : Gradients, optional
         The gradients that they are made of, whose memory they have.
 
+    Attributes
+    ----------
+    all, some : callable
+        ``all(X, k)`` and ``some(X, k, agents=[i, ...])``, without the choice between them.
+
     Examples
     --------
     >>> gradients = Gradients(lambda X, k: X - k, m=3)
@@ -67,14 +72,15 @@ class Gradients:
     """
 
     def __init__(self, gradient: Gradient, m: int, source: Gradients | None = None) -> None:
-        self._gradient, self._some = gradient, by_agents(gradient, m)
+        some = by_agents(gradient, m)
         known = (gradient.__module__ or "").startswith("mpidec.")
-        self._call = gradient if known else _apart(gradient)
-        self._call_some = self._some if known else _apart(self._some)
-        self._m = m
+        self._gradient, self._m = gradient, m
+        self.all: Gradient = gradient if known else _isolated(gradient)
+        self.some: Gradient = some if known else _isolated(some)
         own = gradient if isinstance(gradient, Remembering) else None
         self._remembered = own if source is None else source.remembered
-        self._forgets = own is not None and self._some is not gradient
+        if m > 1 and own is not None and some is not gradient:
+            self.some = self._refused
 
     @property
     def remembered(self) -> Remembering | None:
@@ -82,15 +88,16 @@ class Gradients:
         return self._remembered
 
     def __call__(self, X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
-        if agents is None:
-            return self._call(X, k)
-        if self._forgets and len(agents) < self._m:
-            raise TypeError(
-                f"the gradients of {type(self._gradient).__name__} remember earlier steps and have "
-                "no argument agents, so that those of one agent would change what all remember: "
-                "write gradient(X, k, agents=None), which updates the memory of these agents alone"
-            )
-        return self._call_some(X, k, agents=agents)
+        return self.all(X, k) if agents is None else self.some(X, k, agents=agents)
+
+    def _refused(self, X: Array, k: int, agents: Sequence[int]) -> Array:
+        if len(agents) == self._m:
+            return self.all(X, k)
+        raise TypeError(
+            f"the gradients of {type(self._gradient).__name__} remember earlier steps and have "
+            "no argument agents, so that those of one agent would change what all remember: "
+            "write gradient(X, k, agents=None), which updates the memory of these agents alone"
+        )
 
     def memory(self) -> dict[str, Array]:
         """What is remembered of the local agents, by name: arrays (m, ...); empty before the
@@ -104,16 +111,16 @@ class Gradients:
             self.remembered.recall(memory)
 
 
-def _apart(gradient: Gradient) -> Gradient:
+def _isolated(gradient: Gradient) -> Gradient:
     """The gradient of a user's, which changes neither its argument nor what it has returned."""
 
-    def apart(X: Array, k: int, **agents: Sequence[int]) -> Array:
+    def isolated(X: Array, k: int, **agents: Sequence[int]) -> Array:
         what = "numbers" if is_complex(X) else "real numbers"
         made = gradient(X.copy(), k, **agents)
         found: Array = check.returned(made, "gradient(X, k) of the oracle", X.shape, what).copy()
         return found
 
-    return apart
+    return isolated
 
 
 class Oracle(Described):

@@ -17,7 +17,7 @@ from .._random import SNAPSHOTS
 from .._validation import Array
 from .agents import by_agents
 from .base import LinearModel
-from .oracles import Draws, Gradients, MiniBatch, Oracle, Streams, check_samples
+from .oracles import Draws, MiniBatch, Oracle, Streams, check_samples
 
 Agents = Sequence[int]
 
@@ -38,12 +38,12 @@ class _Reduced(Oracle):
         self.problem, self.batch_size = problem, batches.batch_size
         self.period = None if period is None else check.integer(period, "period")
 
-    def start(self, agents: Agents, seed: int) -> Gradients:
+    def start(self, agents: Agents, seed: int) -> _Memory:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         return self.remembered(self.problem, self.batch_size, self.period, agents, seed)
 
 
-class _Memory(Gradients):
+class _Memory:
     """The gradient of an oracle, and the rows of each local agent that it remembers.
 
     Agents are independent of each other: a call may ask for some of them only, as asynchronous runs
@@ -81,11 +81,6 @@ class _Memory(Gradients):
         ):
             G[there] = compute(X[there], [i for i, chosen in zip(local, there) if chosen])
         return G
-
-    @property
-    def remembered(self) -> _Memory:
-        """Itself."""
-        return self
 
     def memory(self) -> dict[str, Array]:
         """What is remembered of the local agents, by name: arrays (m, ...); empty before the

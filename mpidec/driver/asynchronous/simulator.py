@@ -39,11 +39,12 @@ class EventSimulator(ABC):
         then until `until`, is delivered.
         """
         for event in self._source:
-            if event.time > until:
+            t = event[0]
+            if t > until:
                 self._source = chain([event], self._source)
                 break
             if self._in_flight:
-                self._deliver(event.time)
+                self._deliver(t)
             self.events += 1
             yield event
         self._deliver(until)

@@ -358,7 +358,7 @@ class Timeline(Experiment[tuple[int]]):
         n, ring = self.n, topology.ring(self.n)
         clocks = meetings(seed, np.ones(n), edge_rates(ring))
         kinds = [("time", float), ("kind", int), ("i", int), ("j", int)]
-        events = np.array(list(takewhile(lambda event: event.time < self.steps, clocks)), kinds)
+        events = np.array(list(takewhile(lambda event: event[0] < self.steps, clocks)), kinds)
         result = simulate(quadratic(n), A2CiD2(0.1), ring, events=events, every=self.steps)
         return {name: events[name] for name, _ in kinds} | {"counts": result.counts}
 
