@@ -17,7 +17,7 @@ from ..protocols import Reductions
 from ..solvers.asynchronous import is_asynchronous
 from ..solvers.base import Bias, Solver, is_sample, name_of, step_size_of
 from .metrics import BUILT_IN, ERRORS, Metrics
-from .verdict import STILL, UNMOVED, falling, limit_of, resting_since, unbounded
+from .verdict import STILL, UNMOVED, falling, limit_of, plateau_since, unbounded
 
 if TYPE_CHECKING:
     from ..problems import Oracle
@@ -28,7 +28,7 @@ _COLUMNS = 30.0  # ratio of column norms that slows a run down
 _ROUNDING = 64.0  # units of roundoff, of the largest gradient and of the rows, that are rounding
 _ACCURATE = {"float32": 1e-4, "float64": 1e-10}  # relative error below which its limit is rounding
 _WRONG = 0.01  # of the largest gradient of the run, at an x_star that is no minimizer
-_STILL = 1e-9  # relative change of an objective that rests
+_STILL = 1e-9  # relative change of an objective on a plateau
 # largest factor between the rates of two quarters of a run; 1.17 if errors fall as a power of k
 _STEADY = 1.1
 _SLOW = 10  # factor of the steps taken up to which those missing are told
@@ -83,10 +83,10 @@ class Diagnosis:
 
     @cached_property
     def since(self) -> int | None:
-        """The step since which it rests, for a quarter of the run at least; None if it does not."""
+        """The step at which a plateau of at least a quarter of the run began; None if none did."""
         values, steps = self.values, self.metrics["step"]
         if self.name != "objective":
-            record = resting_since(values, steps)
+            record = plateau_since(values, steps)
             return None if record is None else int(steps[record])
         near = np.abs(values - values[-1]) <= _STILL * abs(values[-1])  # its limit is no zero
         record = int(np.flatnonzero(~np.append(False, near))[-1])
@@ -202,7 +202,7 @@ class Diagnosis:
             or self._of_x_star()
             or self._of_small_steps()
             or self._of_growth()
-            or (self._at_rest() if self.since is not None else self._on_the_way())
+            or (self._at_plateau() if self.since is not None else self._on_the_way())
         )
 
     def _of_rounding(self) -> str:
@@ -260,7 +260,7 @@ class Diagnosis:
 
     def _of_growth(self) -> str:
         """The cause where the objective has grown, and not from the neighbourhood of the
-        minimizer to where the agents rest.
+        minimizer to the agents' stationary state.
         """
         first, last = (float(self.metrics["objective"][j]) for j in (0, -1))
         if self.since is not None or not last > first + 1e-9 * abs(first):
@@ -268,38 +268,38 @@ class Diagnosis:
         why = self.unstable or self.limits or f"use a step size smaller{self.than}"
         return f"the objective grew from {first:.3g} to {last:.3g}: {why}"
 
-    def _at_rest(self) -> str:
-        """The cause where the metric rests."""
-        rests = f"{self.name} rests at {self.last:.2g}"
+    def _at_plateau(self) -> str:
+        """The cause where the metric has plateaued."""
+        level = f"{self.name} has plateaued at {self.last:.2g}"
         if self.limits:
             return self.limits
         if self.unstable:
-            return f"{rests}: {self.unstable}"
+            return f"{level}: {self.unstable}"
         if self.bias and self.solver.bias_on(self.topology) is Bias.OTHER:
-            return f"{rests}: {self.bias}"
+            return f"{level}: {self.bias}"
         if self.random:
             return (
-                f"{rests}, and the gradients are random: use a step size smaller{self.than}, or "
+                f"{level}, and the gradients are random: use a step size smaller{self.than}, or "
                 "gradients of less noise, such as "
                 "those of larger batches"
             )
         if not self.smooth:
-            return f"{rests}; {self._of_subgradients()}"
+            return f"{level}; {self._of_subgradients()}"
         if scales := self._scales():
             return scales + (f"; {self.bias}" if self.bias else "")
         if self.bias:
-            return f"{rests}: {self.bias}"
+            return f"{level}: {self.bias}"
         gradient = self.metrics["gradient_norm"][-1]
         if self.oracle is not None and self.oracle.batches is not None and not self.vanished:
             return (
-                f"{rests}, where gradient_norm is {gradient:.2g}: the gradients of "
+                f"{level}, where gradient_norm is {gradient:.2g}: the gradients of "
                 f"{name_of(self.oracle.layers()[0])} do not lead closer: take "
                 "exact ones more often (period), larger batches, or the problem itself"
             )
-        return f"{rests} since step {self.since}, where gradient_norm is {gradient:.2g}"
+        return f"{level} since step {self.since}, where gradient_norm is {gradient:.2g}"
 
     def _on_the_way(self) -> str:
-        """The cause where the metric does not rest."""
+        """The cause where the metric has not plateaued."""
         falls = "it still falls" if self.falls else ""
         joined = "; " * bool(falls)
         if told := self.limits or self.unstable:

@@ -1,5 +1,5 @@
-"""Verdict on a run in a few words: whether its error rests, falls, has grown, or is where it
-was.
+"""Verdict on a run in a few words: whether its error has plateaued, falls, has grown, or has not
+changed.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import numpy as np
 
 MEASURES = ("error_rms", "gradient_norm", "consensus")  # the first one of a run is judged
 LEAST = 8  # records
-STILL, LEVEL = 0.01, 0.3  # largest change, in logarithms, of what rests; if its values are noisy
+STILL, LEVEL = 0.01, 0.3  # largest change, in logarithms, on a plateau; if its values are noisy
 SURE = 4.0  # standard errors
 UNMOVED = 0.01  # relative change in a run without progress
-PART = 0.25  # of the run, in which what rests has not moved
+PART = 0.25  # of the run, during which a plateau must have lasted
 UNBOUNDED = 2.0  # times below zero the size that an objective had at the start
-WIDE = 1.3  # largest ratio of two values of what rests at one
+WIDE = 1.3  # largest ratio of two values of a plateau that is stated by one number
 ROUNDED = 1e-12  # of the largest value: below, values differ by rounding
 TINY = 1e-3  # of the largest value: below, a growth is rounding, or a start at the solution
 
 
 def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
-    """What has become of the agents' error (or gradient norm, or consensus) in a run; empty if too
-    little is recorded.
+    """Describe how the agents' error (or gradient norm, or consensus) developed in a run; empty if
+    too little is recorded.
 
     Parameters
     ----------
     metrics : dict of arrays
         All records of the run.
     limit : str
-        Why the error comes to rest, if that is known.
+        Why the error stops falling, if that is known.
 
     Examples
     --------
     >>> steps = np.arange(0, 1010, 10)
     >>> verdict({"step": steps, "error_rms": 0.9**steps + 0.13})
-    'error_rms rests at 0.13 since step 70'
+    'error_rms has plateaued at 0.13 since step 70'
     >>> verdict({"step": steps, "error_rms": 0.9**steps + 0.13}, "10 % of the messages are lost")
-    'error_rms rests at 0.13 since step 70: 10 % of the messages are lost'
+    'error_rms has plateaued at 0.13 since step 70: 10 % of the messages are lost'
     >>> verdict({"step": steps, "error_rms": 0.9**steps + 1 + 0.3 * (-1.0) ** np.arange(101)})
     'error_rms stays between 0.7 and 1.3 since step 50'
     >>> verdict({"step": steps, "error_rms": 0.99**steps})
@@ -60,19 +60,19 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         return f"{name} is 0 since step {zero}" + (f", and consensus {apart:.2g}" if apart else "")
     if np.ptp(values) <= UNMOVED * first:
         return f"no progress: {name} is {last:.3g}, as at the start"
-    since = resting_since(values, steps)
+    since = plateau_since(values, steps)
     if since is not None:
-        return f"{name} {_rest(values, since, steps[since])}{limit and f': {limit}'}"
+        return f"{name} {_plateau(values, since, steps[since])}{limit and f': {limit}'}"
     if last > 2 * first and last > TINY * values.max():
         return f"{name} has grown from {first:.2g} to {last:.2g}"
     return f"{name} still falls" if falling(values) else ""
 
 
-def _rest(values: np.ndarray, since: int, step: int) -> str:
-    """Where the values rest from record `since` on, which is that of a step."""
+def _plateau(values: np.ndarray, since: int, step: int) -> str:
+    """Describe the plateau that begins at record `since`, which was taken at step `step`."""
     rest, first = values[since:], values[0]
     level = float(np.median(rest))
-    at = f"rests at {level:.2g}"
+    at = f"has plateaued at {level:.2g}"
     if rest.max() > WIDE * rest.min() and level > ROUNDED * values.max():
         at = f"stays between {rest.min():.2g} and {rest.max():.2g}"
     farther = f", farther than at the start ({first:.2g})" if level > 2 * first else ""
@@ -114,11 +114,11 @@ def unbounded(metrics: Mapping[str, np.ndarray]) -> str:
     )
 
 
-def resting_since(values: np.ndarray, steps: np.ndarray) -> int | None:
-    r"""The record from which on the values rest, which is at least the last quarter of the run;
-    None if they do not.
+def plateau_since(values: np.ndarray, steps: np.ndarray) -> int | None:
+    r"""The record at which a plateau begins that lasts for at least the last quarter of the run;
+    None if there is none.
 
-    They rest if the line through their logarithms in that quarter is level: it changes by less than
+    A plateau is a level line through the logarithms of that quarter: it changes by less than
     1 %, or by less than its own uncertainty if the gradients are random, and by less than a tenth
     of the change before, as in a slow but steady fall it would not.
     """
@@ -142,7 +142,7 @@ def resting_since(values: np.ndarray, steps: np.ndarray) -> int | None:
 
 
 def limit_of(values: np.ndarray) -> float:
-    r"""Where a sequence :math:`v_k = v + c \rho^k` comes to rest, by Aitken's extrapolation from
+    r"""The limit v of a sequence :math:`v_k = v + c \rho^k`, by Aitken's extrapolation from
     its second half; 0 if unknown.
 
     Examples

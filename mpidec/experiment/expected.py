@@ -1,4 +1,4 @@
-"""What theory expects of a run, where it applies: the rate, and where the run rests."""
+"""What theory expects of a run, where it applies: the rate, and the level at which it plateaus."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ QUADRATIC, ROUNDING = 1e-6, 1e-12
 
 def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, float] | str:
     """The `rate`, the factor per step by which the error falls in the end, the mean-square
-    deviation `msd` at which it rests, and the `error_rms` of that; the reason where the theory
+    deviation `msd` at which it plateaus, and the `error_rms` of that; the reason where the theory
     does not apply.
 
     It applies to linear solvers with a constant step size, all agents in one process, on smooth
-    problems with few unknowns and a known minimizer; where the run rests elsewhere, to quadratic
+    problems with few unknowns and a known minimizer; where the limit is another point, to quadratic
     ones.
     """
     step, choice, graph = result.step_size, result.choice, job.topology
@@ -106,14 +106,14 @@ def state(path: str, found: dict[str, float] | str) -> None:
 
 
 def worded(found: dict[str, float] | str) -> str:
-    """What theory expects in words.
+    """What theory expects, as a phrase.
 
     Examples
     --------
     >>> worded({"rate": 0.981, "msd": 0.0, "error_rms": 0.0})
     'error falls by a factor of 0.9810 per step in the end'
     >>> worded({"rate": 0.9, "msd": 1.0, "error_rms": 0.0135})
-    'rests at error_rms 1.35e-02 (-37.4 dB)'
+    'plateau at error_rms 1.35e-02 (-37.4 dB)'
     >>> worded("the minimizer moves")
     'none: the minimizer moves'
     """
@@ -121,6 +121,6 @@ def worded(found: dict[str, float] | str) -> str:
         return f"none: {found}"
     error, factor = found["error_rms"], found["rate"]
     if error:
-        return f"rests at error_rms {error:.2e} ({20 * math.log10(error):.1f} dB)"
+        return f"plateau at error_rms {error:.2e} ({20 * math.log10(error):.1f} dB)"
     digits = max(3, 2 - math.floor(math.log10(1 - factor)))
     return f"error falls by a factor of {factor:.{digits}f} per step in the end"

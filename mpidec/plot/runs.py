@@ -207,7 +207,7 @@ def _quantities(
                     raise ValueError(f"theory: {run.path} states none: {why}")
             raise ValueError(
                 "theory: no file states what theory expects: mpidec run and mpidec sweep do, for "
-                "linear solvers on small smooth problems with a minimizer that is known and rests, "
+                "linear solvers on small smooth problems with a known, constant minimizer, "
                 "in one process per run"
             )
     if banded:

@@ -43,7 +43,7 @@ def minimizer(solver: Solver) -> None:
 
 
 def bias(solver: Solver) -> None:
-    """A biased solver rests nearer to the minimizer with a smaller step size, and at it if the
+    """A biased solver plateaus nearer to the minimizer with a smaller step size, and at it if the
     agents' minimizers are equal.
     """
     graph = graph_of(solver)

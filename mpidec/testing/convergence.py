@@ -119,8 +119,8 @@ def repeats(solver: Solver, method: Solver, W: Mixer, f: Quadratics, name: str) 
 
 
 def bias(solver: Solver) -> None:
-    """The distance at which a biased solver rests is proportional to the step size, and 0 if the
-    agents' minimizers are equal.
+    """The bias, the distance from the minimizer at which a solver plateaus, is proportional to the
+    step size, and 0 if the agents' minimizers are equal.
     """
     graph = graph_of(solver)
     f = costs(graph.n)
@@ -164,7 +164,7 @@ def rest(
 
 
 def noise(solver: Solver) -> None:
-    """Under noisy gradients, the mean of n agents rests n times nearer (mean square) than one
+    """Under noisy gradients, the mean of n agents is n times nearer (mean square) than one
     agent: the linear speed-up.
 
     Where n agents take other steps than one, with a penalty on their disagreement or with late
@@ -187,7 +187,7 @@ def noise(solver: Solver) -> None:
 
 
 def steady(solver: Solver) -> None:
-    """Under noisy gradients, each agent rests at the mean square distance that the linear map of
+    """Under noisy gradients, each agent reaches the mean square distance that the linear map of
     the step predicts (`mpidec.theory`).
     """
     graph, method = graph_of(solver), with_number(solver)

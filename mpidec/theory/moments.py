@@ -203,18 +203,18 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
     Q, same = _changing(J, c, F, z)
     J, F, C = Q.conj().T @ J @ Q, Q.conj().T @ F @ Q, C @ Q
     z, c = Q.conj().T @ (z - same), Q.conj().T @ c
-    V, rested = F, False
+    V, before = F, False
     for _ in range(DOUBLINGS):
         more, moved = J @ V @ J.conj().T, J @ z + c - z
         V, z, c, J = V + more, z + moved, J @ c + c, J @ J
         total, x = abs(np.diag(C @ V @ C.conj().T)).sum(), C @ z
         if not (np.isfinite(total) and np.isfinite(x).all()):
             break
-        rests = abs(np.diag(C @ more @ C.conj().T)).sum() <= CHANGE * total
-        rests = rests and abs(C @ moved).max() <= MOVED * max(abs(x).max(), size)
-        if rests and rested:
+        settled = abs(np.diag(C @ more @ C.conj().T)).sum() <= CHANGE * total
+        settled = settled and abs(C @ moved).max() <= MOVED * max(abs(x).max(), size)
+        if settled and before:
             return Q @ z + same, Q @ V @ Q.conj().T
-        rested = rests
+        before = settled
     return np.full_like(same, math.inf), np.full((len(Q), len(Q)), math.inf, V.dtype)
 
 

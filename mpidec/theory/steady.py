@@ -30,7 +30,7 @@ from .walk import WalkingSteps
 
 @dataclasses.dataclass(frozen=True)
 class SteadyState:
-    r"""Where a solver with a constant step size rests under noisy gradients and links.
+    r"""Stationary state of a solver with a constant step size, under noisy gradients and links.
 
     Attributes
     ----------
@@ -300,7 +300,7 @@ def modelled(
         return model, oracle, solver, graph
     if moves(oracle.problem) and not walking:
         raise ValueError(
-            f"theory: the minimizer of {name_of(oracle.problem)} moves, expected one that rests, "
+            f"theory: the minimizer of {name_of(oracle.problem)} moves, expected a constant one, "
             "or walk=, the standard deviation of its steps"
         )
     return Quadratic.of(oracle.problem), oracle, solver, graph

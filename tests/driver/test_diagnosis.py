@@ -53,11 +53,11 @@ MORE = "more steps"
         (P.SARAH(least_squares(), 1, period=10**6), S.ExactDiffusion(0.01), RING, 600, {}, "gradients of SARAH", "accuracy"),
         (least_squares(np.geomspace(1e-6, 1e6, D)), S.ExactDiffusion(1e-13), RING, 300, {}, "the columns .* differ", "accuracy"),
         (least_squares(), S.ExactDiffusion(1e-9), RING, 100, {}, "a step size larger than 1e-09", "accuracy"),
-        (least_squares(), S.ExactDiffusion(0.02), RING, 60, NOISE, "it still falls; channel noise", "rests"),
+        (least_squares(), S.ExactDiffusion(0.02), RING, 60, NOISE, "it still falls; channel noise", "plateau"),
         (QUARTIC, S.GradientTracking(0.05), RING, 300, {}, "it has fallen from", MORE + " at this rate"),
         (WELLS, S.GradientTracking(0.1), RING, 300, {"x0": -ONES / 2}, "several stationary points", "accuracy"),
         (LINEAR, S.GradientTracking(0.1), RING, 100, {"stop": FLAT}, "may be unbounded below", "step size"),
-        (least_squares(), S.DGD(0.02), RING, 400, {"stop": LOW}, "objective rests .* a bias", MORE),
+        (least_squares(), S.DGD(0.02), RING, 400, {"stop": LOW}, "objective has plateaued .* a bias", MORE),
         (least_squares(), S.ExactDiffusion(0.1), RING, 500, {"stop": LOW}, "target lies below the objective", "bias"),
     ],
 )  # fmt: skip
@@ -68,7 +68,7 @@ def test_the_cause_is_the_one_of_this_run(problem, solver, graph, steps, options
     assert re.search(said, missed.reason) and never not in missed.reason, missed.reason
 
 
-def test_a_simulation_that_rests_with_the_safe_step_size_is_not_told_to_take_a_larger_one():
+def test_a_simulation_that_plateaus_with_the_safe_step_size_is_not_told_to_take_a_larger_one():
     stop = {"error_rms": 1e-6}
     missed = mpidec.simulate(
         least_squares(), S.PairwiseGossip("safe"), RING, steps=400, stop=stop, every=5
@@ -77,7 +77,7 @@ def test_a_simulation_that_rests_with_the_safe_step_size_is_not_told_to_take_a_l
     assert "larger" not in missed.reason and MORE not in missed.reason
 
 
-def test_a_fall_without_end_is_not_called_growth_or_rest():
+def test_a_fall_without_end_is_not_called_growth_or_plateau():
     fallen = mpidec.solve(LINEAR, S.GradientTracking(0.1), RING, steps=100).verdict
     assert fallen.startswith("the objective has fallen from 0 to -")
     steps = np.arange(0, 110, 10)

@@ -1,4 +1,4 @@
-"""Verdicts on runs: what rests, falls, grows, or does not move."""
+"""Verdicts on runs: plateaus, falls, grows, or does not move."""
 
 import re
 import warnings
@@ -37,9 +37,9 @@ PERIODIC = np.roll(np.eye(N), 1, axis=1)
 @pytest.mark.parametrize(
     "solver, topology, steps, options, said",
     [
-        (S.DGD(0.02), T.ring, 2000, {}, r"error_rms rests at 0\.\d+ since step \d+$"),
-        (S.DGD(0.02), T.ring, 2000, {"mixing": lambda W: W.compress("qsgd")}, "rests at"),
-        (S.ExactDiffusion(0.02), T.ring, 4000, {}, r"rests at .*e-1[4-7] since step"),
+        (S.DGD(0.02), T.ring, 2000, {}, r"error_rms has plateaued at 0\.\d+ since step \d+$"),
+        (S.DGD(0.02), T.ring, 2000, {"mixing": lambda W: W.compress("qsgd")}, "has plateaued at"),
+        (S.ExactDiffusion(0.02), T.ring, 4000, {}, r"has plateaued at .*e-1[4-7] since step"),
         (S.EXTRA(0.01), T.ring, 100, {}, "error_rms still falls"),
         (S.DGD(1e-4), T.ring, 1000, {}, "error_rms still falls"),
         (S.DGD(1e-12), T.ring, 1000, {}, "no progress: error_rms is 1, as at the start$"),
@@ -57,7 +57,7 @@ def test_one_true_word_about_a_run(solver, topology, steps, options, said):
 
 def test_noise_rests_at_its_floor():
     result = solved(S.DGD(0.02), T.ring, 2000, P.Noisy(problem(), 1.0))
-    assert re.match(r"error_rms rests at 0\.\d+ since step \d+$", result.verdict), result
+    assert re.match(r"error_rms has plateaued at 0\.\d+ since step \d+$", result.verdict), result
 
 
 @pytest.mark.parametrize("steps", [150, 250, 400, 600, 1000])
@@ -66,7 +66,7 @@ def test_a_method_with_a_bias_is_not_told_to_take_more_steps_than_to_its_bias(st
     bias = solved(S.DGD(0.02), T.ring, 4000).metrics["error_rms"][-1]
     assert result.outcome == "missed" and "more steps at this rate" not in result.reason
     assert "a method with a bias" in result.reason
-    found = re.search(r"rests? (?:at|near) ([\d.e-]+)", result.reason)
+    found = re.search(r"plateaued at ([\d.e-]+)", result.reason)
     assert found is None or np.isclose(float(found[1]), bias, rtol=0.3)
 
 
@@ -87,7 +87,7 @@ def test_growth_from_a_start_at_the_solution_is_rounding():
     assert verdict({"step": steps, "error_rms": values}) == "error_rms still falls"
 
 
-def test_where_a_sequence_comes_to_rest():
+def test_where_a_sequence_ends():
     """Exact for geometric ones; nothing is said of what does not fall, or does not fall ever less."""
     rng, k = np.random.default_rng(0), np.arange(17.0)
     for _ in range(50):
@@ -100,9 +100,9 @@ def test_where_a_sequence_comes_to_rest():
 
 
 @pytest.mark.parametrize("level", [0.01, 0.4, 0.7, 1.5, 1.9, 2.2, 40.0])
-def test_a_rest_is_called_farther_than_the_start_where_it_is(level):
+def test_a_plateau_is_called_farther_than_the_start_where_it_is(level):
     steps = np.arange(0, 2000, 10)
     values = level + (1 - level) * 0.98**steps
     said = verdict({"step": steps, "error_rms": values})
-    assert f"rests at {level:.2g} since" in said
+    assert f"has plateaued at {level:.2g} since" in said
     assert ("farther than at the start (1)" in said) == (level > 2)

@@ -302,7 +302,7 @@ def test_what_is_no_limit_is_refused(capsys, flags, says):
 def test_a_completed_run_says_what_has_become_of_its_error(capsys):
     assert run.main([*SMALL, "--agents=4", "--steps=400", "--solver=dgd", "--step-size=0.05"]) == 0
     table = rows(capsys.readouterr().out)
-    said = r"completed: error_rms rests at (\S+) since step (\d+)"
+    said = r"completed: error_rms has plateaued at (\S+) since step (\d+)"
     found = re.fullmatch(said, table["outcome"])
     assert found, table
     errors = record.read("run.h5").metrics["error_rms"]

@@ -50,7 +50,7 @@ def test_where_a_biased_run_rests(capsys):
     assert main([*wide, *flags]) == 0
     rms = told["error_rms"]
     assert (
-        f"rests at error_rms {rms:.2e} ({20 * np.log10(rms):.1f} dB)\n" in capsys.readouterr().out
+        f"plateau at error_rms {rms:.2e} ({20 * np.log10(rms):.1f} dB)\n" in capsys.readouterr().out
     )
 
 
@@ -86,7 +86,7 @@ def test_where_noise_of_links_leads(capsys):
     assert "the solver integrates the noise of its links" in capsys.readouterr().out
 
 
-def test_where_the_streams_of_ones_own_rest(folder):
+def test_where_the_streams_of_users_plateau(folder):
     Path("own.py").write_text(STREAMS)
     argv = ["--problem=own.py:lms", "--solver=dgd", "--step-size=0.1", "--steps=2000"]
     assert main([*argv, "--agents=5", "--topology=ring", "--quiet", "--out=run.h5"]) == 0

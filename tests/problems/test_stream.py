@@ -171,7 +171,7 @@ def test_held_out_samples_of_a_minimizer_that_moves_are_those_of_step_0():
     steps.clear()
     P.Stream(noted, 2, D, held_out=3, x_star=lambda k: W).value(np.zeros((2, D)))
     assert steps == {0}
-    with pytest.raises(ValueError, match="the minimizer of Stream moves, expected one that rests"):
+    with pytest.raises(ValueError, match="the minimizer of Stream moves, expected a constant one"):
         theory.rate(P.Stream(noted, 2, D, x_star=lambda k: W), S.DGD(0.1), T.ring(2))
 
 

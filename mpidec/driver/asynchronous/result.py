@@ -148,7 +148,7 @@ class AsyncResult(Fitted):
 
     @property
     def verdict(self) -> str:
-        """What has become of the agents' error, as in "error_rms rests at 0.13 since step 600";
+        """How the agents' error developed, as in "error_rms has plateaued at 0.13 since step 600";
         see `mpidec.driver.verdict`.
         """
         return verdict(self.metrics)
