@@ -46,7 +46,8 @@ def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
 
     .. math:: W^{(k)} = \tfrac12 (I + P), \quad P_{i,s(i)} = 1, \qquad s(i) = i - n_r - \delta_r \pmod n
 
-    with two ports; with one port, i and s(i) are a pair of agents :math:`2 n_r + 1` apart.
+    with two ports; with one port, i and s(i) are a pair of agents :math:`2 n_r + 1` positions from
+    each other.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Schedules of graphs that a function returns, such as those of agents that move."""
+"""Schedules defined by a function of the step, such as the graphs of moving agents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def from_function(
     weights: WeightsLike = "metropolis",
     signed: bool = False,
 ) -> Changing:
-    """Schedule of the graphs that a function returns: of agents that move, of weights that adapt.
+    """Schedule defined by a function of the step, for moving agents or weights that adapt.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def from_function(
     f : callable
         `f(k)` is the graph of step k = 0, 1, 2, ...: a mixing matrix of floats, shape (n, n); an
         array of bools, shape (n, n), whether agent i receives from agent j, which gets `weights`;
-        a networkx graph, which gets them, too; or a topology.  Not connected ones are allowed.
+        a networkx graph, which gets them, too; or a topology.  It need not be connected.
     kind : {"doubly", "row", "column"}
         Which sums of all matrices are 1, within 1e-10.
     weights : str or float
@@ -100,7 +100,7 @@ def from_function(
 
 
 class Changing(Schedule):
-    """Graphs that a function returns; made by `from_function`.
+    """Schedule of the graphs that a function returns; made by `from_function`.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class Changing(Schedule):
 
     @property
     def function(self) -> Callable[[int], Any]:
-        """That which returns the graphs."""
+        """The function that returns the graphs."""
         return self._f
 
     @cached_property
@@ -161,7 +161,7 @@ class Changing(Schedule):
         return self._given[1]
 
     def _as_array(self, given: Any) -> Any:
-        """A new array of what has a small one, else itself."""
+        """Return a copy as an array if that is cheap, else `given` itself."""
         if self.n > DENSE:
             return given
         from scipy.sparse import issparse
@@ -212,7 +212,7 @@ class Changing(Schedule):
         return topology
 
     def _fits(self, A: NDArray[np.float64]) -> bool:
-        """Whether entries and sums are as expected; what is wrong is found out elsewhere."""
+        """Quick test of entries and sums; `from_weights` describes what is wrong."""
         one = self._one
         rows, columns = A @ one - one, one @ A - one
         return (

@@ -41,7 +41,7 @@ def equitopo(
     .. math:: \text{OD: } W^{(k)} = (1 - \eta) I + \eta A^{(u)} \qquad
               \text{OU: } W^{(k)} = (1 - \eta) I + \eta \bigl(\tfrac1n I + \tfrac{n - 1}n Q\bigr)
 
-    where Q swaps pairs of agents that lie u apart: from a random agent s on, i and i + u are
+    where Q swaps pairs of agents at distance u: from a random agent s on, i and i + u are
     matched if both are free.
 
     Parameters
@@ -174,7 +174,7 @@ class EquiDyn(Schedule):
         )
 
     def _partners(self, u: int, s: int) -> NDArray[np.int64]:
-        """The agent that each one is matched with, or itself."""
+        """Return the partner of each agent, or the agent itself if it has none."""
         n, partner = self.n, list(range(self.n))
         for i in (*range(s, n), *range(s)):
             j = (i + u) % n

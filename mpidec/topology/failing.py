@@ -20,7 +20,9 @@ from .spectra import gap_of_draws
 from .topology import Topology, fingerprint
 from .weights import with_diagonal
 
-LEVEL = 0x9E3779B97F4A7C15  # what an outer schedule adds to its seed
+# Added by an outer schedule to its seed, so that nested schedules of equal seeds draw
+# independently: 2^64 divided by the golden ratio, whose multiples are spread evenly modulo 2^64.
+LEVEL = 0x9E3779B97F4A7C15
 DRAWS = 200  # from which the spectral gap is estimated
 Floats = NDArray[np.float64]
 
@@ -81,8 +83,8 @@ def sleeping_agents(topology: Topology | Schedule, p: float = 0.1, seed: int = 0
     r"""Agents that sleep: in each step, each agent is without all of its links with probability p.
 
     The weights are repaired as those of `failing_links`, with all links of an agent that sleeps in
-    :math:`F^{(k)}`.  Its solver goes on with its own row and gradient; agents that take fewer steps
-    than others are what `mpidec.solvers.Asynchronous` is for.
+    :math:`F^{(k)}`.  Its solver continues with its own row and gradient.  For agents that take
+    fewer steps than others, use an asynchronous solver (`mpidec.solvers.Asynchronous`).
 
     Parameters
     ----------
@@ -163,7 +165,7 @@ class Failing(Schedule):
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The probability and the seed, and what the graphs below are drawn with."""
+        """Return the probability and the seed, and the parameters of the underlying schedule."""
         below = getattr(self.topology, "parameters", {})
         inner = {f"{self.topology.name}.{name}": value for name, value in below.items()}
         return {"p": self.p, "seed": self.seed, **inner}
@@ -295,7 +297,7 @@ class Kept(Source):
         return down
 
     def _kept_elsewhere(self, lo: int, hi: int, transpose: bool) -> Floats:
-        """What the agents of a block keep, from the block of the other orientation."""
+        """Return the weights that the agents of a block keep, read from the columns of W."""
         data, columns, indptr, _ = (self.base.rows if transpose else self.base.columns)(lo, hi)
         rows = np.repeat(np.arange(lo, hi), np.diff(indptr))
         down = self._down(rows, columns, not transpose)

@@ -101,7 +101,7 @@ def one_peer_hypercube(n: int) -> Schedule:
     .. math:: W^{(k)}_{i,i} = W^{(k)}_{i,i \oplus 2^r} = \tfrac12
 
     For other n it is `base_k(n, 1)`, whose phases are pairs of agents, too; some have weights other
-    than 1/2, and some agents rest in some steps.
+    than 1/2, and some agents are idle in some steps.
 
     Parameters
     ----------
@@ -159,8 +159,8 @@ def base_k(n: int, k: int = 1) -> Periodic:
 
     .. math:: \frac{(k+1)^{p_l}}{|V_l| + |V_{l+1}| + \dots + |V_L|},
 
-    after which all blocks of :math:`V_l` have the same average as all agents; they take it by a
-    `hypercuboid`.
+    after which each block of :math:`V_l` has the average of all agents; a `hypercuboid` spreads it
+    within :math:`V_l`.
 
     The Base-(k+1) graph writes n = p q, where p has all prime factors up to k + 1: the simple graph
     within p sets of q agents is followed by a `hypercuboid` across them.  The shorter of the two is

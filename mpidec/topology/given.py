@@ -52,13 +52,14 @@ TopologyLike = Built | str | Callable[[int], Built]
 
 
 def fits(thing: object) -> str | None:
-    """What is wrong with `thing` as a topology, or None: a function of n, or a graph, a matrix or a
-    topology itself.
+    """Describe what is wrong with `thing` as a topology, or return None if it is a function of n, a
+    graph, a matrix or a topology.
 
     Examples
     --------
     >>> fits(lambda n: None), fits(3)
-    (None, 'an object of type int, expected a function of the number of agents n that returns a topology, a graph or a matrix')
+    (None, 'an object of type int, expected a function of the number of agents n that returns a
+    topology, a graph or a matrix')
     """
     if isinstance(thing, (Topology, Schedule)) or is_networkx(thing) or is_matrix(thing):
         return None
@@ -105,13 +106,14 @@ def as_graph(
     Examples
     --------
     >>> as_graph("ring", 4), as_graph(np.full((2, 2), 0.5), 2)
-    (Topology('ring', n=4, kind='doubly', directed=False), Topology('from_weights', n=2, kind='doubly', directed=False))
+    (Topology('ring', n=4, kind='doubly', directed=False), Topology('from_weights', n=2,
+    kind='doubly', directed=False))
     """
     return named(converted(built(topology, n), weights), topology)
 
 
 def built(topology: object, n: int) -> object:
-    """What a name stands for, and what a function returns for n agents; anything else itself."""
+    """Resolve a name, and call a function with n agents; return anything else unchanged."""
     make: Any = TOPOLOGIES.find(topology) if isinstance(topology, str) else topology
     if not inspect.isroutine(make):
         return make
@@ -155,9 +157,7 @@ def required_parameters(make: Callable[..., object]) -> list[str]:
 
 
 def converted(made: object, weights: WeightsLike | None = None) -> Topology | Schedule:
-    """A topology itself, or that of a networkx graph, with `weights`, or of a matrix, which has
-    weights of its own.
-    """
+    """Convert a networkx graph, with `weights`, or a matrix; return a topology unchanged."""
     if is_networkx(made):
         return from_networkx(made, weights)
     if weights is not None:
@@ -177,8 +177,7 @@ def converted(made: object, weights: WeightsLike | None = None) -> Topology | Sc
 
 
 def named(graph: Topology | Schedule, topology: object) -> Topology | Schedule:
-    """A graph with the name of the function, or `FILE.py:NAME`, that has made it, unless it has one
-    of its own.
+    """Name a user-defined graph after the function, or `FILE.py:NAME`, that made it.
 
     Examples
     --------
@@ -220,7 +219,7 @@ def is_matrix(thing: object) -> TypeGuard[Matrix]:
 
 
 def what_is(thing: object) -> str:
-    """What was given in place of a graph, or of another argument.
+    """Describe an argument of the wrong type, for messages.
 
     Examples
     --------

@@ -44,7 +44,8 @@ def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
     step, or i itself,
 
     .. math:: W^{(k)} = \tfrac12 (I + P), \quad P_{i,\pi(i)} = 1, \qquad
-              E[W] = I - \tfrac12 \sum_{(i,j)} p_{ij} (e_i - e_j)(e_i - e_j)^T, \quad p_{ij} \ge \frac{1}{d_i + d_j - 1}
+              E[W] = I - \tfrac12 \sum_{(i,j)} p_{ij} (e_i - e_j)(e_i - e_j)^T, \quad p_{ij} \ge
+              \frac{1}{d_i + d_j - 1}
 
     with the degrees d and the probability p of each edge.
 
@@ -97,11 +98,12 @@ def matcha(topology: Topology, budget: float = 0.5, seed: int = 0) -> Matcha:
     :math:`B_j^{(k)} \in \{0, 1\}` with the probabilities :math:`p_j`,
 
     .. math:: W^{(k)} = I - \alpha \sum_j B_j^{(k)} L_j, \qquad
-              p = \arg\max_{0 \le p \le 1} \lambda_2\Bigl(\sum_j p_j L_j\Bigr) \text{ with } \sum_j p_j \le C M,
+              p = \arg\max_{0 \le p \le 1} \lambda_2\Bigl(\sum_j p_j L_j\Bigr) \text{ with } \sum_j
+              p_j \le C M,
 
     .. math:: \alpha = \arg\min_\alpha \rho\bigl(E[W^T W] - \tfrac1n 1 1^T\bigr), \qquad
-              E[W^T W] = I - 2 \alpha \bar L + \alpha^2 \Bigl(\bar L^2 + 2 \sum_j p_j (1 - p_j) L_j\Bigr), \quad
-              \bar L = \sum_j p_j L_j.
+              E[W^T W] = I - 2 \alpha \bar L + \alpha^2 \Bigl(\bar L^2 + 2 \sum_j p_j (1 - p_j)
+              L_j\Bigr), \quad \bar L = \sum_j p_j L_j.
 
     Parameters
     ----------
@@ -437,9 +439,10 @@ def activation_probabilities(partners: Ints, budget: float) -> Floats:
     r"""Return the p with mean at most `budget` that maximize the second smallest eigenvalue of
     sum_j p_j L_j.
 
-    The largest t with :math:`S = \sum_j p_j L_j - t (I - J) + J \succ 0`, :math:`J = \tfrac1n 1
-    1^T`, by an interior point method: Newton steps for the maximum of :math:`t / \mu + \log \det S
-    + \sum_j (\log p_j + \log (1 - p_j)) + \log (C M - \sum_j p_j)` with :math:`\mu \to 0`.
+    This is the largest t with :math:`S = \sum_j p_j L_j - t (I - J) + J \succ 0`, :math:`J =
+    \tfrac1n 1 1^T`, by an interior point method: Newton steps for the maximum of :math:`t / \mu +
+    \log \det S + \sum_j (\log p_j + \log (1 - p_j)) + \log (C M - \sum_j p_j)` with :math:`\mu \to
+    0`.
     """
     M, n = partners.shape
     matching, i = np.nonzero(partners > np.arange(n))

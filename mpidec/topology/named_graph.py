@@ -1,5 +1,5 @@
-"""Functions of a graph as functions of the number of agents, for the catalogue: the graph is
-given by its name.
+"""Turn functions of a graph into functions of the number of agents, for the catalogue: the graph
+is given by its name.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class Adaptive(Topology):
 
 
 def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology]) -> Topology:
-    """Return `build(weights)`, or for weights that need the whole graph, as "fdla" and "auto"
-    do, what is made of such graphs.
+    """Return `build(weights)`, or, for weights such as "fdla" and "auto" that depend on the
+    whole graph, the result of their optimization.
     """
     if isinstance(weights, AgentWeights):
         graph = build("uniform")

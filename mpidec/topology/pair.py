@@ -26,12 +26,12 @@ class ColumnSchedule(Schedule):
         return self.schedule.at(k).C
 
     def spectral_gap(self) -> float:
-        """Return the spectral gap of the schedule of both."""
+        """Return the spectral gap of the schedule of pairs."""
         return self.schedule.spectral_gap()
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """Those of the schedule of both."""
+        """Parameters of the schedule of pairs."""
         return self.schedule.parameters
 
     def fingerprint(self) -> int:
@@ -47,8 +47,8 @@ def push_pull(R: Topology, C: Topology) -> Topology:
     push gradients.
 
     A solver has both in one step, :math:`W.R(X)` and :math:`W.C(Y)`.  `weights="push-pull"` gives a
-    graph both of its own: of an in-degree, every agent computes its row of R, and of its out-degree
-    its column of C.
+    graph both of its own: every agent computes its row of R from its in-degree, and its column of C
+    from its out-degree.
 
     Parameters
     ----------

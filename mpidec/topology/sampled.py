@@ -39,8 +39,8 @@ def sampled_average(n: int, fraction: float = 0.5, seed: int = 0) -> Schedule:
     Returns
     -------
     Schedule
-        Row stochastic, and doubly stochastic on average over the draws, without a period; for the
-        solvers that bear it (`Solver.samples`).
+        Row stochastic, and doubly stochastic on average over the draws, without a period; for
+        solvers that accept it (`Needs.samples`).
 
     Raises
     ------

@@ -39,11 +39,11 @@ class Schedule(ABC):
 
     @property
     def choices(self) -> tuple[tuple[str, Schedule], ...]:
-        """Itself: there are no other weights to choose."""
+        """Return this schedule alone: it has no other weights to choose from."""
         return (("", self),)
 
     def chosen(self, weights: str) -> Schedule:
-        """Itself."""
+        """Return this schedule, whatever weights a search has chosen."""
         return self
 
     @property
@@ -117,7 +117,7 @@ class Schedule(ABC):
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """What its random graphs are drawn with, such as `p` and `seed`."""
+        """Parameters of its random draws, such as `p` and `seed`."""
         return {}
 
     def __repr__(self) -> str:

@@ -139,7 +139,7 @@ class Topology:
         return (("", self),)
 
     def chosen(self, weights: str) -> Topology:
-        """The one of the `choices` with this name, or else itself."""
+        """Return the one of the `choices` with this name, or this topology if there is none."""
         return dict(self.choices).get(weights, self)
 
     def at(self, k: int) -> Topology:
@@ -253,7 +253,7 @@ class Topology:
 
 
 def sums_in_words(kind: str) -> str:
-    """What a W of this kind is.
+    """Describe a W of this kind, for messages.
 
     Examples
     --------

@@ -60,7 +60,7 @@ class TransposedSchedule(Schedule):
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """Those of the schedule."""
+        """Parameters of the original schedule."""
         return self.schedule.parameters
 
     def fingerprint(self) -> int:

@@ -3,22 +3,24 @@ r"""Edge weights of a graph, and the mixing matrices that they define.
 Let d_i be the degree of agent i (in a directed graph, its in-degree or out-degree).  The available
 weights are
 
-=================  ==============================================  ============================================
-name               W[i, j], j a neighbour of i                     W is
-=================  ==============================================  ============================================
-"metropolis"       1 / (1 + max(d_i, d_j))                         symmetric, doubly stochastic; graph undirected
-"uniform"          1 / (1 + d_i), d_i the in-degree                row stochastic; doubly on regular graphs
-"push"             1 / (1 + d_j), d_j the out-degree               column stochastic; doubly on regular graphs
-"push-pull"        both of these, W.R and W.C                      a pair, see `push_pull`; doubly on regular graphs
-"lazy(g)"          g / (1 + max(d_i, d_j)), 0 < g <= 1             (1 - g) I + g W of metropolis; "lazy" is g = 1/2
-"fdla", "fmmc"     see `fastest_mixing`                            symmetric; fastest of all, or of all >= 0
-"sinkhorn"         see `sinkhorn`                                  doubly stochastic, of a directed graph
-"auto"             metropolis, lazy or best_constant               chosen together with the step size
-"best_constant"    2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; fastest of all constant weights
-a number w         w                                               row stochastic; doubly on balanced graphs
-`hastings(v)`      of a number v_i of each agent                   row stochastic; its average has weights 1 / v_i
-relative_variance  1 / v_j over the sum in the neighbourhood       row stochastic; see `relative_variance`
-=================  ==============================================  ============================================
+=================  ==============================================
+============================================ name               W[i, j], j a neighbour of i
+W is =================  ==============================================
+============================================ "metropolis"       1 / (1 + max(d_i, d_j))
+symmetric, doubly stochastic; graph undirected "uniform"          1 / (1 + d_i), d_i the in-degree
+row stochastic; doubly on regular graphs "push"             1 / (1 + d_j), d_j the out-degree
+column stochastic; doubly on regular graphs "push-pull"        both of these, W.R and W.C
+a pair, see `push_pull`; doubly on regular graphs "lazy(g)"          g / (1 + max(d_i, d_j)), 0 < g
+<= 1             (1 - g) I + g W of metropolis; "lazy" is g = 1/2 "fdla", "fmmc"     see
+`fastest_mixing`                            symmetric; fastest of all, or of all >= 0 "sinkhorn"
+see `sinkhorn`                                  doubly stochastic, of a directed graph "auto"
+metropolis, lazy or best_constant               chosen together with the step size "best_constant"
+2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; fastest of all constant weights a number
+w         w                                               row stochastic; doubly on balanced graphs
+`hastings(v)`      of a number v_i of each agent                   row stochastic; its average has
+weights 1 / v_i relative_variance  1 / v_j over the sum in the neighbourhood       row stochastic;
+see `relative_variance` =================  ==============================================
+============================================
 
 and W[i, i] is the remainder to 1 of the row sum, or for "push" of the column sum.  On a regular
 graph (all in-degrees and out-degrees equal d) the first four coincide: 1 / (1 + d) everywhere, and
@@ -138,7 +140,7 @@ def hastings(variances: ArrayLike) -> AgentWeights:
 
 @with_known_options
 def relative_variance(variances: ArrayLike) -> AgentWeights:
-    r"""Weights in inverse proportion to the neighbours' variances: who measures better counts more.
+    r"""Weights inversely proportional to the neighbours' variances: accurate neighbours count more.
 
     .. math:: W_{ij} = \frac{\sigma_j^{-2}}{\sum_{l \in N_i \cup \{i\}} \sigma_l^{-2}},
               \qquad j \in N_i \cup \{i\}
