@@ -3,7 +3,7 @@
 from .consensus import Consensus
 from .constants import Constants
 from .networks import Figure3, Figure4, Table4, Table5
-from .pace import Counts, Neighbours, Rates, Timeline, Times
+from .pace import Counts, Neighbours, Rates, Timeline
 
 EXPERIMENTS = (
     Consensus,
@@ -12,7 +12,6 @@ EXPERIMENTS = (
     Timeline,
     Figure3,
     Figure4,
-    Times,
     Table4,
     Table5,
     Counts,

@@ -1,4 +1,4 @@
-"""Figures 2 and 7, Tables 3 and 6, Section 4.1: gradients and averagings at their own pace."""
+"""Figures 2 and 7, Table 6, Section 4.1: gradients and averagings at their own pace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...solvers import A2CiD2, PairwiseGossip
 from ...topology import Topology, edge_rates
 from ..drawing import curves, heat
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, derived, holds
+from ..verdict import CLOSED, About, Line, derived, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ class Rates(Experiment[RateCell]):
             bound = max(0.01, 3 * math.sqrt(1 / gradients + 2 / averagings))
             agrees = abs(here / rate - 1) <= bound
             expected = f"{rate:g} within {100 * bound:.2g} %"
-            yield Line(f"rate {rate:g}", published.get(rate), here, agrees, expected)
+            yield Line(f"rate {rate:g}", published.get(rate), here, agrees, expected, by=CLOSED)
 
     def draw(self, results: Results[RateCell], figure: Figure) -> None:
         """The ratio in time, of the first seed."""
@@ -169,7 +169,9 @@ class Neighbours(Experiment[PairCell]):
             graph, counts = make(self.n), self._counts(results, name)
             rows = [counts[i, graph.in_neighbors(i)] for i in range(self.n)]
             p = self.n * min(float(chisquare(row).pvalue) for row in rows)
-            yield holds(f"{name}: smallest p", p > 0.01, min(p, 1.0), "more than .01", "uniform")
+            yield holds(
+                f"{name}: smallest p", p > 0.01, min(p, 1.0), "more than .01", "uniform", CLOSED
+            )
 
     def draw(self, results: Results[PairCell], figure: Figure) -> None:
         """The heat map of each graph."""
@@ -178,7 +180,6 @@ class Neighbours(Experiment[PairCell]):
 
 
 SizeCell = tuple[int, int]  # n, seed
-PUBLISHED = {4: 21.9 / 20.9, 8: 11.1 / 10.5, 16: 6.6 / 5.2, 32: 3.2 / 2.7, 64: 1.8 / 1.5}
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,7 @@ class Counts(Experiment[SizeCell]):
                 here,
                 abs(here / expected - 1) <= bound,
                 f"that of the speeds, {expected:.4g}, within {100 * bound:.2g} %",
+                by=CLOSED,
             )
             time = float(np.mean([results[n, seed]["time"] for seed in self.seeds]))
             mean_speed = speeds.mean()
@@ -264,65 +266,6 @@ class Counts(Experiment[SizeCell]):
             "gradients in the same time",
             log="",
         )
-
-
-@dataclass(frozen=True)
-class Times(Experiment[SizeCell]):
-    """Time for equally many gradients, without waiting and with a wait in each step."""
-
-    about: ClassVar = About(
-        name="acid-table3",
-        source="Nabli et al., NeurIPS 2023, Table 3",
-        shows="a step of all-reduce takes as long as its slowest gradient",
-        minutes=0.1,
-        differs="a model: durations of gradients are drawn from a gamma distribution, communication is free",
-        quick={"steps": 50},
-        notes=(
-            "Published: minutes of all-reduce over those of the asynchronous method.  `variation` is the "
-            "standard deviation of a",
-            "duration over its mean; .08 is chosen to fit the table, within 10 % of which 1.15 is for every n, too.",
-        ),
-    )
-
-    sizes: tuple[int, ...] = (4, 8, 16, 32, 64)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    variation: float = 0.08
-    steps: int = 1000
-
-    def cells(self) -> Iterable[SizeCell]:
-        """Each n and seed."""
-        return ((n, seed) for n in self.sizes for seed in self.seeds)
-
-    def measure(self, cell: SizeCell) -> Mapping[str, ArrayLike]:
-        """Time of a step with a wait, and without."""
-        n, seed = cell
-        shape = self.variation**-2
-        draw = np.random.default_rng([seed, n])
-        durations = draw.gamma(shape, 1 / shape, (2 * self.steps, n))
-        ends = np.sort(durations.cumsum(axis=0).ravel())
-        return {
-            "waiting": durations[: self.steps].max(axis=1).mean(),
-            "free": ends[n * self.steps - 1] / self.steps,
-        }
-
-    def _ratio(self, results: Results[SizeCell], n: int) -> float:
-        runs = [results[n, seed] for seed in self.seeds]
-        return float(np.mean([run["waiting"] / run["free"] for run in runs]))
-
-    def judge(self, results: Results[SizeCell]) -> Iterable[Line]:
-        """All-reduce over the asynchronous method."""
-        for n in self.sizes:
-            here = self._ratio(results, n)
-            yield Line(f"n = {n}", PUBLISHED.get(n), here, because="a model fitted to this table")
-
-    def draw(self, results: Results[SizeCell], figure: Figure) -> None:
-        """The ratios against n."""
-        lines = {
-            "here": (self.sizes, [self._ratio(results, n) for n in self.sizes]),
-            "published": (list(PUBLISHED), list(PUBLISHED.values())),
-        }
-        axes = figure.add_subplot()
-        curves(axes, lines, "workers", "time of all-reduce / asynchronous", log="x", marked=True)
 
 
 @dataclass(frozen=True)
