@@ -16,7 +16,7 @@ from ... import topology
 from ...topology import Topology, mixing_constants
 from ..drawing import circle
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, holds
+from ..verdict import CLOSED, About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,12 +115,12 @@ class Constants(Experiment[Cell]):
         for graph in HOPS:
             for n in self.sizes:
                 expected, here = derived(graph, n), results["constants", graph, n]["here"]
-                yield Line(
+                yield holds(
                     f"chi1, chi2: {graph}, n = {n}",
-                    None,
+                    np.allclose(here, expected, rtol=1e-12, atol=0),
                     "{:.6g}, {:.6g}".format(*here),
-                    bool(np.allclose(here, expected, rtol=1e-12, atol=0)),
-                    "{:.6g}, {:.6g}, derived, to 12 digits".format(*expected),
+                    "{:.6g}, {:.6g}, to 12 digits".format(*expected),
+                    by=CLOSED,
                 )
         for graph, exponents in EXPONENTS.items():
             counts = np.array([results["growth", graph, n]["here"] for n in self.growth])

@@ -14,10 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from ... import solvers, topology
 from ...driver.asynchronous import simulate
 from ...topology import Topology
+from .. import dense
 from ..drawing import curves
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, holds
+from ..verdict import ORDER, About, Line, holds
 from .perceptron import Perceptron
+from .replay import batches, difference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,32 +65,29 @@ class Asynchronous(Experiment[Cell]):
         return ((*row, n, seed) for row in self.rows for n in self.sizes for seed in self.seeds)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """Loss of the average of all workers and consensus distance over time, accuracies (%)."""
+        """Loss of the average of all workers and consensus distance over time, accuracies (%); how
+        far the first events are from the equations.
+        """
         from ...nn.schedules import goyal
 
         graph, method, averagings, n, seed = cell
         problem = Perceptron(n, HIDDEN, self.batch)
         each, scale = self.batch * n / len(problem.y), n / 2
         steps = max(1, round(self.epochs / each))
+        solver = solvers.A2CiD2(
+            lambda k: self.rate * goyal(k * each, self.epochs, scale, warmup=WARMUP * self.epochs),
+            eta=ETA[method],
+            momentum=self.momentum,
+            rate=averagings,
+        )
+        made, x0 = GRAPHS[graph](n), problem.initial(seed)
+        compared = difference(problem, solver, made, x0, seed, batches(problem, seed))
         result = simulate(
-            problem,
-            solvers.A2CiD2(
-                lambda k: (
-                    self.rate * goyal(k * each, self.epochs, scale, warmup=WARMUP * self.epochs)
-                ),
-                eta=ETA[method],
-                momentum=self.momentum,
-                rate=averagings,
-            ),
-            GRAPHS[graph](n),
-            steps=steps,
-            x0=problem.initial(seed),
-            seed=seed,
-            every=steps / POINTS,
+            problem, solver, made, steps=steps, x0=x0, seed=seed, every=steps / POINTS
         )
         metrics = {name: result.metrics[name] for name in ("time", "objective", "consensus")}
         accuracy = 100 * problem.accuracy(result.X)
-        return {**metrics, "epoch": metrics["time"] * each, "accuracy": accuracy}
+        return {**metrics, **compared, "epoch": metrics["time"] * each, "accuracy": accuracy}
 
     def over(self, results: Results[Cell], row: Row, n: int, what: str) -> NDArray[np.float64]:
         """Return a curve in the mean over the seeds."""
@@ -99,6 +98,13 @@ class Asynchronous(Experiment[Cell]):
         """Return the accuracy of the worst worker, in the mean over the seeds."""
         cells = [(*row, n, seed) for seed in self.seeds]
         return float(np.mean([results[cell]["accuracy"].min() for cell in cells]))
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """The first events, against the equations."""
+        for method in ETA:
+            found = [one for cell, one in results.items() if cell[1] == method]
+            if found:
+                yield dense.against_dense(method, found)
 
     def table(self, results: Results[Cell]) -> Iterable[Line]:
         """The published accuracies beside those of the worst worker here."""
@@ -166,6 +172,7 @@ class Table4(Asynchronous):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """What A2CiD2 gains on rings, and the consensus distances."""
+        yield from super().judge(results)
         yield from self.table(results)
         for n in self.sizes:
             gain, least = (
@@ -175,7 +182,7 @@ class Table4(Asynchronous):
             known = n in self.rows[FAST]
             published = round(self.rows[FAST][n] - self.rows[PLAIN][n], 2) if known else None
             what, expected = f"ring, n = {n}: gain of A2CiD2 (points)", f"at least {least:g}"
-            yield holds(what, gain >= least, round(gain, 2), expected, published)
+            yield holds(what, gain >= least, round(gain, 2), expected, published, ORDER)
         n = max(self.sizes)
         fast, plain = (self.over(results, row, n, "consensus")[-1] for row in (FAST, PLAIN))
         what = f"ring, n = {n}: consensus distance at the end over AD-PSGD's"
@@ -200,6 +207,7 @@ class Figure4(Table4):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The training loss at the end."""
+        yield from Asynchronous.judge(self, results)
         for n in self.sizes:
             fast, plain = (self.over(results, row, n, "objective") for row in (FAST, PLAIN))
             what = f"n = {n}: training loss at the end, A2CiD2 / AD-PSGD"
@@ -230,6 +238,7 @@ class Table5(Asynchronous):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """How far A2CiD2 is from twice the rate, beside the rate 1 alone."""
+        yield from super().judge(results)
         yield from self.table(results)
         n = max(self.sizes)
         plain, fast, twice = (self.worst(results, row, n) for row in (PLAIN, FAST, TWICE))
@@ -239,7 +248,7 @@ class Table5(Asynchronous):
             published = (fast_one - one) / (two - one)
         effect = (fast - plain) / (twice - plain) if twice > plain else math.nan
         what = f"n = {n}: gain in accuracy, A2CiD2 over twice the rate"
-        yield holds(what, effect >= 0.5, effect, "at least 0.5", published)
+        yield holds(what, effect >= 0.5, effect, "at least 0.5", published, ORDER)
         for key, label in (("objective", "training loss"), ("consensus", "consensus distance")):
             first, middle, last = (self.over(results, row, n, key) for row in (PLAIN, FAST, TWICE))
             far = float(np.abs(middle - last).mean() / np.abs(first - last).mean())
@@ -268,6 +277,7 @@ class Figure3(Asynchronous):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The training loss at the end."""
+        yield from super().judge(results)
         first, n = next(iter(self.rows)), max(self.sizes)
         by_size = [self.over(results, first, each, "objective")[-1] for each in sorted(self.sizes)]
         by_rate = [self.over(results, row, n, "objective")[-1] for row in self.rows]
