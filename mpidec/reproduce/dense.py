@@ -4,11 +4,12 @@ with the solvers, their gradients and their weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import block_diag
 
 from ..driver.solve import solve
 from ..problems import LeastSquares, Problem
@@ -118,6 +119,7 @@ def apart(
     graph: Topology | Schedule,
     x0: ArrayLike | None = None,
     steps: int = STEPS,
+    codec: Mapping[str, Any] | None = None,
 ) -> float:
     """Return how far a solver is from the equations after a few steps, relative to how far these
     have gone.
@@ -126,7 +128,16 @@ def apart(
     start = np.broadcast_to(0.0 if x0 is None else np.asarray(x0, float), (n, d))
     expected = recursion(grad, weights, float(solver.step_size), start, steps)
     with alone(n) as net:
-        X = solve(problem, solver, graph, steps=steps, x0=start, net=net, every=steps).X
+        X = solve(
+            problem,
+            solver,
+            graph,
+            steps=steps,
+            x0=start,
+            net=net,
+            mixing=(lambda W: W.compress(**codec)) if codec else None,
+            every=steps,
+        ).X
     return float(np.abs(X - expected).max() / np.abs(expected - start).max())
 
 
@@ -158,3 +169,118 @@ def against_dense(what: str, found: Iterable[Arrays]) -> Line:
     worst = max((float(one["apart"]) for one in found if "apart" in one), default=np.nan)
     what = f"{what}: difference from the equations with dense matrices, first steps, worst"
     return holds(what, worst <= 1e-9, worst, "at most 1e-9", by=CLOSED)
+
+
+def push_diging(grad: Gradient, C: Rows, a: float, X: Rows, steps: int) -> Rows:
+    """U' = C (U - a Y), w' = C w, X' = U' / w', Y' = C Y + grad(X') - grad(X)."""
+    U, w, G = X, np.ones((len(X), 1)), grad(X)
+    Y = G
+    for _ in range(steps):
+        U, w = C @ (U - a * Y), C @ w
+        new = grad(U / w)
+        Y, G = C @ Y + new - G, new
+    return U / w
+
+
+def gradient_push(grad: Gradient, C: Rows, a: float, X: Rows, steps: int) -> Rows:
+    """U' = C (U - a grad(X)), w' = C w, X' = U' / w'."""
+    U, w = X, np.ones((len(X), 1))
+    for _ in range(steps):
+        U, w = C @ (U - a * grad(U / w)), C @ w
+    return U / w
+
+
+def largest(X: Rows, keep: int) -> Rows:
+    """Return rows of which the entries of largest magnitude are kept."""
+    least = np.sort(np.abs(X), axis=1)[:, -keep, None]
+    return np.where(np.abs(X) >= least, X, 0.0)
+
+
+class Memory:
+    """H <- H + C(X - H), then X + gamma (W - I) H, where C keeps the largest entries.
+
+    Parameters
+    ----------
+    W : array (n, n)
+    gamma : float
+    keep : int
+        Entries of a row.
+    """
+
+    def __init__(self, W: Rows, gamma: float, keep: int):
+        self.W, self.gamma, self.keep = W, gamma, keep
+        self.H: Rows | None = None
+
+    def __call__(self, X: Rows) -> Rows:
+        H = np.zeros_like(X) if self.H is None else self.H
+        self.H = H + largest(X - H, self.keep)
+        return np.asarray(X + self.gamma * (self.W @ self.H - self.H))
+
+
+def choco(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, gamma: float, keep: int) -> Rows:
+    """X <- X - a grad(X), mixed by a `Memory`."""
+    mix = Memory(W, gamma, keep)
+    for _ in range(steps):
+        X = mix(X - a * grad(X))
+    return X
+
+
+def lead(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, gamma: float, keep: int) -> Rows:
+    """Y = X - a grad(X) - D, with M = gamma (I - W) H / 2 of a `Memory` X' = Y - M, D' = D + M."""
+    mix, D = Memory(W, gamma, keep), np.zeros_like(X)
+    for _ in range(steps):
+        Y = X - a * grad(X) - D
+        M = (Y - mix(Y)) / 2
+        X, D = Y - M, D + M
+    return X
+
+
+def beer(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, gamma: float, keep: int) -> Rows:
+    """X' = X - a V, V' = V + grad(X') - grad(X), where X and V are mixed by a `Memory` each."""
+    mix_x, mix_v = Memory(W, gamma, keep), Memory(W, gamma, keep)
+    G = V = grad(X)
+    for _ in range(steps):
+        X = mix_x(X) - a * V
+        new = grad(X)
+        V, G = mix_v(V) + new - G, new
+    return X
+
+
+def expanded(W: Rows, d: int) -> Rows:
+    """Return weights of agents as weights of their d coordinates."""
+    return np.kron(W, np.eye(d))
+
+
+def curvatures(problem: LeastSquares) -> Rows:
+    """Return the curvatures of all agents on the diagonal, (n d, n d)."""
+    blocks = np.einsum("npd,npe->nde", problem.A, problem.A)
+    return np.asarray(block_diag(*blocks))
+
+
+def slowest(J: Rows) -> float:
+    """Return the modulus of the slowest mode of a step, other than the modes 1, which runs do not
+    have.
+    """
+    values = np.linalg.eigvals(J)
+    return float(np.abs(values[np.abs(values - 1) > 1e-7]).max())
+
+
+def extra_rate(W: Rows, H: Rows, a: float) -> float:
+    """The rate of `extra`."""
+    eye = np.eye(len(H))
+    lazy = (eye + W) / 2
+    return slowest(np.block([[2 * lazy - a * H, a * H - lazy], [eye, 0 * eye]]))
+
+
+def nids_rate(W: Rows, H: Rows, a: float) -> float:
+    """The rate of `nids`."""
+    eye = np.eye(len(H))
+    lazy, forward = (eye + W) / 2, eye - a * H
+    return slowest(np.block([[lazy @ (eye + forward), -lazy @ forward], [eye, 0 * eye]]))
+
+
+def tracking_rate(R: Rows, C: Rows, H: Rows, a: float, atc: bool = True) -> float:
+    """The rate of `push_pull`, or of `ab`; of `push_diging` with R = C, and H over w in the end."""
+    eye = np.eye(len(H))
+    P = R if atc else eye
+    return slowest(np.block([[R, -a * P], [H @ (R - eye), C - a * H @ P]]))

@@ -4,8 +4,9 @@ neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,14 @@ import pytest
 from mpidec import reproduce, topology
 from mpidec.comm.mixing.mixers import Mixers
 from mpidec.driver.answers import Answers
+from mpidec.driver.asynchronous import clocks, events
+from mpidec.reproduce.acid.networks import Asynchronous
+from mpidec.reproduce.training import Training
 from mpidec.reproduce.verdict import CLOSED, PRINTED
 from mpidec.solvers import A2CiD2, PairwiseGossip
-from mpidec.solvers.asynchronous import Asynchronous
+from mpidec.solvers.asynchronous import Asynchronous as AsynchronousSolver
 from mpidec.theory.linear import Quadratics
-from mpidec.topology import Schedule, Topology
+from mpidec.topology import Schedule, Topology, pairwise
 from tests.helpers.verdicts import lines_of
 
 pytestmark = pytest.mark.serial
@@ -26,7 +30,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def larger_steps(patch: pytest.MonkeyPatch) -> None:
     """Gradients, or the step sizes of asynchronous solvers, are 5 % larger."""
-    for kind, name in ((Answers, "grad"), (Quadratics, "grad"), (Asynchronous, "size")):
+    for kind, name in ((Answers, "grad"), (Quadratics, "grad"), (AsynchronousSolver, "size")):
         right = getattr(kind, name)
         patch.setattr(kind, name, lambda *given, right=right: 1.05 * right(*given))
 
@@ -38,6 +42,12 @@ class LazierSchedule(Schedule):
 
     def at(self, k: int) -> Topology:
         return lazier(self.schedule.at(k))
+
+    def spectral_gap(self) -> float:
+        return self.schedule.spectral_gap()
+
+    def fingerprint(self) -> int:
+        return self.schedule.fingerprint()
 
 
 def lazier(graph: Topology | Schedule) -> Topology | Schedule:
@@ -62,10 +72,68 @@ def other_weights(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(solver, "average", average)
 
 
+def more_averagings(patch: pytest.MonkeyPatch) -> None:
+    """Edges have a rate that is a quarter larger."""
+    for module in (events, pairwise):
+        right = module.edge_rates
+        patch.setattr(module, "edge_rates", lambda *given, right=right: 1.25 * right(*given))
+
+
+def regular_clocks(patch: pytest.MonkeyPatch) -> None:
+    """Intervals are means of two of a Poisson clock."""
+    right = clocks.intervals
+
+    def intervals(*given: Any) -> Iterator[float]:
+        of = right(*given)
+        return (0.5 * (first + second) for first, second in zip(of, of))
+
+    patch.setattr(clocks, "intervals", intervals)
+
+
+def equal_clocks(patch: pytest.MonkeyPatch) -> None:
+    """All agents have the mean of their rates."""
+    right = events.meetings
+    patch.setattr(
+        events,
+        "meetings",
+        lambda seed, rates, edges: right(seed, np.full_like(rates, rates.mean()), edges),
+    )
+
+
+def unequal_choices(patch: pytest.MonkeyPatch) -> None:
+    """Agents prefer their first neighbours."""
+    right = clocks.uniforms
+    patch.setattr(clocks, "uniforms", lambda *given: (u**2 for u in right(*given)))
+
+
 STEP, WEIGHTS = "larger steps", "other weights"
-BREAKS: Mapping[str, Break] = {STEP: larger_steps, WEIGHTS: other_weights}
+PACE, REGULAR, EQUAL, CHOICE = "averagings", "regular clocks", "equal clocks", "choices"
+BREAKS: Mapping[str, Break] = {
+    STEP: larger_steps,
+    WEIGHTS: other_weights,
+    PACE: more_averagings,
+    REGULAR: regular_clocks,
+    EQUAL: equal_clocks,
+    CHOICE: unequal_choices,
+}
 BOTH = (STEP, WEIGHTS)
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {  # what each sees; the reason, if not both
+    "acid-consensus": (WEIGHTS, PACE),  # no gradients
+    "acid-constants": (PACE,),  # constants of graphs
+    "acid-rates": (PACE,),  # counts of gradients and averagings
+    "acid-fig2": (REGULAR,),  # durations of gradients
+    "acid-fig3": BOTH,
+    "acid-fig4": BOTH,
+    "acid-table4": BOTH,
+    "acid-table5": BOTH,
+    "acid-table6": (EQUAL,),  # counts of gradients
+    "acid-fig7": (CHOICE,),  # counts of averagings
+    "nids-steps": BOTH,
+    "exact-diffusion-range": BOTH,
+    "choco-gossip": (WEIGHTS,),  # no gradients
+    "beer-gradients": BOTH,
+    "base-k-consensus": (WEIGHTS,),  # no gradients
+    "equitopo-rate": (WEIGHTS,),  # no gradients
     "extra-exact": BOTH,
     "push-pull-linear": BOTH,
     "kgt-drift": BOTH,
@@ -73,7 +141,9 @@ EXPERIMENTS: Mapping[str, tuple[str, ...]] = {  # what each sees; the reason, if
     "lead-bits": BOTH,
     "proxskip-communications": BOTH,
 }
-SETTINGS: Mapping[str, Mapping[str, object]] = {}  # where the quick ones are too short
+SETTINGS: Mapping[str, Mapping[str, object]] = {  # where the quick ones are too short
+    "acid-table6": {"sizes": (16,), "slowest": 0.5, "steps": 200},
+}
 
 
 def differing(name: str) -> set[str]:
@@ -90,6 +160,9 @@ unbroken = cache(differing)
     "name, kind", [(name, kind) for name, kinds in EXPERIMENTS.items() for kind in kinds]
 )
 def test_broken_experiments_differ(name, kind, monkeypatch):
+    if issubclass(reproduce.EXPERIMENTS[name], (Asynchronous, Training)):
+        pytest.importorskip("torch")
+        pytest.importorskip("sklearn")
     before = unbroken(name)
     assert not [what for what in before if "equations" in what]
     BREAKS[kind](monkeypatch)

@@ -70,11 +70,23 @@ class Gossip(Experiment[GossipCell]):
     def measure(self, cell: GossipCell) -> Mapping[str, ArrayLike]:
         """The error after 0, 1, ... mixings, and the bytes that an agent has sent."""
         graph, codec = topology.ring(self.n), self.codecs()[cell[0]]
-        return gossip(graph, self.d, self.steps, cell[1], codec, until=1e-12)
+        found = gossip(graph, self.d, self.steps, cell[1], codec, until=1e-12)
+        if cell[0] not in ("exact gossip", "CHOCO, top"):
+            return found
+        keep = round(float(codec.get("fraction", 1.0)) * self.d)
+        mix = dense.Memory(dense.metropolis(graph), float(codec.get("gamma", 1.0)), keep)
+        X = np.random.default_rng(cell[1]).standard_normal((self.n, self.d))
+        first, errors = X.mean(axis=0), []
+        for _ in range(dense.STEPS):
+            errors.append(np.sqrt(((X - first) ** 2).mean()))
+            X = mix(X)
+        off = np.abs(np.divide(found["error"][: dense.STEPS], errors) - 1).max()
+        return {**found, "apart": off}
 
     def judge(self, results: Results[GossipCell]) -> Iterable[Line]:
         """Rates against those of the slowest mode, and bytes; the worst over the seeds."""
-        gap = topology.ring(self.n).spectral_gap()
+        yield dense.against_dense("exact gossip; CHOCO, top", results.values())
+        gap = (1 - np.cos(2 * np.pi / self.n)) * 2 / 3
         for method, options in self.codecs().items():
             slowest = float(options.get("gamma", 1.0)) * gap
             if options.get("feedback", True):
@@ -104,12 +116,13 @@ class Gossip(Experiment[GossipCell]):
 
 QuantizedCell = tuple[str, float]  # method, heterogeneity
 Made = Callable[[float], Solver]  # with a step size
-QUANTIZED: Mapping[str, tuple[Made, int]] = {  # and the levels of the quantizer, 0 for none
-    "NIDS": (NIDS, 0),
-    "LEAD, 5 bits": (partial(LEAD, dual=1.0), 15),
-    "LEAD, 6 bits": (partial(LEAD, dual=1.0), 31),
-    "CHOCO-SGD, 5 bits": (CHOCO, 15),
-    "DGD": (Diffusion, 0),
+Compared = Callable[..., np.ndarray]  # its equations with dense matrices
+QUANTIZED: Mapping[str, tuple[Made, int, Compared]] = {  # levels of the quantizer, 0 for none
+    "NIDS": (NIDS, 0, dense.nids),
+    "LEAD, 5 bits": (partial(LEAD, dual=1.0), 15, dense.lead),
+    "LEAD, 6 bits": (partial(LEAD, dual=1.0), 31, dense.lead),
+    "CHOCO-SGD, 5 bits": (CHOCO, 15, dense.choco),
+    "DGD": (Diffusion, 0, dense.diffusion),
 }
 
 
@@ -141,24 +154,22 @@ class QuantizedRows(Experiment[QuantizedCell]):
 
     def measure(self, cell: QuantizedCell) -> Mapping[str, ArrayLike]:
         """The run with the step size 1 / L, and the paper's method: gamma and beta are 1."""
-        method, levels = QUANTIZED[cell[0]]
+        method, levels, recursion = QUANTIZED[cell[0]]
         problem = least_squares(self.n, 3 * self.d, self.d, self.seed, cell[1])
-        solver = method(1 / problem.smoothness.max())
-        codec = {
-            "codec": "qsgd",
-            "levels": levels,
-            "bucket": self.d,
-            "feedback": True,
-            "gamma": 1.0,
-        }
-        graph = topology.ring(self.n)
-        recursion = {"NIDS": dense.nids, "DGD": dense.diffusion}.get(cell[0])
+        solver, graph = method(1 / problem.smoothness.max()), topology.ring(self.n)
+        codec, known = None, None  # the latter is not random
+        if levels:
+            remembers = {"feedback": True, "gamma": 1.0}
+            codec = {"codec": "qsgd", "levels": levels, "bucket": self.d, **remembers}
+            known = {"codec": "top_k", "fraction": 0.5, **remembers}
+            recursion = partial(recursion, gamma=1.0, keep=round(self.d / 2))
         grad, W = dense.quadratic(problem), dense.metropolis(graph)
-        compared = (
-            {"apart": dense.apart(recursion, grad, W, problem, solver, graph)} if recursion else {}
-        )
-        codecs = codec if levels else None
-        return {**run(problem, solver, graph, self.steps, codec=codecs), **compared}
+        off = dense.apart(recursion, grad, W, problem, solver, graph, codec=known)
+        found = {**run(problem, solver, graph, self.steps, codec=codec), "apart": off}
+        if cell[0] == "NIDS":
+            wide, H = dense.expanded(W, self.d), dense.curvatures(problem)
+            found["rate"] = dense.nids_rate(wide, H, solver.step_size)
+        return found
 
     def judge(self, results: Results[QuantizedCell]) -> Iterable[Line]:
         """Errors, rates and bytes."""
@@ -168,13 +179,15 @@ class QuantizedRows(Experiment[QuantizedCell]):
                 yield holds(f"{what}: error", error <= 1e-8, error, "at most 1e-8", "0")
             else:
                 yield holds(f"{what}: error", error >= 1e-3, error, "at least 1e-3: biased")
-        yield dense.against_dense("NIDS, DGD", results.values())
+        for method in QUANTIZED:
+            yield dense.against_dense(method, (results[c] for c in results if c[0] == method))
         for method in list(QUANTIZED)[1:3]:
             rates = [decline(results[method, scale]) for scale in self.heterogeneity]
             off = float(np.ptp(rates))
             yield holds(f"{method}: rate, over heterogeneities", off <= 0.01, off, "the same, .01")
         nids, lead = (results[method, self.heterogeneity[0]] for method in list(QUANTIZED)[:2])
-        yield derived("LEAD, 5 bits: rate, as of NIDS", decline(nids), decline(lead), 0.03)
+        rate = float(nids["rate"])
+        yield derived("LEAD, 5 bits: rate, as of NIDS", rate, decline(lead), 0.03)
         ratio = bytes_to(nids, 1e-6) / bytes_to(lead, 1e-6)
         yield holds("bytes to 1e-6, NIDS over LEAD, 5 bits", ratio > 8, ratio, "over 8")
 
@@ -186,21 +199,27 @@ class QuantizedRows(Experiment[QuantizedCell]):
 
 
 MethodCell = tuple[str]  # method
-NONCONVEX: Mapping[str, tuple[Made, bool]] = {  # whether rows are compressed
-    "BEER": (BEER, True),
-    "CHOCO-SGD": (CHOCO, True),
-    "DSGD": (Diffusion, False),
+NONCONVEX: Mapping[str, tuple[Made, bool, Compared]] = {  # whether rows are compressed
+    "BEER": (BEER, True, dense.beer),
+    "CHOCO-SGD": (CHOCO, True, dense.choco),
+    "DSGD": (Diffusion, False, dense.diffusion),
 }
 
 
-def logistic(n: int, penalty: float) -> Custom:
+def logistic(n: int, penalty: float) -> tuple[Custom, dense.Gradient]:
     r"""Return logistic regression with the penalty :math:`\lambda \sum_j x_j^2 / (1 + x_j^2)`, and
-    data that are sorted by class.
+    data that are sorted by class; and its gradients from the data.
     """
     data = breast_cancer()
     A, y, mask = stack(data.A, data.y, partition(data.y, n, "sorted"), 0, n)
     smooth = LogisticRegression(A, y, mask=mask, weight=1 / A.shape[1])
-    return Custom(
+
+    def gradients(X: np.ndarray) -> np.ndarray:
+        errors = -y * mask / (1 + np.exp(y * np.einsum("npd,nd->np", A, X)))
+        sums = np.einsum("npd,np->nd", A, errors) / A.shape[1]
+        return np.asarray(sums + penalty * 2 * X / (1 + X**2) ** 2)
+
+    problem = Custom(
         lambda X: smooth.value(X) + penalty * (X**2 / (1 + X**2)).sum(axis=1),
         lambda X: smooth.grad(X) + 2 * penalty * X / (1 + X**2) ** 2,
         m=n,
@@ -208,6 +227,7 @@ def logistic(n: int, penalty: float) -> Custom:
         smoothness=smooth.smoothness + 2 * penalty,
         check=False,
     )
+    return problem, gradients
 
 
 @dataclass(frozen=True)
@@ -238,20 +258,23 @@ class VanishingGradients(Experiment[MethodCell]):
 
     def measure(self, cell: MethodCell) -> Mapping[str, ArrayLike]:
         """The norm of the gradient at the average, with the step size 1 / L."""
-        solver, compressed = NONCONVEX[cell[0]]
-        problem = logistic(self.n, self.penalty)
-        codec = {"codec": "top_k", "fraction": self.fraction, "gamma": self.gamma}
-        return run(
-            problem,
-            solver(1 / np.max(problem.smoothness)),
-            topology.ring(self.n),
-            self.steps,
-            codec=codec if compressed else None,
-            metric="gradient_norm",
-        )
+        method, compressed, recursion = NONCONVEX[cell[0]]
+        problem, grad = logistic(self.n, self.penalty)
+        solver, graph = method(1 / np.max(problem.smoothness)), topology.ring(self.n)
+        codec = None
+        if compressed:
+            codec = {"codec": "top_k", "fraction": self.fraction, "gamma": self.gamma}
+            keep = round(self.fraction * problem.d)
+            recursion = partial(recursion, gamma=self.gamma, keep=keep)
+        W = dense.metropolis(graph)
+        off = dense.apart(recursion, grad, W, problem, solver, graph, codec=codec)
+        found = run(problem, solver, graph, self.steps, codec=codec, metric="gradient_norm")
+        return {**found, "apart": off}
 
     def judge(self, results: Results[MethodCell]) -> Iterable[Line]:
         """The gradients at the end, and the mean of their squares against the steps."""
+        for method in NONCONVEX:
+            yield dense.against_dense(method, [results[method,]])
         beer, *others = (float(results[method,]["error"][-1]) for method in NONCONVEX)
         for method, end in zip(list(NONCONVEX)[1:], others):
             yield holds(f"{method}: gradient", end >= 1e-3, end, "at least 1e-3: biased")

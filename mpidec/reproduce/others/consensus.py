@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
+from ...topology import Topology
+from .. import dense
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
-from ..verdict import About, Line, derived, holds
+from ..verdict import CLOSED, ORDER, About, Line, derived, holds
 from .running import gossip
 
 if TYPE_CHECKING:
@@ -59,7 +61,8 @@ class FiniteTime(Experiment[Cell]):
             degree = max(np.count_nonzero(W - np.diag(np.diag(W)), axis=1).max() for W in phases)
             found.append((base.period, degree, abs(product - 1 / n).max()))
         period, degree, residual = np.transpose(found)
-        curve = gossip(topology.base_k(self.shown, k), 1, self.steps, 0)
+        one = topology.base_k(self.shown, k)
+        curve = {**gossip(one, 1, self.steps, 0), "length": one.period}
         return {**curve, "period": period, "degree": degree, "residual": residual}
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
@@ -68,15 +71,21 @@ class FiniteTime(Experiment[Cell]):
         for k in self.peers:
             found = results["base-(k+1)", k]
             what, residual = f"k = {k}, n to {self.largest}", float(found["residual"].max())
-            yield holds(f"{what}: product less 1/n", residual <= 1e-13, residual, "1e-13", "0")
+            yield holds(
+                f"{what}: product less 1/n", residual <= 1e-13, residual, "1e-13", "0", CLOSED
+            )
             degree = float(found["degree"].max())
-            yield holds(f"{what}: largest degree", degree <= k, degree, f"at most {k}", float(k))
+            text = f"{what}: largest degree"
+            yield holds(text, degree <= k, degree, f"at most {k}", float(k), ORDER)
             bound = 2 * np.log(n) / np.log(k + 1) + 2
             ratio = float((found["period"] / bound).max())
             yield holds(
                 f"{what}: period over 2 log n + 2", ratio <= 1, ratio, "at most 1", "at most 1"
             )
-            end = max(end, int(np.argmax(found["error"] < 1e-12)))
+            length = int(found["length"])
+            end, error = max(end, length), float(found["error"][length])
+            text = f"k = {k}, n = {self.shown}: error after a period, {length} steps"
+            yield holds(text, error <= 1e-12, error, "1e-12", "0", CLOSED)
         for (graph, k), found in results.items():
             if not k:
                 error = float(found["error"][end])
@@ -98,6 +107,17 @@ class FiniteTime(Experiment[Cell]):
 
 
 SizeCell = tuple[str, int, int]  # graph, n, seed
+
+
+def half_way(graph: Topology, X: np.ndarray) -> np.ndarray:
+    r"""Return rows that have moved half of the way to :math:`\tfrac1n x_i + \tfrac{n - 1}n x_j`, with
+    the only neighbour j that agent i receives from, if any.
+    """
+    n, received = graph.n, X.copy()
+    for i in range(n):
+        for j in graph.in_neighbors(i):
+            received[i] = X[i] / n + (n - 1) / n * X[j]
+    return np.asarray((X + received) / 2)
 
 
 @dataclass(frozen=True)
@@ -140,15 +160,19 @@ class RateOfAnySize(Experiment[SizeCell]):
             return {"rate": 1 - graph.spectral_gap()}
         if kind not in ("OD", "OU"):
             return {"rate": 1 - topology.CATALOGUE[kind](n).spectral_gap()}
-        rng, squares = np.random.default_rng(seed), []
+        rng, squares, differences = np.random.default_rng(seed), [], []
+        graph = topology.equitopo(n, kind, seed=seed)
         with alone(n) as net:
-            W = net.mixer(topology.equitopo(n, kind, seed=seed))
+            W = net.mixer(graph)
             for k in range(self.draws):
                 X = rng.standard_normal((n, 8))
                 X -= X.mean(axis=0)
-                squares.append((W.at(k)(X) ** 2).sum() / (X**2).sum())
+                Y = W.at(k)(X)
+                squares.append((Y**2).sum() / (X**2).sum())
+                if k < dense.STEPS:
+                    differences.append(np.abs(Y - half_way(graph.at(k), X)).max())
         spread = np.std(squares) / math.sqrt(self.draws) / np.mean(squares)
-        return {"rate": np.mean(squares) ** 0.5, "spread": spread}
+        return {"rate": np.mean(squares) ** 0.5, "spread": spread, "apart": max(differences)}
 
     def judge(self, results: Results[SizeCell]) -> Iterable[Line]:
         """The factors against what n alone gives, and their order at the largest n."""
@@ -158,6 +182,7 @@ class RateOfAnySize(Experiment[SizeCell]):
             )
             for kind, n, _ in results
         }
+        yield dense.against_dense("OD, OU", results.values())
         for n in self.sizes:
             spread = float(results["OD", n, self.seeds[0]]["spread"])
             limit, here = math.sqrt((1 - 1 / n) / 2), float(rates["OD", n][0])

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import theory, topology
+from ...problems import LeastSquares
 from ...solvers import DGD, EXTRA, PushDIGing, PushPull, PushSum, Solver
 from .. import dense
 from ..experiment import Experiment, Results
 from ..verdict import About, Line, derived, holds
-from .running import decline, draw_runs, least_squares, norm, run
+from .running import decline, draw_runs, least_squares, norm, run, slowest_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,8 +51,8 @@ class ExactAndBiased(Experiment[StepCell]):
             yield from (("DGD", size, seed) for size in self.step_sizes)
 
     def measure(self, cell: StepCell) -> Mapping[str, ArrayLike]:
-        """The run; rate, error in the limit, and that with a hundredth of the step size, as
-        derived.
+        """The run; rate of EXTRA and error of DGD in the limit, as derived, and the latter with a
+        hundredth of the step size, as predicted.
         """
         method, times, seed = cell
         problem = least_squares(self.n, self.samples, self.d, seed)
@@ -59,30 +60,38 @@ class ExactAndBiased(Experiment[StepCell]):
         solver, tiny = (
             UNDIRECTED[method](a / problem.smoothness.max()) for a in (times, times / 100)
         )
-        limits = [theory.steady_state(problem, s, graph).bias.mean() for s in (solver, tiny)]
-        recursion = dense.extra if method == "EXTRA" else dense.dgd
         grad, W = dense.quadratic(problem), dense.metropolis(graph)
+        recursion, a = dense.extra if method == "EXTRA" else dense.dgd, solver.step_size
+        wide, H = dense.expanded(W, self.d), dense.curvatures(problem)
         return {
             **run(problem, solver, graph, self.steps, until=1e-14),
             "apart": dense.apart(recursion, grad, W, problem, solver, graph),
-            "rate": theory.rate(problem, solver, graph),
-            "limits": np.sqrt(limits) / norm(problem),
+            "rate": dense.extra_rate(wide, H, a),
+            "limit": self.bias(problem, wide, H, a),
+            "small": np.sqrt(theory.steady_state(problem, tiny, graph).bias.mean()) / norm(problem),
         }
+
+    def bias(self, problem: LeastSquares, W: np.ndarray, H: np.ndarray, a: float) -> float:
+        """The relative error of DGD in the limit: of the solution of (I - W + a H) X = - a grad(0)."""
+        zero = np.zeros((self.n, self.d))
+        target = -a * dense.quadratic(problem)(zero).ravel()
+        X = np.linalg.solve(np.eye(len(W)) - W + a * H, target).reshape(self.n, self.d)
+        return float(np.linalg.norm(X - problem.x_star) / np.sqrt(self.n) / norm(problem))
 
     def judge(self, results: Results[StepCell]) -> Iterable[Line]:
         """Errors and rates of EXTRA, and the error of DGD against the step size."""
         for (method, size, seed), found in results.items():
             what, error = f"{method}, {size:g} / L, seed {seed}", float(found["error"][-1])
             if method == "DGD":
-                yield derived(f"{what}: error", float(found["limits"][0]), error, 0.01)
+                yield derived(f"{what}: error", float(found["limit"]), error, 0.01)
                 continue
             yield holds(f"{what}: error", error <= 1e-10, error, "at most 1e-10", "0")
-            yield derived(f"{what}: rate", float(found["rate"]), decline(found, 1 / 3), 0.005)
+            yield derived(f"{what}: rate", float(found["rate"]), slowest_mode(found), 0.002)
         for method in UNDIRECTED:
             yield dense.against_dense(method, (results[c] for c in results if c[0] == method))
         sizes = np.log(self.step_sizes)
         for seed in self.seeds if len(sizes) > 1 else ():
-            limits = [results["DGD", size, seed]["limits"][1] for size in self.step_sizes]
+            limits = [results["DGD", size, seed]["small"] for size in self.step_sizes]
             slope = float(np.polyfit(sizes, np.log(limits), 1)[0])
             yield holds(
                 f"error of DGD, seed {seed}: power of the (small) step size",
@@ -108,6 +117,13 @@ DIRECTED: Mapping[str, PushPull | PushDIGing | PushSum] = {
     "AB": PushPull(variant="ab"),
     "Push-DIGing": PushDIGing(),
     "gradient-push": PushSum(),
+}
+
+RECURSIONS: Mapping[str, dense.Recursion] = {
+    "Push-Pull": dense.push_pull,
+    "AB": dense.ab,
+    "Push-DIGing": dense.push_diging,
+    "gradient-push": dense.gradient_push,
 }
 
 
@@ -171,14 +187,18 @@ class DirectedGraphs(Experiment[GraphCell]):
         solver, tiny = (replace(DIRECTED[method], step_size=a) for a in (step, step / 20))
         H = np.einsum("npd,npe->de", problem.A, problem.A)
         first = tiny.step_size * perron(R.T) @ perron(C) * np.linalg.eigvalsh(H)[0]
-        compared = {}
-        if recursion := {"Push-Pull": dense.push_pull, "AB": dense.ab}.get(method):
-            grad, pair = dense.quadratic(problem), (dense.shares(pulls, 1), dense.shares(pushes, 0))
-            compared = {"apart": dense.apart(recursion, grad, pair, problem, solver, graph)}
+        pull, push = dense.shares(pulls, 1), dense.shares(pushes, 0)
+        pulled, pushed = (dense.expanded(W, self.d) for W in (pull, push))
+        curvatures, pair = dense.curvatures(problem), isinstance(solver, PushPull)
+        if not pair:
+            pulled = pushed
+            curvatures = curvatures / np.repeat(self.n * perron(push), self.d)
+        recursion, weights = RECURSIONS[method], (pull, push) if pair else push
+        grad = dense.quadratic(problem)
         return {
             **run(problem, solver, graph, self.steps),
-            **compared,
-            "rate": theory.rate(problem, solver, graph),
+            "apart": dense.apart(recursion, grad, weights, problem, solver, graph),
+            "rate": dense.tracking_rate(pulled, pushed, curvatures, step, method != "AB"),
             "progress": (1 - theory.rate(problem, tiny, graph)) / first,
         }
 
@@ -188,11 +208,10 @@ class DirectedGraphs(Experiment[GraphCell]):
             found = [results[method, kind, seed] for seed in self.seeds]
             what = f"{method}, {kind}"
             errors = [float(one["error"][-1]) for one in found]
+            yield dense.against_dense(what, found)
             if method == "gradient-push":
                 yield holds(f"{what}: least error", min(errors) > 1e-4, min(errors), "over 1e-4")
                 continue
-            if "apart" in found[0]:
-                yield dense.against_dense(what, found)
             yield holds(f"{what}: error", max(errors) <= 1e-9, max(errors), "at most 1e-9", "0")
             pace = [(1 - decline(one)) / (1 - float(one["rate"])) for one in found]
             yield derived(f"{what}: 1 - rate over the exact one", 1.0, _worst(pace), 0.1)

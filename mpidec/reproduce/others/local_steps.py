@@ -16,7 +16,7 @@ from ...solvers import KGT, SCAFFOLD, LocalDGD, ProxSkip
 from .. import dense
 from ..drawing import curves, panels
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, derived, holds
+from ..verdict import CLOSED, About, Line, derived, holds
 from .running import decline, draw_runs, least_squares, norm, run
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class LocalSteps(Experiment[Cell]):
         recursion = partial(dense.tracked if method == "K-GT" else dense.local_dgd, local=K)
         grad, W = dense.quadratic(problem), dense.metropolis(graph)
         apart = dense.apart(recursion, grad, W, problem, solver, graph, steps=4 * K)
-        off = drift(problem, graph.W.toarray(), step, K)
+        off = drift(problem, W, step, K)
         limit = np.linalg.norm(off) / np.sqrt(self.n) / norm(problem)
         return {**found, "limit": limit, "apart": apart}
 
@@ -207,6 +207,7 @@ class ClientDrift(Experiment[Cell]):
                 off <= 1e-9,
                 float(off),
                 "at most 1e-9",
+                by=CLOSED,
             )
             error = max(float(results["SCAFFOLD", K, g]["error"][-1]) for g in self.heterogeneity)
             yield holds(f"SCAFFOLD, K = {K}: distance, worst", error <= 1e-10, error, "1e-10", "0")

@@ -15,7 +15,7 @@ from ...theory import Quadratic
 from ...topology import Topology
 from ..drawing import curves
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, derived, holds
+from ..verdict import CLOSED, About, Line, derived, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,6 +83,7 @@ class StepOfAnyNetwork(Experiment[NetworkCell]):
             f"{steps.min():.4g} to {steps.max():.4g}",
             "2 on each, within .1 %",
             2.0,
+            CLOSED,
         )
         off = [
             found["EXTRA"] / min((5 + 3 * found["eigenvalues"][0]) / 4, 2) - 1
@@ -93,6 +94,7 @@ class StepOfAnyNetwork(Experiment[NetworkCell]):
             np.abs(off).max() <= 0.002,
             float(np.abs(off).max()),
             "at most .2 %",
+            by=CLOSED,
         )
         for graph in self.graphs:
             squares = [
@@ -183,7 +185,8 @@ class StabilityRange(Experiment[RangeCell]):
                 abs(float(results[method, least]["step"]) / LIMITS[method](least) - 1)
                 for least in self.least
             )
-            yield holds(f"{method}: worst of all", off <= 0.002, off, "closed form within .2 %")
+            what = f"{method}: difference from the closed form, worst of all"
+            yield holds(what, off <= 0.002, off, "within .2 %", by=CLOSED)
         ratio = min(
             float(results["exact diffusion", least]["step"] / results["EXTRA", least]["step"])
             for least in self.least

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpidec.reproduce import dense
 from mpidec.reproduce.others import EXPERIMENTS, compression, exact, local_steps
 from mpidec.solvers import CHOCO, DGD, LocalDGD, ProxSkip
 from tests.helpers.verdicts import failures
@@ -42,7 +43,7 @@ def test_default_settings_agree(name):
     "name, table, method, other",
     [
         ("extra-exact", exact.UNDIRECTED, "EXTRA", DGD),
-        ("lead-bits", compression.QUANTIZED, "LEAD, 5 bits", (CHOCO, 15)),
+        ("lead-bits", compression.QUANTIZED, "LEAD, 5 bits", (CHOCO, 15, dense.lead)),
         ("kgt-drift", local_steps.TRACKING, "K-GT", LocalDGD),
         ("scaffold-quadratics", local_steps.FEDERATED, "SCAFFOLD", LocalDGD),
     ],
