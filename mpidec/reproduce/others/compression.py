@@ -80,7 +80,7 @@ class Gossip(Experiment[GossipCell]):
         for _ in range(dense.STEPS):
             errors.append(np.sqrt(((X - first) ** 2).mean()))
             X = mix(X)
-        off = np.abs(np.divide(found["error"][: dense.STEPS], errors) - 1).max()
+        off = np.abs(np.divide(np.asarray(found["error"])[: dense.STEPS], errors) - 1).max()
         return {**found, "apart": off}
 
     def judge(self, results: Results[GossipCell]) -> Iterable[Line]:
@@ -215,7 +215,7 @@ def logistic(n: int, penalty: float) -> tuple[Custom, dense.Gradient]:
     smooth = LogisticRegression(A, y, mask=mask, weight=1 / A.shape[1])
 
     def gradients(X: np.ndarray) -> np.ndarray:
-        errors = -y * mask / (1 + np.exp(y * np.einsum("npd,nd->np", A, X)))
+        errors = -y / (1 + np.exp(y * np.einsum("npd,nd->np", A, X)))
         sums = np.einsum("npd,np->nd", A, errors) / A.shape[1]
         return np.asarray(sums + penalty * 2 * X / (1 + X**2) ** 2)
 
