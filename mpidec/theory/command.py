@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._style import COLOURS, SCREEN, figure
-from ..cli.program import Command, Flag, Status
+from ..cli.program import Command, Flag
 from ..cli.tables import aligned
-from ..comm.runtime.agreement import on_root
-from ..comm.runtime.mpi import MPI
+from ..comm.runtime.launched import detach
 from ..driver.arguments import as_solver, as_topology
 from ..exceptions import ConfigError, InputError
 from ..solvers.base import Solver, with_step_size
@@ -71,12 +70,6 @@ def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
     return args
 
 
-def execute(args: argparse.Namespace, comm: MPI.Intracomm) -> int:
-    """Print the table on rank 0, draw the figure, and return the exit status."""
-    on_root(comm, _show, args)
-    return Status.OK
-
-
 def example(n: int, seed: int = 0) -> Quadratic:
     """Costs of n agents that differ in curvature and minimizer."""
     rng = np.random.default_rng(seed)
@@ -85,7 +78,9 @@ def example(n: int, seed: int = 0) -> Quadratic:
     return Quadratic(np.array([x_star]), h[:, None, None], (h * (x_star - c))[:, None])
 
 
-def _show(args: argparse.Namespace) -> None:
+def execute(args: argparse.Namespace) -> None:
+    """Print the table, and draw the figure."""
+    detach()
     model = example(args.n, args.seed)
     try:
         graphs = [as_topology(name, args.n) for name in args.topology]
@@ -175,6 +170,6 @@ THEORY = Command(
     epilog=EPILOG,
     flags=FLAGS,
     prepare=prepare,
-    execute=execute,
+    alone=execute,
 )
 main = THEORY.main

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import subprocess
 import sys
 
@@ -72,11 +73,25 @@ def test_a_run_where_no_launcher_answers_is_refused(left, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("left", LEFT, ids=["MPICH", "Open MPI"])
+def test_theory_needs_no_launcher(left, tmp_path):
+    command = [sys.executable, "-m", "mpidec.theory", "ring", "--n=4", "--solver", "consensus"]
+    done = subprocess.run(
+        command,
+        env=launch.environment() | left | {"PMIX_RANK": "0"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "") and "Consensus" in done.stdout
+
+
 CHILD = """
 import subprocess, sys
 from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1:
-    for words in (["run", "--list"], ["run", "--bad"], ["run", "--steps=1"]):
+    theory = ["theory", "ring", "--n=4", "--solver", "consensus"]
+    for words in (["run", "--list"], ["run", "--bad"], ["run", "--steps=1"], theory):
         done = subprocess.run([sys.executable, "-m", "mpidec", *words], capture_output=True, text=True)
         print(done.returncode, bool(done.stdout), done.stderr.strip(), flush=True)
 MPI.COMM_WORLD.Barrier()
@@ -87,20 +102,26 @@ MPI.COMM_WORLD.Barrier()
 @pytest.mark.library
 def test_a_program_that_a_rank_starts_is_no_rank(mpirun):
     done = mpirun(2, ["-c", CHILD], check=True)
-    table, flag, run = done.stdout.splitlines()
+    table, flag, run, theory = done.stdout.splitlines()
     assert table == "0 True " and flag.startswith(
         "2 False mpidec.run: error: command line: unknown flag"
     )
     assert run.startswith("2 False mpidec.run: error: process") and "is a child of rank 1" in run
+    assert theory == "0 True "
 
 
 @pytest.mark.launch
 @pytest.mark.library
 def test_ranks_end_together_without_mpi(mpirun):
-    for words, status, lines in ((["plot", "run.h5", "--bad"], 2, 0), (["run", "--help"], 0, 1)):
+    theory = ["theory", "ring", "--n=4", "--solver", "consensus"]
+    for words, status, lines in (
+        (["plot", "run.h5", "--bad"], 2, 0),
+        (["run", "--help"], 0, 1),
+        (theory, 0, 1),
+    ):
         done = mpirun(3, ["-m", "mpidec", *words])
         assert done.returncode == status and done.stderr.count("unknown flag") == (status == 2)
-        assert done.stdout.count("usage:") == lines
+        assert len(re.findall("usage:|topology  solver", done.stdout)) == lines, done.stdout
 
 
 def test_a_communicator_that_is_given_is_used():

@@ -23,6 +23,7 @@ RANKS = (
 )
 """Variables by which a launcher of MPI tells a process its rank."""
 
+_OF_LAUNCHERS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "PALS_", "FLUX_TASK_")
 _LAUNCHERS = re.compile(
     r"mpirun|mpiexec|hydra|orte|prte|prun|srun|slurmstepd|flux|pals|aprun|jsrun|bfrun"
 )
@@ -56,6 +57,16 @@ def outside() -> str | None:
         f"launcher does not answer: start the program with mpirun, or without the variable (env -u "
         f"{variable}), or set MPIDEC_ALONE=1 to run a single process"
     )
+
+
+def detach() -> None:
+    """Let MPI, if it is not in use, start for this process alone: without its launcher, which may
+    not answer, or whose other ranks do not start MPI.
+    """
+    if "mpi4py.MPI" not in sys.modules:
+        for name in [name for name in os.environ if name.startswith(_OF_LAUNCHERS)]:
+            del os.environ[name]
+        os.environ["MPIDEC_ALONE"] = "1"
 
 
 def child() -> str | None:
