@@ -40,11 +40,11 @@ class Presence:
         """
         self._calls += not numbered
         call = op if numbered else f"{op} #{self._calls}"
-        since = time.monotonic() + _PART * timeout()
+        began = time.monotonic()
         self._told = {call: set()}  # one such wait at a time
 
         def ask_all() -> None:
-            late = time.monotonic() > since
+            late = time.monotonic() - began > _PART * timeout()
             comm = self._messenger.comm
             self._tell(call, set(range(comm.size)) if late else self._come.get(call, set()))
             if ask is not None:

@@ -220,7 +220,7 @@ class WaitMonitor:
     reports = 0  # that have arrived in this process, and end waits
 
     def __init__(self, what: str | Callable[[], str], ask: Callable[[], None] | None = None):
-        self._what, self._ask, self._limit = what, ask, timeout()
+        self._what, self._ask = what, ask
         self._began = time.monotonic()
         self._next, self._reports = _FIRST, WaitMonitor.reports
 
@@ -228,10 +228,11 @@ class WaitMonitor:
         """Query the other ranks when due, abort after the time-out; return the seconds waited."""
         waited = time.monotonic() - self._began
         if waited >= self._next or self._reports != WaitMonitor.reports:
-            if waited > self._limit:
+            limit = timeout()
+            if waited > limit:
                 expire(self._what, waited)
             self._reports = WaitMonitor.reports
-            self._next = min(1.5 * waited + _FIRST, waited + _RARELY, self._limit)
+            self._next = min(1.5 * waited + _FIRST, waited + _RARELY, limit)
             if self._ask is not None:
                 self._ask()
         return waited

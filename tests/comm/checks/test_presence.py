@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpidec.comm.checks import presence
+from mpidec.comm.runtime import progress
 
 pytestmark = pytest.mark.serial
 
@@ -48,6 +49,25 @@ def test_only_those_that_have_not_come_are_named(missing, monkeypatch):
         ask()
         post.deliver()
     assert {words() for words, _ in waits.values()} == {f"rank {missing} to come"}
+
+
+def test_a_time_out_that_is_changed_counts_at_the_next_poll(monkeypatch):
+    monkeypatch.setenv("MPIDEC_TIMEOUT", "1000")
+    clock, expired = [0.0], []
+    stopped = SimpleNamespace(monotonic=lambda: clock[0])
+    monkeypatch.setattr(presence, "time", stopped)
+    monkeypatch.setattr(progress, "time", stopped)
+    monkeypatch.setattr(progress, "expire", lambda what, waited: expired.append(waited))
+    post = Post(2)
+    words, ask = post.ranks[0].waiting("net.agree", "to come", None)
+    monitor = progress.WaitMonitor(words, ask)
+    clock[0] = 11.0
+    monitor.poll()
+    assert not post.sent and not expired
+    monkeypatch.setenv("MPIDEC_TIMEOUT", "20")
+    for clock[0] in (19.0, 21.0, 31.0):
+        monitor.poll()
+    assert post.sent and expired
 
 
 def test_an_earlier_call_is_another_one(monkeypatch):
