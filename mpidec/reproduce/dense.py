@@ -4,8 +4,8 @@ with the solvers, their gradients and their weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,12 +15,13 @@ from ..driver.solve import solve
 from ..problems import LeastSquares, Problem
 from ..solvers import Solver
 from ..topology import Schedule, Topology
-from .experiment import Arrays, alone
+from .experiment import Arrays, Results, alone
 from .verdict import CLOSED, Line, holds
 
 Rows = np.ndarray
 Gradient = Callable[[Rows], Rows]
 Recursion = Callable[[Gradient, Any, float, Rows, int], Rows]  # weights, step size, rows, steps
+C = TypeVar("C", bound=tuple[object, ...])
 STEPS = 12  # enough for each term of the equations; longer runs forget the beginning
 
 
@@ -33,6 +34,25 @@ def metropolis(graph: Topology) -> Rows:
     return np.asarray(W + np.diag(1 - W.sum(axis=1)))
 
 
+def exponential(n: int) -> Rows:
+    """Return equal weights of an agent and of those 1, 2, 4, ... agents before it."""
+    links = np.eye(n)
+    for k in range((n - 1).bit_length()):
+        links[range(n), np.arange(n) - 2**k] = 1
+    return shares(links, 1)
+
+
+def one_peer_exponential(n: int) -> Sequence[Rows]:
+    """Return weights of one half, in turn of the agents 1, 2, 4, ... before each."""
+    E = np.eye(n)
+    return [(E + np.roll(E, 2**k, axis=0)) / 2 for k in range((n - 1).bit_length())]
+
+
+def lazy(W: Rows) -> Rows:
+    """Return (I + W) / 2."""
+    return np.asarray((np.eye(len(W)) + W) / 2)
+
+
 def shares(links: Rows, axis: int) -> Rows:
     """Return links with equal weights that sum to 1 along an axis."""
     return np.asarray(links / links.sum(axis=axis, keepdims=True))
@@ -43,6 +63,18 @@ def quadratic(problem: LeastSquares) -> Gradient:
     H = np.einsum("npd,npe->nde", problem.A, problem.A)
     c = np.einsum("npd,np->nd", problem.A, problem.b)
     return lambda X: np.asarray(np.einsum("nde,ne->nd", H, X) - c)
+
+
+def cross_entropy(A: Rows, y: Rows, weight: Rows, classes: int) -> Gradient:
+    """Return the gradients of softmax regression, with a weight of each sample."""
+    labels = np.eye(classes)[y.astype(int)]
+
+    def grad(X: Rows) -> Rows:
+        scores = np.exp(A @ X.reshape(len(X), -1, classes))
+        off = scores / scores.sum(axis=2, keepdims=True) - labels
+        return np.asarray(np.einsum("npd,npc->ndc", A, weight[..., None] * off).reshape(X.shape))
+
+    return grad
 
 
 def dgd(grad: Gradient, W: Rows, a: float, X: Rows, steps: int) -> Rows:
@@ -59,19 +91,44 @@ def diffusion(grad: Gradient, W: Rows, a: float, X: Rows, steps: int) -> Rows:
     return X
 
 
+def changing(
+    grad: Gradient,
+    weights: Sequence[Rows],
+    a: float | Callable[[int], float],
+    X: Rows,
+    steps: int,
+    order: str = "atc",
+) -> Rows:
+    """X <- W_k (X - a_k grad(X)), or W_k X - a_k grad(X) ("awc"), with the weights in turn."""
+    for k in range(steps):
+        W, size = weights[k % len(weights)], a(k) if callable(a) else a
+        X = W @ (X - size * grad(X)) if order == "atc" else W @ X - size * grad(X)
+    return X
+
+
+def d2(grad: Gradient, W: Rows, a: float, X: Rows, steps: int) -> Rows:
+    """X'' = W (2 X' - X - a (grad(X') - grad(X))), from X' = W (X - a grad(X)) on; with (I + W) / 2
+    in place of W exact diffusion.
+    """
+    before, X = X, W @ (X - a * grad(X))
+    for _ in range(steps - 1):
+        before, X = X, W @ (2 * X - before - a * (grad(X) - grad(before)))
+    return X
+
+
 def extra(grad: Gradient, W: Rows, a: float, X: Rows, steps: int) -> Rows:
     """X'' = (I + W) X' - (I + W) / 2 X - a (grad(X') - grad(X)), from X' = W X - a grad(X) on."""
-    lazy, before, X = (np.eye(len(W)) + W) / 2, X, W @ X - a * grad(X)
+    half, before, X = lazy(W), X, W @ X - a * grad(X)
     for _ in range(steps - 1):
-        before, X = X, 2 * lazy @ X - lazy @ before - a * (grad(X) - grad(before))
+        before, X = X, 2 * half @ X - half @ before - a * (grad(X) - grad(before))
     return X
 
 
 def nids(grad: Gradient, W: Rows, a: float, X: Rows, steps: int) -> Rows:
     """X'' = (I + W) / 2 (2 X' - X - a (grad(X') - grad(X))), from X' = X - a grad(X) on."""
-    lazy, before, X = (np.eye(len(W)) + W) / 2, X, X - a * grad(X)
+    half, before, X = lazy(W), X, X - a * grad(X)
     for _ in range(steps - 1):
-        before, X = X, lazy @ (2 * X - before - a * (grad(X) - grad(before)))
+        before, X = X, half @ (2 * X - before - a * (grad(X) - grad(before)))
     return X
 
 
@@ -94,6 +151,19 @@ def ab(grad: Gradient, pair: tuple[Rows, Rows], a: float, X: Rows, steps: int) -
         X = R @ X - a * Y
         new = grad(X)
         Y, G = C @ Y + new - G, new
+    return X
+
+
+def push_diging(grad: Gradient, weights: Sequence[Rows], a: float, X: Rows, steps: int) -> Rows:
+    """U' = W_k (U - a Y), w' = W_k w, X' = U' / w', Y' = W_k Y + grad(X') - grad(X)."""
+    U, w, G = X, np.ones((len(X), 1)), grad(X)
+    Y = G
+    for k in range(steps):
+        W = weights[k % len(weights)]
+        U, w = W @ (U - a * Y), W @ w
+        X = U / w
+        new = grad(X)
+        Y, G = W @ Y + new - G, new
     return X
 
 
@@ -138,6 +208,11 @@ def apart(
             mixing=(lambda W: W.compress(**codec)) if codec else None,
             every=steps,
         ).X
+    return distance(X, expected, start)
+
+
+def distance(X: Rows, expected: Rows, start: Rows) -> float:
+    """Return how far rows are from the expected ones, relative to how far these have gone."""
     return float(np.abs(X - expected).max() / np.abs(expected - start).max())
 
 
@@ -166,20 +241,9 @@ def local_dgd(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, local: int
 
 def against_dense(what: str, found: Iterable[Arrays]) -> Line:
     """Return the line for the largest distance `apart` of several cells."""
-    worst = max((float(one["apart"]) for one in found if "apart" in one), default=np.nan)
+    worst = float(np.max([one["apart"] for one in found if "apart" in one] or np.nan))
     what = f"{what}: difference from the equations with dense matrices, first steps, worst"
     return holds(what, worst <= 1e-9, worst, "at most 1e-9", by=CLOSED)
-
-
-def push_diging(grad: Gradient, C: Rows, a: float, X: Rows, steps: int) -> Rows:
-    """U' = C (U - a Y), w' = C w, X' = U' / w', Y' = C Y + grad(X') - grad(X)."""
-    U, w, G = X, np.ones((len(X), 1)), grad(X)
-    Y = G
-    for _ in range(steps):
-        U, w = C @ (U - a * Y), C @ w
-        new = grad(U / w)
-        Y, G = C @ Y + new - G, new
-    return U / w
 
 
 def gradient_push(grad: Gradient, C: Rows, a: float, X: Rows, steps: int) -> Rows:
@@ -284,3 +348,10 @@ def tracking_rate(R: Rows, C: Rows, H: Rows, a: float, atc: bool = True) -> floa
     eye = np.eye(len(H))
     P = R if atc else eye
     return slowest(np.block([[R, -a * P], [H @ (R - eye), C - a * H @ P]]))
+
+
+def each_against_dense(results: Results[C], place: int = 0) -> Iterator[Line]:
+    """Return a line for each method (or graph), which stands at a place of the cells' names."""
+    found = {cell: one for cell, one in results.items() if "apart" in one}
+    for name in dict.fromkeys(cell[place] for cell in found):
+        yield against_dense(str(name), (found[c] for c in found if c[place] == name))

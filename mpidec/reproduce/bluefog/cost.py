@@ -13,7 +13,7 @@ from ... import topology
 from ...topology import Schedule, Topology
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
-from ..verdict import About, Line, holds
+from ..verdict import CLOSED, About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ class CommunicationCost(Experiment[Cell]):
             what = f"{graph}: vectors sent by an agent, n = {min(self.sizes)} to {max(self.sizes)}"
             here = f"{min(counts):g} to {max(counts):g}"
             agrees = np.allclose(counts, [expected(n) for n in self.sizes], rtol=1e-12)
-            yield holds(what, bool(agrees), here, text)
+            yield holds(what, bool(agrees), here, text, by=CLOSED)
         for what, published in (
             ("Figure 11: time of neighbour averaging against n", "nearly flat"),
             ("Figure 11: time of all-reduce against n", "grows"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,9 +13,10 @@ from ... import topology
 from ...problems import LeastSquares
 from ...solvers import DGD, ExactDiffusion, PushDIGing, PushSum, Solver
 from ...topology import Schedule, Topology
+from .. import dense
 from ..experiment import Experiment, Results, alone
 from ..others.running import draw_runs, least_squares, norm, run
-from ..verdict import About, Line, derived, holds
+from ..verdict import CLOSED, About, Line, derived, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +26,11 @@ METHODS: Mapping[str, Solver] = {
     "DGD": DGD(),
     "exact diffusion": ExactDiffusion(),
     "push-DIGing": PushDIGing(),
+}
+RECURSIONS: Mapping[str, dense.Recursion] = {
+    "DGD": dense.dgd,
+    "exact diffusion": dense.d2,
+    "push-DIGing": dense.push_diging,
 }
 PAIRS = (
     ("DGD", "exponential"),
@@ -102,25 +108,47 @@ class Listings(Experiment[Cell]):
         step = self.size / float(problem.smoothness.max())
         if method == "push-DIGing":
             step /= 4
-        solver = type(METHODS[method])(step)
-        found = run(problem, solver, graph, self.steps, until=1e-13)
+        solver, recursion = type(METHODS[method])(step), RECURSIONS[method]
+        grad, W = dense.quadratic(problem), self.weights(method, name)
+        found = {
+            **run(problem, solver, graph, self.steps, until=1e-13),
+            "apart": dense.apart(recursion, grad, W, problem, solver, graph),
+        }
         if method != "DGD":
             return found
         off = fixed_point(problem, graph.at(0).W.toarray(), step) - problem.x_star
         return {**found, "limit": np.linalg.norm(off) / np.sqrt(self.n) / norm(problem)}
 
+    def weights(self, method: str, name: str) -> Any:
+        """Those of a method on a graph, for the equations."""
+        graph = self.graph(name)
+        if "push" in method:
+            phases = [graph.at(k).W.toarray() for k in range(graph.period or 1)]
+            return phases if "grid" in name else [dense.exponential(self.n)]
+        W = dense.metropolis(graph.at(0)) if name == "ring" else dense.exponential(self.n)
+        return W if method == "DGD" else dense.lazy(W)
+
     def push_sum(self, graph: Topology | Schedule, seed: int) -> Mapping[str, ArrayLike]:
         """The distance from the average, and the largest change of the mass."""
         solver, errors, masses = PushSum(0.0), [], []
-        s = solver.init(np.random.default_rng(seed).standard_normal((self.n, self.d)))
-        mean = s.X.mean(axis=0)
+        start = np.random.default_rng(seed).standard_normal((self.n, self.d))
+        s, mean = solver.init(start), start.mean(axis=0)
         with alone(self.n) as net:
             W = net.mixer(graph)
             for k in range(self.steps):
+                if k <= dense.STEPS:
+                    reached = s.X
                 errors.append(np.sqrt(((s.X - mean) ** 2).mean()))
                 masses.append(abs(s.w.sum() - self.n))
                 s = solver.step(s, np.zeros_like(s.X), W.at(k))
-        return {"step": np.arange(self.steps), "error": errors, "mass": max(masses)}
+        weights, steps = self.weights("push-sum", "one-peer grid"), min(dense.STEPS, self.steps - 1)
+        expected = dense.push_diging(np.zeros_like, weights, 0.0, start, steps)
+        return {
+            "step": np.arange(self.steps),
+            "error": errors,
+            "mass": max(masses),
+            "apart": dense.distance(reached, expected, start),
+        }
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The limits; of the exact methods the worst over the seeds."""
@@ -135,10 +163,12 @@ class Listings(Experiment[Cell]):
             yield derived(f"DGD: bias, ring over exponential, seed {seed}", limit, here, 1e-9)
         for method, name in PAIRS[2:]:
             error = max(float(results[method, name, seed]["error"][-1]) for seed in self.seeds)
-            yield holds(f"{method}, {name}: error", error <= 1e-12, error, "at most 1e-12", "0")
+            text = f"{method}, {name}: error"
+            yield holds(text, error <= 1e-12, error, "at most 1e-12", "0", CLOSED)
         mass = max(float(results["push-sum", "one-peer grid", s]["mass"]) for s in self.seeds)
         agrees = mass <= 1e-13 * self.n
-        yield holds("push-sum: change of the mass", agrees, mass, "at most 1e-13 n", "0")
+        yield holds("push-sum: change of the mass", agrees, mass, "at most 1e-13 n", "0", CLOSED)
+        yield from dense.each_against_dense(results)
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """The relative error of the first seed."""

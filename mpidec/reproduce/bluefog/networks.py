@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..drawing import curves
 from ..experiment import Results
 from ..training import Cell, Column, Training
-from ..verdict import About, Line, holds
+from ..verdict import CLOSED, About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +75,9 @@ class Table3(Training):
             peers = math.ceil(math.log2(self.workers))
             expected = f"1 / {peers}, exactly"
             what = f"{row}: bytes, dynamic / static"
-            yield holds(what, sent[1] * peers == sent[0], sent[1] / sent[0], expected, 1 / peers)
+            yield holds(
+                what, sent[1] * peers == sent[0], sent[1] / sent[0], expected, 1 / peers, CLOSED
+            )
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """Accuracy of the average model against what has been sent."""

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...solvers import DSGDCECA
+from ..dense import each_against_dense
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
-from ..verdict import About, Line, holds
+from ..verdict import CLOSED, About, Line, holds
 from .consensus import rounds_of
-from .running import CECA, FIXED, descent, iterates
+from .running import CECA, FIXED, descent, iterates, pulled_apart
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,7 +123,8 @@ class Claims(Experiment[Cell]):
             lambda X, k: X + draw.standard_normal(X.shape),
         )
         squares = [float((X.mean(axis=0) ** 2).mean()) for X in rows]
-        return {"error": np.mean(squares[self.steps // 10 :])}
+        off = pulled_apart("CECA-2P", graph, lambda k: self.step_size, seed)
+        return {"error": np.mean(squares[self.steps // 10 :]), "apart": off}
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The worst n for each statement, and the slope."""
@@ -135,7 +137,7 @@ class Claims(Experiment[Cell]):
             ("any", "2 tau rounds from any: x and y by"),
         ):
             worst = max(float(values[key]) for values in found.values())
-            yield holds(what, worst <= tolerance, worst, f"{tolerance:.0e}", "0")
+            yield holds(what, worst <= tolerance, worst, f"{tolerance:.0e}", "0", CLOSED)
         least = min(float(values["x before"]) for values in found.values())
         yield holds(
             "tau - 1 rounds from the first: at least", least > 0.1 / max(self.sizes), least, "not 0"
@@ -143,7 +145,8 @@ class Claims(Experiment[Cell]):
         errors = [self._error(results, n) for n in self.agents]
         slope = float(np.polyfit(np.log(self.agents), np.log(errors), 1)[0])
         what = f"slope of the error for n = {self.agents[0]} to {self.agents[-1]}"
-        yield Line(what, -1.0, slope, abs(slope + 1) <= 0.1, "within .1")
+        yield Line(what, -1.0, slope, abs(slope + 1) <= 0.1, "within .1", by=CLOSED)
+        yield from each_against_dense(results)
 
     def _error(self, results: Results[Cell], n: int) -> float:
         return float(np.mean([results["noise", n, seed]["error"] for seed in self.seeds]))

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ..drawing import curves
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, holds, within
+from ..verdict import CLOSED, About, Line, holds, within
 from .running import CECA, DRAWN, FIXED, averaging_errors, possible
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class ExactConsensus(Experiment[Cell]):
                 f"{errors[:, tau].max():.1e}, {errors[:, tau - 1].min():.2g}",
                 "rounding error at tau, more than .01 before",
                 "0, > 0",
+                CLOSED,
             )
             if ports == 1 and n in BEFORE and self.seeds == ExactConsensus.seeds:
                 here = float(errors[:, tau - 1].mean())
@@ -185,6 +186,7 @@ class OtherGraphs(Experiment[Run]):
                 ", ".join(sorted(exact)),
                 exact == expected if n > 4 else None,
                 "CECA alone, and the one-peer graph if n is a power of 2",
+                by=CLOSED,
             )
             for name, published in PUBLISHED.get(n, {}).items():
                 if self.seeds == OtherGraphs.seeds:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..drawing import curves
 from ..experiment import Results
 from ..training import Cell, Column, Training
-from ..verdict import About, Line, holds
+from ..verdict import CLOSED, ORDER, About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,9 +106,8 @@ class Table2(Training):
         ring = self.sent(results, RING)[-1]
         for row in (ONE_PEER, CECA):
             part = self.sent(results, row)[-1] / ring
-            yield holds(
-                f"{row}: data sent, over the ring's", part == 0.5, part, "1/2, exactly", 0.5
-            )
+            what = f"{row}: data sent, over the ring's"
+            yield holds(what, part == 0.5, part, "1/2, exactly", 0.5, CLOSED)
 
     def sent(self, results: Results[Cell], row: str) -> NDArray[np.float64]:
         """Return the bytes that a worker has sent after each evaluation; of all-reduce what a server
@@ -232,4 +231,5 @@ class Figure10(Table2):
             f"the seeds leave a standard error of {error:.2g}" if abs(gain) < 2 * error else ""
         )
         what, published = "gain of DSGD-CECA (points)", CIFAR[CECA] - CIFAR[ONE_PEER]
-        yield Line(what, published, gain, gain > 0, "positive", because, bool(because))
+        agrees, known = gain > 0, bool(because)
+        yield Line(what, published, gain, agrees, "positive", because, known, by=ORDER)

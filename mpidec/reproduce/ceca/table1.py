@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..dense import each_against_dense
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
-from ..verdict import About, Line, holds
+from ..verdict import CLOSED, About, Line, holds
 from .consensus import rounds_of
-from .running import CECA, FIXED, averaging_errors, descent, iterates, possible
+from .running import (
+    CECA,
+    FIXED,
+    averaging_errors,
+    descent,
+    iterates,
+    possible,
+    pulled_apart,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,16 +91,21 @@ class Transients(Experiment[Cell]):
     def _transient(self, name: str, n: int, seed: int) -> Mapping[str, ArrayLike]:
         graph, draw = FIXED[name](n), np.random.default_rng(seed)
         steps = 2 * n * n if name == "ring" else 5 * n * rounds_of(n)
-        rows = iterates(
-            descent(graph, lambda k: 1 / (k + 1)),
-            graph,
-            np.zeros((n, self.columns)),
-            steps,
-            lambda X, k: X + draw.standard_normal(X.shape),
-        )
+        start = np.zeros((n, self.columns))
+
+        def noisy(X: np.ndarray, k: int) -> np.ndarray:
+            return X + draw.standard_normal(X.shape)
+
+        rows = iterates(descent(graph, self.rate), graph, start, steps, noisy)
         spread = np.array([X.var(axis=0).mean() for X in rows])
         above = np.flatnonzero(spread * n * np.arange(steps + 1) > 0.1)
-        return {"steps": above[-1] + 1 if len(above) else 0}
+        off = pulled_apart(name, graph, self.rate, seed)
+        return {"steps": above[-1] + 1 if len(above) else 0, "apart": off}
+
+    @staticmethod
+    def rate(k: int) -> float:
+        """The step size of step k."""
+        return 1 / (k + 1)
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """Each graph's messages and sizes; slopes and order of the transients."""
@@ -111,7 +125,8 @@ class Transients(Experiment[Cell]):
                 agrees = abs(slope - exponent) <= 0.25 if sizes[-1] >= 4 * sizes[0] else None
                 told = ", ".join(f"{value:.0f}" for value in values)
                 what = f"{name}: slope of the transients {told}"
-                yield Line(what, None, slope, agrees, f"{exponent:g}, derived, within .25")
+                expected = f"{exponent:g}, derived, within .25"
+                yield Line(what, None, slope, agrees, expected, by=CLOSED)
         last = {name: values[-1] for name, (_, values) in steps.items() if len(values)}
         ceca, peer = last["CECA-2P"], last["one-peer exponential"]
         others = max(value for name, value in last.items() if name != "ring")
@@ -123,6 +138,7 @@ class Transients(Experiment[Cell]):
             bool(agrees) if self.sizes[-1] >= 32 else None,
             "ring above twice the others, CECA within 50 % of the one-peer graph",
         )
+        yield from each_against_dense(results, 1)
 
     def _sends(self, name: str, runs: Mapping[int, Mapping[str, np.ndarray]]) -> Line:
         """The line of a graph."""
@@ -137,6 +153,7 @@ class Transients(Experiment[Cell]):
             f"{least:.2g} .. {most:.2g}; {', '.join(map(str, sorted(exact))) or 'none'}",
             f"exact for {expected or 'none'}",
             f"1; {ONE[name]}" if name in ONE else "degree; none",
+            CLOSED,
         )
 
     def _steps(self, results: Results[Cell], name: str) -> tuple[list[int], list[float]]:

@@ -13,7 +13,7 @@ from ... import topology
 from ...solvers import DSGDCECA
 from ..drawing import heat
 from ..experiment import Experiment, Results, alone
-from ..verdict import About, Line, holds
+from ..verdict import PRINTED, About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ class WorkedExample(Experiment[Cell]):
             for k, (here, published) in enumerate(zip(found["values"], TABLE[ports])):
                 worst = float(np.abs(here - published).max())
                 what = f"{ports}P, round {k}: largest difference"
-                yield holds(what, worst <= 1e-12, worst, "1e-12", "12 numbers")
+                yield holds(what, worst <= 1e-12, worst, "1e-12", "12 numbers", PRINTED)
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """x of each agent after each round."""

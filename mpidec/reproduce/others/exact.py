@@ -122,7 +122,7 @@ DIRECTED: Mapping[str, PushPull | PushDIGing | PushSum] = {
 RECURSIONS: Mapping[str, dense.Recursion] = {
     "Push-Pull": dense.push_pull,
     "AB": dense.ab,
-    "Push-DIGing": dense.push_diging,
+    "Push-DIGing": lambda grad, C, *given: dense.push_diging(grad, [C], *given),
     "gradient-push": dense.gradient_push,
 }
 

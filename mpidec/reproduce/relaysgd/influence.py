@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ...topology import chain
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, holds
+from ..verdict import CLOSED, About, Line, holds
 from .correction import distances, responses
 from .quadratics import SOLVERS
 
@@ -63,7 +63,7 @@ class Influence(Experiment[Cell]):
         for (solver, n, worker), arrays in results.items():
             error = float(np.abs(arrays["found"] - arrays["derived"]).max())
             what = f"{TITLES[solver]}, n = {n}, worker {worker}: distance from {forms[solver]}"
-            yield holds(what, error < 1e-14, error, "rounding errors", 0.0)
+            yield holds(what, error < 1e-14, error, "rounding errors", 0.0, CLOSED)
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """The parts of the first update, n times, in each worker and step."""

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike
 from ... import topology
 from ..._validation import Array
 from ...solvers import RelaySGD
+from .. import dense
 from ..drawing import panels
 from ..experiment import Experiment, Results, alone
-from ..verdict import About, Line, derived, holds
-from .correction import distances
+from ..verdict import CLOSED, About, Line, derived, holds
+from .delayed import delays, gradients
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,9 +67,13 @@ class MeanEstimation(Experiment[Cell]):
         method, n, seed = cell
         rng = np.random.default_rng(seed)
         samples = (1 + rng.standard_normal((n, self.repetitions)) for _ in range(self.steps))
-        estimates, expected = METHODS[method]
+        estimates, expected, apart = METHODS[method]
         errors = [np.square(estimate - 1).mean() for estimate in estimates(n, samples)]
-        return {"error": errors, "expected": expected(n, np.arange(1.0, self.steps + 1))}
+        found: Mapping[str, ArrayLike] = {
+            "error": errors,
+            "expected": expected(n, np.arange(1.0, self.steps + 1)),
+        }
+        return {**found, "apart": apart(1 + rng.standard_normal((dense.STEPS, n, 3)))}
 
     def judge(self, results: Results[Cell]) -> Iterator[Line]:
         """Each method against its expected error, and the expected errors against 1 / (n T)."""
@@ -82,9 +87,10 @@ class MeanEstimation(Experiment[Cell]):
                     abs(ratio - 1) <= 4 * (2 / self.repetitions) ** 0.5,
                     ratio,
                     "1 within 4 standard errors of a step",
+                    by=CLOSED,
                 )
         for n in self.sizes:
-            delay, late = _delays(n).mean(), 2 * n < T
+            delay, late = delays(topology.chain(n)).mean(), 2 * n < T
             relay, gossip = (results[method, n, self.seeds[0]]["expected"] for method in METHODS)
             if late.any():
                 most = float((relay * n * (T - delay))[late].max())
@@ -96,6 +102,7 @@ class MeanEstimation(Experiment[Cell]):
                 ratio = float(gossip[n - 1] / relay[n - 1])
                 what = f"n = {n}: expected error of gossip over RelaySum's at T = n"
                 yield holds(what, ratio > 2, ratio, "more than 2")
+        yield from dense.each_against_dense(results)
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """A panel for the error of all samples, and one for each method."""
@@ -109,7 +116,12 @@ class MeanEstimation(Experiment[Cell]):
 
 
 def relayed(n: int, samples: Iterable[Array]) -> Iterator[Array]:
-    """Yield the estimates of RelaySum on a chain: the last column counts the samples."""
+    """Yield the estimates of RelaySum on a chain."""
+    return (X[:, :-1] / X[:, -1:] for X in summed(n, samples))
+
+
+def summed(n: int, samples: Iterable[Array]) -> Iterator[Array]:
+    """Yield the sums of RelaySum on a chain over n: the last column counts the samples."""
     solver = RelaySGD(1.0, relay="gradient")
     with alone(n) as net:
         W = net.mixer(topology.chain(n))
@@ -117,7 +129,7 @@ def relayed(n: int, samples: Iterable[Array]) -> Iterator[Array]:
         for sample in samples:
             row = np.column_stack([sample, np.ones(n)])
             s = solver.step(s or solver.init(np.zeros_like(row), W.at(0)), -row, W.at(0))
-            yield s.X[:, :-1] / s.X[:, -1:]
+            yield s.X
 
 
 def gossiped(n: int, samples: Iterable[Array]) -> Iterator[Array]:
@@ -130,13 +142,30 @@ def gossiped(n: int, samples: Iterable[Array]) -> Iterator[Array]:
             yield Z
 
 
-def _delays(n: int) -> Array:
-    return np.asarray(np.maximum(distances(topology.chain(n)) - 1, 0))
+def summed_apart(samples: Array) -> float:
+    """Return how far the sums of RelaySum are from those of the samples that have arrived."""
+    steps, n, d = samples.shape
+    *_, X = summed(n, samples)
+    rows = iter(np.concatenate([samples, np.ones((steps, n, 1))], axis=2))
+    start = np.zeros((n, d + 1))
+    late = delays(topology.chain(n))
+    return dense.distance(X, gradients(lambda X: -next(rows), late, 1.0, start, steps), start)
+
+
+def gossiped_apart(samples: Array) -> float:
+    """Return how far the estimates of gossip are from products with the weights of the ring."""
+    steps, n, d = samples.shape
+    *_, X = gossiped(n, samples)
+    rows, start, weights = iter(samples), np.zeros((n, d)), [dense.metropolis(topology.ring(n))]
+    expected = dense.changing(
+        lambda Z: Z - next(rows), weights, lambda t: 1 / (t + 1), start, steps
+    )
+    return dense.distance(X, expected, start)
 
 
 def relay_error(n: int, T: Array) -> Array:
     """Return the expected error of RelaySum after T steps."""
-    arrived = np.maximum(T[:, None, None] - _delays(n), 0).sum(axis=2)
+    arrived = np.maximum(T[:, None, None] - delays(topology.chain(n)), 0).sum(axis=2)
     return np.asarray((1 / arrived).mean(axis=1))
 
 
@@ -146,7 +175,9 @@ def gossip_error(n: int, T: Array) -> Array:
     return np.asarray(np.cumsum(powers.sum(axis=1)) / (n * T**2))
 
 
-METHODS: Mapping[str, tuple[Estimates, Callable[[int, Array], Array]]] = {
-    "RelaySum": (relayed, relay_error),
-    "gossip": (gossiped, gossip_error),
+METHODS: Mapping[
+    str, tuple[Estimates, Callable[[int, Array], Array], Callable[[Array], float]]
+] = {  # estimates, their expected error, how far they are from the equations
+    "RelaySum": (relayed, relay_error, summed_apart),
+    "gossip": (gossiped, gossip_error, gossiped_apart),
 }

@@ -11,7 +11,7 @@ import numpy as np
 from ..drawing import curves
 from ..experiment import Results
 from ..training import Cell, Column, Training
-from ..verdict import About, Line, holds
+from ..verdict import ORDER, About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,7 +150,7 @@ class Table2(Training):
             words = "more" if label == GOSSIP else "less"
             theirs = round(published[0] - published[-1], 1)
             what = f"{label}: points lost from alpha = {most:g} to {least:g}"
-            yield holds(what, agrees, round(lost, 2), f"{words} than {bound:g}", theirs)
+            yield holds(what, agrees, round(lost, 2), f"{words} than {bound:g}", theirs, ORDER)
 
     def order(self, results: Results[Cell]) -> Iterable[Line]:
         """The order at the smallest alpha."""
@@ -178,7 +178,7 @@ class Table2(Training):
             theirs = [METHODS[label].published[-1] for label in labels]
             tau = float(kendalltau(theirs, [found[label] for label in labels]).statistic)
             what = f"alpha = {alpha:g}: Kendall tau of the accuracies, {words}"
-            yield Line(what, 1.0, tau, tau >= 0.6, "at least 0.6", because)
+            yield Line(what, 1.0, tau, tau >= 0.6, "at least 0.6", because, by=ORDER)
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """Accuracy of the worst worker against the epochs, for the smallest alpha."""

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..dense import each_against_dense
 from ..drawing import panels
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, holds, within
+from ..verdict import ORDER, PRINTED, About, Line, holds, within
 from .correction import distances
+from .delayed import checked
 from .quadratics import BIASED, GRAPHS, SOLVERS, Found, Trial, random_quadratics, sampled_steps
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ class Scalability(Experiment[Cell]):
             steps, step_size = trial.search(self.start)
         else:
             steps, step_size = trial.steps(known.step_size), known.step_size
-        return {"steps": steps, "step_size": step_size}
+        return {"steps": steps, "step_size": step_size, **checked(f, solver, trial.graph)}
 
     def mean(
         self, results: Results[Cell], solver: str, graph: str, zeta2: float
@@ -133,6 +135,7 @@ class Scalability(Experiment[Cell]):
                 },
             )
         yield from self.statements(results)
+        yield from each_against_dense(results)
 
     def _compared(self, what: str, runs: Mapping[Cell, float]) -> Line:
         """Means over the runs that are published, or over all for an n of which none is."""
@@ -151,11 +154,11 @@ class Scalability(Experiment[Cell]):
             return Line(what, None, here)
         if self.search:
             agrees = all(runs[cell] <= 1.05 * most for cell, most in steps.items())
-            expected = "at most 5 % more steps in each run"
+            expected, by = "at most 5 % more steps in each run", ORDER
         else:
             agrees = all(apart(runs[cell], other) <= 1 for cell, other in steps.items())
-            expected = "each run within one of the 1000 test steps on a log scale"
-        return Line(what, theirs, here, agrees, expected)
+            expected, by = "each run within one of the 1000 test steps on a log scale", PRINTED
+        return Line(what, theirs, here, agrees, expected, by=by)
 
     @abstractmethod
     def statements(self, results: Results[Cell]) -> Iterator[Line]:

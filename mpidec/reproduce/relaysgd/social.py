@@ -13,10 +13,12 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ...topology import Topology
+from ..dense import each_against_dense
 from ..drawing import panels
 from ..experiment import Arrays, Experiment, Results
-from ..verdict import About, Line, holds
+from ..verdict import CLOSED, About, Line, holds
 from .correction import distances
+from .delayed import checked
 from .quadratics import SOLVERS, Trial, iterates, random_quadratics
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ class SocialNetwork(Experiment[Cell]):
             "vectors": (hops == 1).sum(),
             "diameter": hops.max(),
             "step_size": step_size,
+            **checked(f, solver, graph),
         }
 
     def judge(self, results: Results[Cell]) -> Iterator[Line]:
@@ -115,6 +118,7 @@ class SocialNetwork(Experiment[Cell]):
                 sent == {178, 62},
                 _text(sent),
                 "178, 62",
+                by=CLOSED,
             )
             diameters = {int(tree["diameter"]) for tree in trees}
             yield holds(
@@ -123,6 +127,7 @@ class SocialNetwork(Experiment[Cell]):
                 _text(diameters),
                 "5 to 7",
             )
+        yield from each_against_dense(results)
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """Errors of the first seed against the steps, and against the vectors sent."""

@@ -28,9 +28,8 @@ def test_least_squares_is_the_papers():
         error = experiment.measure((name, 7))["error"]
         here = np.array(error)[[10, 50, 100]]
         assert here == pytest.approx(PUBLISHED[name][:3], rel=0.08), name
-    assert {line.verdict for line in lines(NoisyLeastSquares(n=6, steps=50)).values()} == {
-        "not judged"
-    }
+    other = lines(NoisyLeastSquares(n=6, steps=50)).values()
+    assert {line.verdict for line in other if "step 10" in line.what} == {"not judged"}
 
 
 def test_products_leave_the_family_if_a_weight_is_wrong():
