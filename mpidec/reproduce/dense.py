@@ -45,7 +45,7 @@ def exponential(n: int) -> Rows:
 def one_peer_exponential(n: int) -> Sequence[Rows]:
     """Return weights of one half, in turn of the agents 1, 2, 4, ... before each."""
     E = np.eye(n)
-    return [(E + np.roll(E, 2**k, axis=0)) / 2 for k in range((n - 1).bit_length())]
+    return [(E + np.roll(E, 2**k, axis=0)) / 2 for k in range((n - 1).bit_length() or 1)]
 
 
 def lazy(W: Rows) -> Rows:

@@ -45,7 +45,7 @@ def machines(n: int) -> Schedule:
 def of_machines(n: int) -> Sequence[np.ndarray]:
     """Return the weights of `machines`, in turn."""
     size = math.gcd(n, 4)
-    outer = dense.one_peer_exponential(n // size) if n > size else [np.eye(1)]
+    outer = dense.one_peer_exponential(n // size)
     return [np.kron(W, np.full((size, size), 1 / size)) for W in outer]
 
 
@@ -110,6 +110,7 @@ class HierarchicalTraining(Experiment[Cell]):
         test, train = np.split(order, [len(order) // 5])
         parts = partition(data.y[train], self.n, "dirichlet", alpha=self.alpha, seed=seed)
         A, y, mask = stack(data.A[train], data.y[train], parts, 0, self.n)
+        samples = np.ones(y.shape) if mask is None else mask
         problem = Softmax(A, y, 10, mask=mask, weight=1 / A.shape[1])
 
         def accuracy(X: np.ndarray, agents: range, k: int) -> ArrayLike:
@@ -118,7 +119,7 @@ class HierarchicalTraining(Experiment[Cell]):
 
         solver, graph = DGD(self.step, order=method.order), method.graph(self.n)
         recursion = partial(dense.changing, order=method.order)
-        grad = dense.cross_entropy(A, y, mask / A.shape[1], 10)
+        grad = dense.cross_entropy(A, y, problem.weight * samples, 10)
         apart = dense.apart(recursion, grad, method.weights(self.n), problem, solver, graph)
         with alone(self.n) as net:
             result = solve(

@@ -136,12 +136,12 @@ class Listings(Experiment[Cell]):
         with alone(self.n) as net:
             W = net.mixer(graph)
             for k in range(self.steps):
-                if k <= dense.STEPS:
-                    reached = s.X
                 errors.append(np.sqrt(((s.X - mean) ** 2).mean()))
                 masses.append(abs(s.w.sum() - self.n))
                 s = solver.step(s, np.zeros_like(s.X), W.at(k))
-        weights, steps = self.weights("push-sum", "one-peer grid"), min(dense.STEPS, self.steps - 1)
+                if k < dense.STEPS:
+                    reached = s.X
+        weights, steps = self.weights("push-sum", "one-peer grid"), min(dense.STEPS, self.steps)
         expected = dense.push_diging(np.zeros_like, weights, 0.0, start, steps)
         return {
             "step": np.arange(self.steps),
