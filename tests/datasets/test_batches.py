@@ -52,6 +52,9 @@ def test_batches_belong_to_seed_and_worker():
     resumed.load([3, 3, 3])
     assert np.array_equal([resumed.draw() for _ in range(4)], drawn[3:])
     assert resumed.state().tolist() == [7, 7, 7]
+    for step in np.random.default_rng(0).integers(7, size=20):  # forwards, and back
+        resumed.load([step] * 3)
+        assert np.array_equal(resumed.draw(), drawn[step])
     assert every.random(1).random() == some.random(0).random() != every.random(2).random()
 
 
