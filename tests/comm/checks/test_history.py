@@ -10,6 +10,7 @@ from mpidec.comm.checks.operation import Operation
 from mpidec.comm.runtime.mpi import MPI
 
 pytestmark = [pytest.mark.wide, pytest.mark.library]
+KEYS = [(1, -1), (2, -1), (1, 0), (1, 2), (3, 2)]  # number and peer
 
 
 @pytest.mark.serial
@@ -50,3 +51,18 @@ def test_the_oldest_call_is_forgotten(capacity, monkeypatch):
         found = {k: past.find((k, -1)) for k in range(1, number + 1)}
         assert {k: each.op for k, each in found.items() if each} == {k: f"op {k}" for k in kept}
         assert past.failures == {k: f"{k}" for k in kept}
+
+
+@pytest.mark.serial
+def test_operations_of_two_ranks_have_numbers_of_their_own():
+    """No two of the same number are taken for each other: of all ranks, and with each peer."""
+    past = history.History()
+    made = {key: history.PastOperation(f"{key}", "", "", frozenset(), "") for key in KEYS}
+    for (number, peer), record in made.items():
+        if peer < 0:
+            past.registered[number] = number, record
+        else:
+            past.add((number, peer), record)
+    for number in range(4):
+        for peer in range(-1, 4):
+            assert past.find((number, peer)) is made.get((number, peer)), (number, peer)

@@ -8,6 +8,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import topology as T
 from mpidec.comm.transport.messages import MessageRequest, NeighborCollective, PointToPoint
+from mpidec.exceptions import RankMismatchError
 
 pytestmark = [pytest.mark.wide, pytest.mark.library]
 
@@ -30,6 +31,27 @@ def test_messages_bring_the_halo(comm, kind, topology, d):
         np.testing.assert_array_equal(halo, np.repeat(plan.halo[:, None] + 10.0 * k, d, axis=1))
     messages.free()
     row_type.free()
+
+
+class Breaks:
+    """A request of which the first look fails, and that completes all the same."""
+
+    def __init__(self, error):
+        self.errors = [error]
+
+    def Test(self):
+        if self.errors:
+            raise self.errors.pop()
+        return True
+
+
+@pytest.mark.serial
+def test_a_wait_that_has_failed_fails_again():
+    """What has arrived since is not taken for the result."""
+    request = MessageRequest([Breaks(RankMismatchError("elsewhere"))], None, None)
+    for _ in range(3):
+        with pytest.raises(RankMismatchError, match="elsewhere"):
+            request.wait()
 
 
 @pytest.mark.mpi(min_size=2)
