@@ -9,7 +9,7 @@ from helpers.windows import OVER_ALL, aligned
 
 from mpidec import topology as T
 from mpidec.comm.rma import records, records_in_python
-from mpidec.comm.rma.carriers.mutex import Mutex
+from mpidec.comm.rma.carriers.mutex import HeldMutexes, Mutex
 from mpidec.comm.rma.messenger import Kind, Message
 
 pytestmark = pytest.mark.library
@@ -133,3 +133,28 @@ def test_a_rank_that_stops_while_it_hands_a_mutex_over(monkeypatch):
         ),
     ):  # the first step, never the second
         pass
+
+
+class Noted(HeldMutexes):
+    """Mutexes of which only the order is noted in which they are taken and released."""
+
+    def __init__(self):
+        super().__init__(contextlib.nullcontext())
+        self.taken, self.released = [], []
+
+    def _take(self, rank, patience, poll):
+        self.taken.append(rank)
+
+    def _release(self, rank):
+        self.released.append(rank)
+
+
+@pytest.mark.serial
+def test_all_ranks_take_mutexes_in_one_order_and_once():
+    """However a caller names them: otherwise two ranks wait for each other for ever."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        ranks, mutexes = rng.integers(6, size=5).tolist(), Noted()
+        with mutexes.held(ranks, None, lambda: None, lambda: None):
+            assert mutexes.taken == sorted(set(ranks)) and not mutexes.released
+        assert mutexes.released == mutexes.taken[::-1]
