@@ -162,9 +162,9 @@ def holds(
     here: Figure,
     expected: str,
     published: Figure = None,
-    by: str = "",
+    by: str = ORDER,
 ) -> Line:
-    """Return a line for a statement."""
+    """Return a line for a statement; that a figure is published makes it no comparison with it."""
     return Line(what, published, here, bool(agrees), expected, by=by)
 
 

@@ -16,7 +16,7 @@ from mpidec.reproduce import About, Experiment, measure, publish
 from mpidec.reproduce.command import main
 from mpidec.reproduce.drawing import curves
 from mpidec.reproduce.store import key, read
-from mpidec.reproduce.verdict import ITSELF, Line, Report, holds, within
+from mpidec.reproduce.verdict import ITSELF, ORDER, PRINTED, Line, Report, holds, within
 
 WORLD = MPI.COMM_WORLD
 
@@ -162,3 +162,8 @@ def test_each_line_of_a_report_is_counted_once():
         assert counts["agree"] == told.count("agrees")
         assert counts["known reason"] + counts["differ"] == told.count("differs")
         assert (counts["differ"] > 0) == report.failed
+
+
+def test_a_statement_about_a_published_figure_is_no_comparison_with_it():
+    assert holds("ratio", True, 3.2, "over 2", published=3.1).judge == ORDER
+    assert within("ratio", 3.1, 3.2, 0.1).judge == PRINTED

@@ -19,7 +19,7 @@ from ...topology import Schedule, Topology
 from .. import dense
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
-from ..verdict import ORDER, About, Line, holds
+from ..verdict import About, Line, holds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +151,7 @@ class HierarchicalTraining(Experiment[Cell]):
             gain = means[better] - means[worse]
             published = METHODS[better].accuracy - METHODS[worse].accuracy
             text = f"{better} less {worse}: points"
-            yield holds(text, gain >= least, gain, f"at least {least:g}", published, ORDER)
+            yield holds(text, gain >= least, gain, f"at least {least:g}", published)
         yield from dense.each_against_dense(results)
         for method, row in METHODS.items():
             text = f"{method}: seconds of the training"

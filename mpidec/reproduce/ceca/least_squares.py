@@ -16,7 +16,7 @@ from ...problems import LeastSquares
 from .. import dense
 from ..drawing import curves
 from ..experiment import Experiment, Results
-from ..verdict import ORDER, About, Line, holds
+from ..verdict import About, Line, holds
 from .running import CECA, DRAWN, FIXED, apart, descent, iterates, possible
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class NoisyLeastSquares(Experiment[Cell]):
         ratio = float(ends["ring"].mean() / central.mean())
         published = 1.9228e-3 / 6.167e-4
         what = "ring, end, over parallel SGD"
-        yield holds(what, ratio >= least, ratio, f"{least:g} or more", published, ORDER)
+        yield holds(what, ratio >= least, ratio, f"{least:g} or more", published)
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:
         """Means over the repetitions."""

@@ -15,7 +15,7 @@ from ...topology import Topology
 from .. import dense
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
-from ..verdict import CLOSED, ORDER, About, Line, derived, holds
+from ..verdict import CLOSED, About, Line, derived, holds
 from .running import gossip
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class FiniteTime(Experiment[Cell]):
             )
             degree = float(found["degree"].max())
             text = f"{what}: largest degree"
-            yield holds(text, degree <= k, degree, f"at most {k}", float(k), ORDER)
+            yield holds(text, degree <= k, degree, f"at most {k}", float(k))
             bound = 2 * np.log(n) / np.log(k + 1) + 2
             ratio = float((found["period"] / bound).max())
             yield holds(

@@ -14,7 +14,7 @@ from ...problems import LeastSquares
 from ...solvers import DGD, EXTRA, PushDIGing, PushPull, PushSum, Solver
 from .. import dense
 from ..experiment import Experiment, Results
-from ..verdict import About, Line, derived, holds
+from ..verdict import CLOSED, About, Line, derived, holds
 from .running import decline, draw_runs, least_squares, norm, run, slowest_mode
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class ExactAndBiased(Experiment[StepCell]):
                 slope,
                 "1, within .05",
                 1.0,
+                CLOSED,
             )
 
     def draw(self, results: Results[StepCell], figure: Figure) -> None:

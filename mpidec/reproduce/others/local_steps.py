@@ -313,7 +313,7 @@ class SkippedCommunications(Experiment[CoinCell]):
             counts = self.communications(results, method)
             slope = float(np.polyfit(np.log(self.conditions), np.log(counts), 1)[0])
             text = f"{method}: power of kappa in the communications"
-            yield holds(text, abs(slope - expected) <= 0.12, slope, "within .12", expected)
+            yield holds(text, abs(slope - expected) <= 0.12, slope, "within .12", expected, CLOSED)
 
     def communications(self, results: Results[CoinCell], method: str) -> list[float]:
         """The communications to the target of each condition number, in the mean over the coins."""
