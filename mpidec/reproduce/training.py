@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .experiment import Arrays, Experiment, Results, alone
+from .verdict import CLOSED, Line, holds
 
 Column = float | str
 Cell = tuple[str, Column, int]  # row, column, seed
@@ -54,10 +55,25 @@ class Training(Experiment[Cell]):
         return ((*place, seed) for place in self.columns() for seed in self.seeds)
 
     def measure(self, cell: Cell) -> Arrays:
-        """The curves of a training, and the accuracy of each worker."""
+        """The curves of a training, and the accuracy of each worker; with the first seed, how far
+        the first epoch is from the equations, where no messages are lost.
+        """
         row, column, seed = cell
         given = {**DIGITS, "epochs": self.epochs, "seed": seed, **self.settings(row, column)}
-        return trained(self.workers, given)
+        found = trained(self.workers, given)
+        if seed != self.seeds[0] or given.get("loss"):
+            return found
+        from .dense_training import difference
+
+        return {**found, "apart": np.asarray(difference(self.workers, given))}
+
+    def judge(self, results: Results[Cell]) -> Iterable[Line]:
+        """The first epoch of each row, in single precision, against the equations."""
+        for row in dict.fromkeys(row for row, _, _ in results):
+            found = [one for cell, one in results.items() if cell[0] == row and "apart" in one]
+            worst = float(np.max([one["apart"] for one in found] or np.nan))
+            what = f"{row}: difference from the equations with dense matrices, first epoch, worst"
+            yield holds(what, worst <= 1e-4, worst, "at most 1e-4", by=CLOSED)
 
     def final(
         self, results: Results[Cell], row: str, column: Column, what: str = "worst"

@@ -58,6 +58,7 @@ class Table3(Training):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """Accuracies of the average model, and bytes."""
+        yield from Training.judge(self, results)
         parallel = self.final(results, PARALLEL, "-", "accuracy_consensus").mean()
         yield Line(f"{PARALLEL}: accuracy (%)", 76.21, parallel)
         for row, (_, _, published) in METHODS.items():

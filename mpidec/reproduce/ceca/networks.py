@@ -90,6 +90,7 @@ class Table2(Training):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The accuracies beside that of all-reduce, and the bytes beside those of the ring."""
+        yield from Training.judge(self, results)
         found = {row: self.final(results, row, IID, "accuracy_consensus") for row in self.rows}
         central = found[CENTRAL].mean()
         for row, values in found.items():
@@ -147,6 +148,7 @@ class Figure8(Table2):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The mean over the epochs of the second half."""
+        yield from Training.judge(self, results)
         half, central = self.epochs // 2, 0.0
         for row in self.rows:
             accuracy = 100 * self.mean(results, row, "accuracy_consensus")[-half - 1 :].mean()
@@ -168,6 +170,7 @@ class Figure9(Figure8):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The data until the accuracy is 3 points below the final one of all-reduce."""
+        yield from Training.judge(self, results)
         final = self.final(results, CENTRAL, IID, "accuracy_consensus").mean() / 100
         needed = {}
         for row in self.rows:
@@ -221,6 +224,7 @@ class Figure10(Table2):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The order of the two."""
+        yield from Training.judge(self, results)
         values = {row: self.final(results, row, IID, "accuracy_consensus") for row in self.rows}
         for row, found in values.items():
             here = f"{found.mean():.2f} ± {found.std():.2f}"

@@ -122,6 +122,7 @@ class Table2(Training):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """What is lost from the largest to the smallest alpha, and the order of the methods."""
+        yield from Training.judge(self, results)
         for label in self.rows:
             method = METHODS[label]
             columns = self.of(method)
@@ -263,6 +264,7 @@ class Table5(Training):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The accuracies, and what the most losses cost."""
+        yield from Training.judge(self, results)
         least, most = min(self.losses), max(self.losses)
         for row, (_, published) in self.table.items():
             known = dict(zip((0.0, 0.01, 0.1), published))
