@@ -194,8 +194,12 @@ def solve(
     --------
     >>> import mpidec, numpy as np
     >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
-    >>> result = mpidec.solve(mpidec.problems.LeastSquares(A, b), mpidec.solvers.ExactDiffusion(step_size=0.5),
-    ...                       mpidec.topology.ring(4), steps=200)
+    >>> result = mpidec.solve(
+    ...     mpidec.problems.LeastSquares(A, b),
+    ...     mpidec.solvers.ExactDiffusion(step_size=0.5),
+    ...     mpidec.topology.ring(4),
+    ...     steps=200,
+    ... )
     >>> result.x.round(9).tolist(), str(result.outcome)
     ([2.0], 'completed')
     """

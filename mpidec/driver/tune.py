@@ -95,7 +95,11 @@ def tune(
     --------
     >>> import mpidec, numpy as np
     >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
-    >>> choice = mpidec.tune(mpidec.problems.LeastSquares(A, b), mpidec.solvers.ExactDiffusion(), mpidec.topology.ring(4))
+    >>> choice = mpidec.tune(
+    ...     mpidec.problems.LeastSquares(A, b),
+    ...     mpidec.solvers.ExactDiffusion(),
+    ...     mpidec.topology.ring(4),
+    ... )
     >>> choice.rule, 0.1 < choice.step_size < 2
     ('steps', True)
     """

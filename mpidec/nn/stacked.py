@@ -59,7 +59,9 @@ def evaluate(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, loop: b
     Examples
     --------
     >>> model = nn.Linear(1, 1, bias=False)
-    >>> evaluate(model, {"weight": torch.tensor([[[1.0]], [[2.0]]])}, torch.ones(2, 1, 1), loop=False).flatten().tolist()
+    >>> evaluate(
+    ...     model, {"weight": torch.tensor([[[1.0]], [[2.0]]])}, torch.ones(2, 1, 1), loop=False
+    ... ).flatten().tolist()
     [1.0, 2.0]
     """
     if not loop and len(x) > 1:

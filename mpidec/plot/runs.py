@@ -137,7 +137,9 @@ def figure(
     >>> import os, tempfile, mpidec.record as record
     >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
     >>> names = ["time", "bytes", "objective", "consensus", "gradient_norm"]
-    >>> with record.RunFile(path, n=4, row_shape=(2,), metrics=names, meta={}, trajectory=False) as file:
+    >>> with record.RunFile(
+    ...     path, n=4, row_shape=(2,), metrics=names, meta={}, trajectory=False
+    ... ) as file:
     ...     for k in range(9):
     ...         file.append(k, dict.fromkeys(names, 2.0**-k))
     >>> len(figure(path, x="steps").axes)

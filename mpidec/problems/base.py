@@ -452,7 +452,9 @@ class LinearModel(Described):
         Examples
         --------
         >>> from mpidec.problems import load_problem
-        >>> problem = load_problem(([[0.0], [1.0], [3.0]], ["ill", "ill", "well"]), n=1, intercept=True, l2=0.01)
+        >>> problem = load_problem(
+        ...     ([[0.0], [1.0], [3.0]], ["ill", "ill", "well"]), n=1, intercept=True, l2=0.01
+        ... )
         >>> problem.predict(problem.x_star, [[0.5], [2.5]]).tolist()
         ['ill', 'well']
         """

@@ -61,8 +61,16 @@ def minimize(
 
     >>> from mpidec.problems import l1
     >>> c = np.array([1.0, 3.0])
-    >>> minimize(lambda x: float((x - c) @ (x - c) / 2), lambda x: x - c, lambda x: np.eye(2), lambda x: 1.0, np.zeros(2), 1.0,
-    ...          l1(2.0), 1.0).round(12)
+    >>> minimize(
+    ...     lambda x: float((x - c) @ (x - c) / 2),
+    ...     lambda x: x - c,
+    ...     lambda x: np.eye(2),
+    ...     lambda x: 1.0,
+    ...     np.zeros(2),
+    ...     1.0,
+    ...     l1(2.0),
+    ...     1.0,
+    ... ).round(12)
     array([0., 1.])
     """
     t = 1 / smoothness if smoothness > 0 else 1.0

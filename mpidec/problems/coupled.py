@@ -26,8 +26,8 @@ class ConstraintCoupled(Described):
     per agent, on which the agents agree: the dual is a problem of consensus,
 
     .. math:: \min_\lambda \sum_i \varphi_i(\lambda), \qquad
-              \varphi_i(\lambda) = -\min_x \bigl[ f_i(x) + \lambda^T (A_i x - b_i) \bigr], \qquad
-              \nabla \varphi_i(\lambda) = b_i - A_i x_i(\lambda),
+              \varphi_i(\lambda) &= -\min_x \bigl[ f_i(x) + \lambda^T (A_i x - b_i) \bigr], \\
+              \nabla \varphi_i(\lambda) &= b_i - A_i x_i(\lambda),
 
     whose gradients need the agent's own minimizer :math:`x_i(\lambda)` only.  Any exact solver
     solves it; with :math:`\le`, where :math:`\lambda \ge 0`, one that takes a term, such as
@@ -65,7 +65,11 @@ class ConstraintCoupled(Described):
     >>> import mpidec, numpy as np
     >>> h = np.array([[1.0], [1.0], [4.0]])
     >>> problem = mpidec.problems.ConstraintCoupled(
-    ...     lambda C: np.clip(-C / h, 0, 3), lambda X: (h * X**2 / 2).sum(axis=1), np.ones((3, 1, 1)), np.full((3, 1), 7 / 3))
+    ...     lambda C: np.clip(-C / h, 0, 3),
+    ...     lambda X: (h * X**2 / 2).sum(axis=1),
+    ...     np.ones((3, 1, 1)),
+    ...     np.full((3, 1), 7 / 3),
+    ... )
     >>> result = mpidec.solve(problem, "exact_diffusion", "complete", steps=200)
     >>> problem.primal(result.X).round(6).ravel().tolist(), result.x.round(6).tolist()
     ([3.0, 3.0, 1.0], [-4.0])

@@ -67,7 +67,9 @@ class Custom(Described):
     >>> import numpy as np
     >>> from mpidec.problems import Custom
     >>> C = np.array([[1.0], [3.0]])
-    >>> problem = Custom(lambda X: ((X - C) ** 2).sum(axis=1) / 2, lambda X: X - C, m=2, d=1, x_star=[2.0])
+    >>> problem = Custom(
+    ...     lambda X: ((X - C) ** 2).sum(axis=1) / 2, lambda X: X - C, m=2, d=1, x_star=[2.0]
+    ... )
     >>> problem.grad(np.zeros((2, 1))).ravel()
     array([-1., -3.])
     """

@@ -725,7 +725,9 @@ def scattered(
     >>> import mpidec
     >>> from mpidec.problems.loading import prepare, scattered
     >>> with mpidec.Network(4) as net:
-    ...     problem = scattered(prepare("synthetic_least_squares", 4) if net.rank == 0 else None, None, net)
+    ...     problem = scattered(
+    ...         prepare("synthetic_least_squares", 4) if net.rank == 0 else None, None, net
+    ...     )
     """
     head: tuple[Any, ...] = ()
     arrays: tuple[Array | None, Array | None, registry.Mask] = (None, None, None)

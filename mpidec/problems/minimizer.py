@@ -39,7 +39,8 @@ def minimizer(problem: Problem) -> Array:
     >>> import numpy as np
     >>> from mpidec.problems import Custom, minimizer
     >>> C = np.array([[1.0], [3.0]])
-    >>> minimizer(Custom(lambda X: ((X - C) ** 2).sum(axis=1) / 2, lambda X: X - C, m=2, d=1)).round(9)
+    >>> half = lambda X: ((X - C) ** 2).sum(axis=1) / 2
+    >>> minimizer(Custom(half, lambda X: X - C, m=2, d=1)).round(9)
     array([2.])
     """
     if is_complex(getattr(problem, "dtype", None)):

@@ -76,10 +76,17 @@ class Neural(Described):
     >>> from mpidec.datasets.images import images, split
     >>> data = images("digits")
     >>> parts = split(data, 4, alpha=1.0)
-    >>> problem = Neural(models.make("mlp", data.shape, 10, hidden=[16]), ([data.train_x[part] for part in parts],
-    ...                                                                    [data.train_y[part] for part in parts]))
-    >>> result = mpidec.solve(MiniBatch(problem, 32), mpidec.solvers.DGD(0.2), mpidec.topology.ring(4), steps=200,
-    ...                       x0=problem.initial())
+    >>> problem = Neural(
+    ...     models.make("mlp", data.shape, 10, hidden=[16]),
+    ...     ([data.train_x[part] for part in parts], [data.train_y[part] for part in parts]),
+    ... )
+    >>> result = mpidec.solve(
+    ...     MiniBatch(problem, 32),
+    ...     mpidec.solvers.DGD(0.2),
+    ...     mpidec.topology.ring(4),
+    ...     steps=200,
+    ...     x0=problem.initial(),
+    ... )
     >>> bool(problem.accuracy(result.X, data.test_x, data.test_y).min() > 0.8)
     True
     """

@@ -262,7 +262,8 @@ class MiniBatch(Oracle):
     --------
     >>> import numpy as np
     >>> from mpidec.problems import LeastSquares, MiniBatch
-    >>> gradient = MiniBatch(LeastSquares(np.ones((1, 4, 1)), [[1, 2, 3, 4]]), 2).start(range(1), seed=0)
+    >>> batches = MiniBatch(LeastSquares(np.ones((1, 4, 1)), [[1, 2, 3, 4]]), 2)
+    >>> gradient = batches.start(range(1), seed=0)
     >>> gradient(np.zeros((1, 1)), 5) == gradient(np.zeros((1, 1)), 5)
     array([[ True]])
     """
@@ -374,7 +375,8 @@ class Noisy(Oracle):
     --------
     >>> import numpy as np
     >>> from mpidec.problems import LeastSquares, Noisy
-    >>> gradient = Noisy(LeastSquares(np.ones((1, 2, 1)), [[1, 2]]), sigma=0.0).start(range(1), seed=0)
+    >>> noisy = Noisy(LeastSquares(np.ones((1, 2, 1)), [[1, 2]]), sigma=0.0)
+    >>> gradient = noisy.start(range(1), seed=0)
     >>> gradient(np.zeros((1, 1)), 0)
     array([[-3.]])
     """

@@ -64,10 +64,14 @@ def minimize(
 
     >>> from mpidec.problems import l1
     >>> C = np.array([[1.0, 3.0], [-5.0, 0.0]])
-    >>> X, found = minimize(lambda X, rows: ((X - C[rows])**2).sum(axis=1) / 2 + 2 * np.abs(X).sum(axis=1),
-    ...                     lambda X, rows: (X - C[rows], np.ones(len(X))),
-    ...                     lambda X, rows: np.tile(np.eye(2), (len(X), 1, 1)),
-    ...                     np.ones(2), l1(2.0), np.zeros((2, 2)))
+    >>> X, found = minimize(
+    ...     lambda X, rows: ((X - C[rows]) ** 2).sum(axis=1) / 2 + 2 * np.abs(X).sum(axis=1),
+    ...     lambda X, rows: (X - C[rows], np.ones(len(X))),
+    ...     lambda X, rows: np.tile(np.eye(2), (len(X), 1, 1)),
+    ...     np.ones(2),
+    ...     l1(2.0),
+    ...     np.zeros((2, 2)),
+    ... )
     >>> X.tolist(), found.tolist()
     ([[0.0, 1.0], [-3.0, 0.0]], [True, True])
     """

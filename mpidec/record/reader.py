@@ -137,7 +137,9 @@ def read(path: str | os.PathLike[str]) -> Run:
     --------
     >>> import os, tempfile, mpidec.record as record
     >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
-    >>> with record.RunFile(path, n=4, row_shape=(2,), metrics=["error"], meta={}, trajectory=False) as file:
+    >>> with record.RunFile(
+    ...     path, n=4, row_shape=(2,), metrics=["error"], meta={}, trajectory=False
+    ... ) as file:
     ...     file.append(0, {"error": 1.0})
     >>> run = record.read(path)
     >>> run.outcome, run.metrics["error"], run.attributes["agents"]

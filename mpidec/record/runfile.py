@@ -160,7 +160,9 @@ class RunFile:
     --------
     >>> import os, tempfile, numpy as np, mpidec.record as record
     >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
-    >>> with record.RunFile(path, n=4, row_shape=(2,), metrics=["consensus"], meta={"mpidec": "0.1"}) as file:
+    >>> with record.RunFile(
+    ...     path, n=4, row_shape=(2,), metrics=["consensus"], meta={"mpidec": "0.1"}
+    ... ) as file:
     ...     for k in range(3):
     ...         file.append(k, {"consensus": 2.0**-k}, np.zeros((4, 2)))
     ...     file.finish(np.zeros((4, 2)), "completed", steps=2)
@@ -520,7 +522,9 @@ def annotate(path: str | os.PathLike[str], **attributes: str) -> None:
     --------
     >>> import os, tempfile, mpidec.record as record
     >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
-    >>> with record.RunFile(path, n=1, row_shape=(1,), metrics=["error"], meta={}, trajectory=False) as file:
+    >>> with record.RunFile(
+    ...     path, n=1, row_shape=(1,), metrics=["error"], meta={}, trajectory=False
+    ... ) as file:
     ...     file.append(0, {"error": 1.0})
     >>> annotate(path, comment="first")
     >>> record.read(path).attributes["comment"]

@@ -45,7 +45,7 @@ class AccDNGD(Solver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, AccDNGD(0.05), mpidec.topology.ring(4), steps=800).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, AccDNGD(0.05), "ring", steps=800).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -119,7 +119,7 @@ class OPAPC(Solver):
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
     >>> solver = OPAPC(0.25, momentum=0.5)
-    >>> mpidec.solve(problem, solver, mpidec.topology.ring(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, solver, "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References

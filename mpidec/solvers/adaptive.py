@@ -52,7 +52,8 @@ class AdaptiveGradientTracking(Solver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, AdaptiveGradientTracking(), mpidec.topology.ring(4), steps=200).X.round(9).ravel().tolist()
+    >>> result = mpidec.solve(problem, AdaptiveGradientTracking(), "ring", steps=200)
+    >>> result.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References

@@ -53,7 +53,7 @@ class ADMM(FunctionSolver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, ADMM(0.5), mpidec.topology.ring(4), steps=100).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, ADMM(0.5), "ring", steps=100).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -111,7 +111,7 @@ class DLM(Solver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, DLM(0.5), mpidec.topology.ring(4), steps=200).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, DLM(0.5), "ring", steps=200).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -181,8 +181,10 @@ class DiNNO(_Rounds):
     .. math::
         P^{t+1} &= P^t + \kappa (I - W) X^t, \qquad P^0 = 0 \\
         Y_i &\leftarrow Y_i - \alpha \nabla f_i(Y_i) - P_i^{t+1} - 2 \kappa \sum_{j \ne i} w_{ij}
-               \bigl(Y_i - \tfrac12 (X_i^t + X_j^t)\bigr) \quad H \text{ times}, \text{ from } Y = X^t \\
+               \bigl(Y_i - \tfrac12 (X_i^t + X_j^t)\bigr) \\
         X^{t+1} &= Y
+
+    where the second line is taken H times, from :math:`Y = X^t`.
 
     Parameters
     ----------
@@ -203,7 +205,8 @@ class DiNNO(_Rounds):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, DiNNO(0.2, local_steps=3), mpidec.topology.ring(4), steps=900).X.round(9).ravel().tolist()
+    >>> result = mpidec.solve(problem, DiNNO(0.2, local_steps=3), "ring", steps=900)
+    >>> result.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -261,7 +264,8 @@ class LTADMM(_Rounds):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, LTADMM(0.1, local_steps=3), mpidec.topology.ring(4), steps=900).X.round(9).ravel().tolist()
+    >>> result = mpidec.solve(problem, LTADMM(0.1, local_steps=3), "ring", steps=900)
+    >>> result.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -331,7 +335,7 @@ class ATG(Solver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, ATG(0.3), mpidec.topology.ring(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, ATG(0.3), "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References

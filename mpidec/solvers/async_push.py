@@ -52,7 +52,7 @@ class AsyncPushSum(PushSolver):
     --------
     >>> import mpidec, numpy as np
     >>> x0 = np.array([[0.], [1.], [2.], [5.]])
-    >>> result = mpidec.simulate(None, AsyncPushSum(), mpidec.topology.exponential(4), steps=100, x0=x0, delay=(0, 2))
+    >>> result = mpidec.simulate(None, AsyncPushSum(), "exponential", steps=100, x0=x0, delay=(0, 2))
     >>> result.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -147,7 +147,7 @@ class RunningSumTracking(PushSolver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((3, 1, 1)), np.array([[1.], [2.], [6.]]))
-    >>> result = mpidec.simulate(problem, RunningSumTracking(0.5), mpidec.topology.exponential(3), steps=600, drop=0.3)
+    >>> result = mpidec.simulate(problem, RunningSumTracking(0.5), "exponential", steps=600, drop=0.3)
     >>> result.X.round(9).ravel().tolist()
     [3.0, 3.0, 3.0]
 

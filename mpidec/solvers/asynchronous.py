@@ -111,8 +111,10 @@ class PushSolver(Asynchronous):
     .. code-block:: python
 
         s = solver.init(x, place)
-        messages = solver.wake(s, received, gradient)       # at each activation
-        solver.collect(s, received)                         # when nothing is under way: at the end, and before a checkpoint
+        # At each activation:
+        messages = solver.wake(s, received, gradient)
+        # When nothing is under way, at the end and before a checkpoint:
+        solver.collect(s, received)
 
     Attributes
     ----------
@@ -173,11 +175,13 @@ class PairwiseSolver(Asynchronous):
 
         s = solver.prepared(constants).init(x, place)
 
-        x = solver.gradient_point(s, t)                     # gradient event: begins at time t
-        solver.descend(s, gradient(x), t)                   # ends, perhaps at a later time
+        # A gradient event begins at time t, and ends, perhaps later:
+        x = solver.gradient_point(s, t)
+        solver.descend(s, gradient(x), t)
 
-        mine = solver.offer(s, t)                           # averaging event: sent to the partner
-        solver.average(s, mine, theirs, t)                  # ends, with the partner's offer, perhaps at a later time
+        # An averaging event sends an offer to the partner, and ends, perhaps later, with the partner's:
+        mine = solver.offer(s, t)
+        solver.average(s, mine, theirs, t)
 
     Time is counted in gradients: in the mean, an agent computes one gradient in a unit of time.
 

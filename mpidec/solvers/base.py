@@ -34,7 +34,10 @@ class Bias(enum.Enum):
     >>> ring, complete = mpidec.topology.ring(4), mpidec.topology.complete(4)
     >>> mpidec.solvers.Diffusion(0.1).bias_on(ring).value
     'it shrinks with the step size'
-    >>> mpidec.solvers.Diffusion(0.1).bias_on(complete).value, mpidec.solvers.EXTRA(0.1).bias_on(ring).value
+    >>> (
+    ...     mpidec.solvers.Diffusion(0.1).bias_on(complete).value,
+    ...     mpidec.solvers.EXTRA(0.1).bias_on(ring).value,
+    ... )
     ('none', 'none')
     """
 

@@ -20,9 +20,9 @@ class NIDS(FunctionSolver):
     r"""NIDS, a network-independent step size algorithm: exact diffusion with a proximal step.
 
     .. math::
-        Z^{k+1} &= Z^k - X^k + \tfrac{1}{2} (I + W) \bigl(2 X^k - X^{k-1} - \alpha (\nabla S(X^k) - \nabla S(X^{k-1}))\bigr), \quad
-                   Z^1 = X^0 - \alpha \nabla S(X^0) \\
-        X^{k+1} &= \mathrm{prox}_{\alpha r}(Z^{k+1})
+        Z^{k+1} &= Z^k - X^k + \tfrac{1}{2} (I + W)
+                   \bigl(2 X^k - X^{k-1} - \alpha (\nabla S(X^k) - \nabla S(X^{k-1}))\bigr) \\
+        X^{k+1} &= \mathrm{prox}_{\alpha r}(Z^{k+1}), \qquad Z^1 = X^0 - \alpha \nabla S(X^0)
 
     for :math:`f_i = s_i + r` with smooth :math:`s_i` and a term r (an l1 norm, a box) whose
     proximal point is inexpensive.
@@ -43,7 +43,7 @@ class NIDS(FunctionSolver):
     >>> import mpidec, numpy as np
     >>> from mpidec.problems import LeastSquares, l1
     >>> problem = LeastSquares(np.ones((4, 1, 1)), [[1.], [3.], [0.], [4.]], term=l1(0.5))
-    >>> mpidec.solve(problem, NIDS(0.5), mpidec.topology.ring(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, NIDS(0.5), "ring", steps=300).X.round(9).ravel().tolist()
     [1.5, 1.5, 1.5, 1.5]
 
     References
@@ -109,7 +109,7 @@ class PGEXTRA(FunctionSolver):
     >>> import mpidec, numpy as np
     >>> from mpidec.problems import LeastSquares, box
     >>> problem = LeastSquares(np.ones((4, 1, 1)), [[1.], [3.], [0.], [4.]], term=box(upper=1.0))
-    >>> mpidec.solve(problem, PGEXTRA(0.3), mpidec.topology.ring(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, PGEXTRA(0.3), "ring", steps=300).X.round(9).ravel().tolist()
     [1.0, 1.0, 1.0, 1.0]
 
     References
@@ -170,7 +170,7 @@ class ProximalGradientTracking(FunctionSolver):
     >>> from mpidec.problems import LeastSquares, l1
     >>> problem = LeastSquares(np.ones((4, 1, 1)), [[1.], [3.], [0.], [4.]], term=l1(0.5))
     >>> solver = ProximalGradientTracking(0.2)
-    >>> mpidec.solve(problem, solver, mpidec.topology.one_peer_exponential(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, solver, "one_peer_exponential", steps=300).X.round(9).ravel().tolist()
     [1.5, 1.5, 1.5, 1.5]
 
     References
@@ -210,11 +210,12 @@ class MGSkip(FunctionSolver, Skipping):
     .. math::
         Z^k &= X^k - \alpha \nabla S(X^k) - Y^k \\
         V^k &= \tilde W Z^k, \quad Y^{k+1} = Y^k + \beta (Z^k - V^k)
-               & \text{with probability } p, \quad \tilde W = I - \tfrac{1}{2 \chi} (I - W) \\
-        V^k &= Z^k, \quad Y^{k+1} = Y^k & \text{otherwise} \\
+               && \text{with probability } p \\
+        V^k &= Z^k, \quad Y^{k+1} = Y^k && \text{otherwise} \\
         X^{k+1} &= \mathrm{prox}_{\alpha r}(V^k)
 
-    with :math:`Y^0 = 0`, for :math:`f_i = s_i + r` with smooth :math:`s_i` and a term r.
+    with :math:`\tilde W = I - \frac{1}{2 \chi} (I - W)` and :math:`Y^0 = 0`, for
+    :math:`f_i = s_i + r` with smooth :math:`s_i` and a term r.
 
     Parameters
     ----------
@@ -233,7 +234,9 @@ class MGSkip(FunctionSolver, Skipping):
     >>> import mpidec, numpy as np
     >>> from mpidec.problems import LeastSquares, l1
     >>> problem = LeastSquares(np.ones((4, 1, 1)), [[1.], [3.], [0.], [4.]], term=l1(0.5))
-    >>> result = mpidec.solve(problem, MGSkip(0.3, 0.4), "ring", steps=600, mixing=lambda W: W.accelerate(2))
+    >>> result = mpidec.solve(
+    ...     problem, MGSkip(0.3, 0.4), "ring", steps=600, mixing=lambda W: W.accelerate(2)
+    ... )
     >>> result.X.round(9).ravel().tolist()
     [1.5, 1.5, 1.5, 1.5]
 

@@ -43,9 +43,11 @@ class CHOCO(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.tile(np.eye(5), (4, 1, 1)), np.arange(20.).reshape(4, 5))
+    >>> problem = mpidec.problems.LeastSquares(
+    ...     np.tile(np.eye(5), (4, 1, 1)), np.arange(20.0).reshape(4, 5)
+    ... )
     >>> codec = lambda W: W.compress("top_k", fraction=0.2)
-    >>> mpidec.solve(problem, CHOCO(0.01), mpidec.topology.ring(4), steps=800, mixing=codec).x.round(2).tolist()
+    >>> mpidec.solve(problem, CHOCO(0.01), "ring", steps=800, mixing=codec).x.round(2).tolist()
     [7.5, 8.5, 9.5, 10.5, 11.5]
 
     References
@@ -75,12 +77,12 @@ class BEER(Solver):
 
     .. math::
         X^{k+1} &= X^k + \gamma (W - I) H^k - \alpha V^k, & H^{k+1} &= H^k + C(X^{k+1} - H^k) \\
-        V^{k+1} &= V^k + \gamma (W - I) Z^k + \nabla F(X^{k+1}) - \nabla F(X^k), & Z^{k+1} &= Z^k + C(V^{k+1} - Z^k)
+        V^{k+1} &= V^k + \gamma (W - I) Z^k + G^{k+1} - G^k, & Z^{k+1} &= Z^k + C(V^{k+1} - Z^k)
 
-    with :math:`V^0 = \nabla F(X^0)`, :math:`H^0 = C(X^0)` and :math:`Z^0 = C(V^0)`.  A mixer with
-    error feedback computes :math:`X^k + \gamma (W - I) H^k` and :math:`V^k + \gamma (W - I) Z^k`,
-    and has a memory for each; with another mixer this is `GradientTracking` of variant diging, in
-    two messages.  Exact with any contractive codec, for any heterogeneity.
+    with :math:`G^k = \nabla F(X^k)`, :math:`V^0 = G^0`, :math:`H^0 = C(X^0)` and :math:`Z^0 =
+    C(V^0)`.  A mixer with error feedback computes :math:`X^k + \gamma (W - I) H^k` and :math:`V^k +
+    \gamma (W - I) Z^k`, and has a memory for each; with another mixer this is `GradientTracking` of
+    variant diging, in two messages.  Exact with any contractive codec, for any heterogeneity.
 
     Parameters
     ----------
@@ -97,9 +99,11 @@ class BEER(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.tile(np.eye(5), (4, 1, 1)), np.arange(20.).reshape(4, 5))
+    >>> problem = mpidec.problems.LeastSquares(
+    ...     np.tile(np.eye(5), (4, 1, 1)), np.arange(20.0).reshape(4, 5)
+    ... )
     >>> codec = lambda W: W.compress("top_k", fraction=0.2)
-    >>> mpidec.solve(problem, BEER(0.05), mpidec.topology.ring(4), steps=2000, mixing=codec).X[0].round(9).tolist()
+    >>> mpidec.solve(problem, BEER(0.05), "ring", steps=2000, mixing=codec).X[0].round(9).tolist()
     [7.5, 8.5, 9.5, 10.5, 11.5]
 
     References
@@ -154,9 +158,11 @@ class MoTEF(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.tile(np.eye(5), (4, 1, 1)), np.arange(20.).reshape(4, 5))
+    >>> problem = mpidec.problems.LeastSquares(
+    ...     np.tile(np.eye(5), (4, 1, 1)), np.arange(20.0).reshape(4, 5)
+    ... )
     >>> codec = lambda W: W.compress("top_k", fraction=0.2)
-    >>> mpidec.solve(problem, MoTEF(0.05), mpidec.topology.ring(4), steps=2000, mixing=codec).X[0].round(9).tolist()
+    >>> mpidec.solve(problem, MoTEF(0.05), "ring", steps=2000, mixing=codec).X[0].round(9).tolist()
     [7.5, 8.5, 9.5, 10.5, 11.5]
 
     References
@@ -221,9 +227,11 @@ class LEAD(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.tile(np.eye(5), (4, 1, 1)), np.arange(20.).reshape(4, 5))
+    >>> problem = mpidec.problems.LeastSquares(
+    ...     np.tile(np.eye(5), (4, 1, 1)), np.arange(20.0).reshape(4, 5)
+    ... )
     >>> codec = lambda W: W.compress("qsgd", feedback=True)
-    >>> mpidec.solve(problem, LEAD(0.5), mpidec.topology.ring(4), steps=300, mixing=codec).X[0].round(9).tolist()
+    >>> mpidec.solve(problem, LEAD(0.5), "ring", steps=300, mixing=codec).X[0].round(9).tolist()
     [7.5, 8.5, 9.5, 10.5, 11.5]
 
     References

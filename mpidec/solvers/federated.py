@@ -50,7 +50,7 @@ class FedProx(_LocalSteps):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
-    >>> mpidec.solve(problem, FedProx(0.1), mpidec.topology.complete(2), steps=400).x.round(6).tolist()
+    >>> mpidec.solve(problem, FedProx(0.1), "complete", steps=400).x.round(6).tolist()
     [2.0]
 
     References
@@ -122,7 +122,7 @@ class FedOpt(_LocalSteps):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
-    >>> mpidec.solve(problem, FedOpt(0.1), mpidec.topology.complete(2), steps=2000).x.round(6).tolist()
+    >>> mpidec.solve(problem, FedOpt(0.1), "complete", steps=2000).x.round(6).tolist()
     [2.0]
 
     References

@@ -20,13 +20,12 @@ class GradientTracking(Solver):
     average gradient.
 
     .. math::
-        \text{atc}:\;      X^{k+1} &= W^k (X^k - \alpha Y^k), &
-                            Y^{k+1} &= W^{k+1} (Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)) \\
-        \text{semi-atc}:\; X^{k+1} &= W^k (X^k - \alpha Y^k), & Y^{k+1} &= W^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k) \\
-        \text{diging}:\;   X^{k+1} &= W^k X^k - \alpha Y^k,   & Y^{k+1} &= W^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)
+        \text{atc}:\;      X^{k+1} &= W^k (X^k - \alpha Y^k), & Y^{k+1} &= W^{k+1} (Y^k + G^{k+1} - G^k) \\
+        \text{semi-atc}:\; X^{k+1} &= W^k (X^k - \alpha Y^k), & Y^{k+1} &= W^k Y^k + G^{k+1} - G^k \\
+        \text{diging}:\;   X^{k+1} &= W^k X^k - \alpha Y^k,   & Y^{k+1} &= W^k Y^k + G^{k+1} - G^k
 
-    with :math:`Y^0 = \nabla F(X^0)`.  The average of the rows of `Y` is the average of the
-    gradients at every step.
+    with :math:`G^k = \nabla F(X^k)` and :math:`Y^0 = G^0`.  The average of the rows of `Y` is the
+    average of the gradients at every step.
 
     Step k computes :math:`X^{k+1}` from the gradient at :math:`X^k` and communicates with
     :math:`W^k` alone.  In atc, :math:`Y^{k+1}` needs the gradient at :math:`X^{k+1}`, so it is
@@ -52,7 +51,7 @@ class GradientTracking(Solver):
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
     >>> solver = GradientTracking(0.2, variant="diging")
-    >>> mpidec.solve(problem, solver, mpidec.topology.one_peer_exponential(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, solver, "one_peer_exponential", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References

@@ -70,7 +70,7 @@ class DecentralizedMomentum(_Momentum):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
-    >>> mpidec.solve(problem, DecentralizedMomentum(0.1), mpidec.topology.complete(2), steps=400).x.round(6).tolist()
+    >>> mpidec.solve(problem, DecentralizedMomentum(0.1), "complete", steps=400).x.round(6).tolist()
     [2.0]
 
     References
@@ -130,7 +130,7 @@ class QuasiGlobalMomentum(_Momentum):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
-    >>> mpidec.solve(problem, QuasiGlobalMomentum(0.1), mpidec.topology.complete(2), steps=400).x.round(6).tolist()
+    >>> mpidec.solve(problem, QuasiGlobalMomentum(0.1), "complete", steps=400).x.round(6).tolist()
     [2.0]
 
     References

@@ -58,7 +58,7 @@ class Needs:
     (True, False)
     >>> Needs(functions=("gard",))
     Traceback (most recent call last):
-    ValueError: a word of Needs.functions is 'gard', expected one of grad, value, prox, argmin (did you mean grad?)
+    ValueError: ... is 'gard', expected one of grad, value, prox, argmin (did you mean grad?)
     """
 
     functions: tuple[str, ...] = ("grad",)

@@ -78,7 +78,7 @@ class LocalDGD(_LocalSteps):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
-    >>> mpidec.solve(problem, LocalDGD(0.1, local_steps=4), mpidec.topology.complete(2), steps=200).x.round(6).tolist()
+    >>> mpidec.solve(problem, LocalDGD(0.1, local_steps=4), "complete", steps=200).x.round(6).tolist()
     [2.0]
 
     References
@@ -145,7 +145,7 @@ class SlowMo(_LocalSteps):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
-    >>> mpidec.solve(problem, SlowMo(0.1, local_steps=4), mpidec.topology.complete(2), steps=400).x.round(6).tolist()
+    >>> mpidec.solve(problem, SlowMo(0.1, local_steps=4), "complete", steps=400).x.round(6).tolist()
     [2.0]
 
     References
@@ -239,7 +239,7 @@ class DiLoCo(_LocalSteps):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
-    >>> mpidec.solve(problem, DiLoCo(0.1, local_steps=2), mpidec.topology.complete(2), steps=400).x.round(6).tolist()
+    >>> mpidec.solve(problem, DiLoCo(0.1, local_steps=2), "complete", steps=400).x.round(6).tolist()
     [2.0]
 
     References
@@ -317,7 +317,7 @@ class GASLoC(_LocalSteps):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, GASLoC(0.1, local_steps=2), mpidec.topology.ring(4), steps=800).x.round(6).tolist()
+    >>> mpidec.solve(problem, GASLoC(0.1, local_steps=2), "ring", steps=800).x.round(6).tolist()
     [2.0]
 
     References
@@ -398,7 +398,8 @@ class NoLoCo(_LocalSteps):
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
     >>> pairs = mpidec.topology.random_matchings(mpidec.topology.complete(4))
-    >>> mpidec.solve(problem, NoLoCo("inverse(0.1, 100)", local_steps=2), pairs, steps=800).x.round(2).tolist()
+    >>> solver = NoLoCo("inverse(0.1, 100)", local_steps=2)
+    >>> mpidec.solve(problem, solver, pairs, steps=800).x.round(2).tolist()
     [2.0]
 
     References
@@ -498,7 +499,7 @@ class KGT(_LocalSteps):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, KGT(0.1, local_steps=3), mpidec.topology.ring(4), steps=600).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, KGT(0.1, local_steps=3), "ring", steps=600).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -560,7 +561,7 @@ class LED(_LocalSteps):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, LED(0.1, local_steps=3), mpidec.topology.ring(4), steps=600).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, LED(0.1, local_steps=3), "ring", steps=600).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References

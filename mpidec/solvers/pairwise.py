@@ -44,7 +44,9 @@ class PairwiseGossip(PairwiseSolver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> result = mpidec.simulate(None, PairwiseGossip(), mpidec.topology.ring(4), steps=100, x0=np.array([[0.], [1.], [2.], [5.]]))
+    >>> result = mpidec.simulate(
+    ...     None, PairwiseGossip(), "ring", steps=100, x0=np.array([[0.0], [1.0], [2.0], [5.0]])
+    ... )
     >>> result.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -140,7 +142,7 @@ class A2CiD2(PairwiseSolver):
     >>> import mpidec, numpy as np
     >>> x0 = np.arange(16.0).reshape(16, 1)
     >>> solvers = [A2CiD2(0.0), A2CiD2(0.0, eta=0.0)]
-    >>> fast, slow = [mpidec.simulate(None, solver, mpidec.topology.ring(16), steps=60, x0=x0).metrics["consensus"][-1]
+    >>> fast, slow = [mpidec.simulate(None, solver, "ring", steps=60, x0=x0).metrics["consensus"][-1]
     ...               for solver in solvers]
     >>> bool(fast < slow / 10)
     True

@@ -41,7 +41,7 @@ class EXTRA(Solver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, EXTRA(0.3), mpidec.topology.ring(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, EXTRA(0.3), "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -98,7 +98,7 @@ class ExactDiffusion(Solver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, ExactDiffusion(0.5), mpidec.topology.ring(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, ExactDiffusion(0.5), "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -203,7 +203,7 @@ class WangElia(Solver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, WangElia(0.2), mpidec.topology.ring(4), steps=500).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, WangElia(0.2), "ring", steps=500).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -288,10 +288,11 @@ class ProxSkip(Skipping):
     .. math::
         Z^k &= X^k - \alpha \nabla F(X^k) - Y^k \\
         X^{k+1} &= \tilde W Z^k, \quad Y^{k+1} = Y^k + \beta (Z^k - X^{k+1})
-                   & \text{with probability } p, \quad \tilde W = I - \tfrac{1}{2 \chi} (I - W) \\
-        X^{k+1} &= Z^k, \quad Y^{k+1} = Y^k & \text{otherwise}
+                   && \text{with probability } p \\
+        X^{k+1} &= Z^k, \quad Y^{k+1} = Y^k && \text{otherwise}
 
-    with :math:`Y^0 = 0`.  All agents toss the same coin, a function of `seed` and k.
+    with :math:`\tilde W = I - \frac{1}{2 \chi} (I - W)` and :math:`Y^0 = 0`.  All agents toss the
+    same coin, a function of `seed` and k.
 
     Parameters
     ----------
@@ -316,7 +317,7 @@ class ProxSkip(Skipping):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> result = mpidec.solve(problem, ProxSkip(0.3, probability=0.4), mpidec.topology.ring(4), steps=600)
+    >>> result = mpidec.solve(problem, ProxSkip(0.3, probability=0.4), "ring", steps=600)
     >>> result.X.round(9).ravel().tolist(), int(result.metrics["rounds"][-1])
     ([2.0, 2.0, 2.0, 2.0], 236)
 

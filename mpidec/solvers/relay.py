@@ -81,7 +81,7 @@ class RelaySGD(Solver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
-    >>> mpidec.solve(problem, RelaySGD(0.3), mpidec.topology.chain(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, RelaySGD(0.3), "chain", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References

@@ -69,7 +69,7 @@ class SUDA(Solver):
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
     >>> extra = SUDA(0.3, A=(1,), B2=(0.5, -0.5), C=(0.5, 0.5))
-    >>> mpidec.solve(problem, extra, mpidec.topology.ring(4), steps=300).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, extra, "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References

@@ -129,7 +129,7 @@ class Momentum(_Update):
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
     >>> solver = Momentum(mpidec.solvers.RelaySGD(0.05), nesterov=True)
-    >>> mpidec.solve(problem, solver, mpidec.topology.chain(4), steps=400).X.round(9).ravel().tolist()
+    >>> mpidec.solve(problem, solver, "chain", steps=400).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References
@@ -188,7 +188,7 @@ class Adam(_Update):
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.full((4, 1), 2.0))
     >>> solver = Adam(mpidec.solvers.RelaySGD(mpidec.solvers.InverseSqrt(0.1)))
-    >>> mpidec.solve(problem, solver, mpidec.topology.chain(4), steps=400).X.round(2).ravel().tolist()
+    >>> mpidec.solve(problem, solver, "chain", steps=400).X.round(2).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
     References

@@ -129,7 +129,12 @@ def sweep(
     Examples
     --------
     >>> import tempfile, mpidec
-    >>> small = {"problem.name": "least_squares", "problem.data": "synthetic_least_squares", "run.agents": 4, "run.steps": 20}
+    >>> small = {
+    ...     "problem.name": "least_squares",
+    ...     "problem.data": "synthetic_least_squares",
+    ...     "run.agents": 4,
+    ...     "run.steps": 20,
+    ... }
     >>> table = sweep(small, vary={"solver.name": ["extra", "dgd"]}, seeds=2, out=tempfile.mkdtemp())
     >>> [(row.varied["solver.name"], row.runs, dict(row.outcomes)) for row in table.rows]
     [('extra', 2, {'completed': 2}), ('dgd', 2, {'completed': 2})]

@@ -63,7 +63,8 @@ class Row:
 
     Examples
     --------
-    >>> Row({"solver.name": "extra"}, 1, 1, Spread(370, math.nan), None, None, 1e-9, {"stopped": 1}, ()).steps.mean
+    >>> one, steps = {"solver.name": "extra"}, Spread(370, math.nan)
+    >>> Row(one, 1, 1, steps, None, None, 1e-9, {"stopped": 1}, ()).steps.mean
     370
     """
 
@@ -102,7 +103,17 @@ class Table:
 
     Examples
     --------
-    >>> row = Row({"solver.name": "extra"}, 2, 2, Spread(370, 14.1), Spread(1.2e6, 0), Spread(0.1, 0.01), 9e-9, {"stopped": 2}, ())
+    >>> row = Row(
+    ...     {"solver.name": "extra"},
+    ...     2,
+    ...     2,
+    ...     Spread(370, 14.1),
+    ...     Spread(1.2e6, 0),
+    ...     Spread(0.1, 0.01),
+    ...     9e-9,
+    ...     {"stopped": 2},
+    ...     (),
+    ... )
     >>> print(Table([row], "error", 1e-8))
     steps, data sent (by all agents) and seconds until error <= 1e-08: mean ± standard deviation
     solver  reached     steps  data sent        seconds  largest final error  outcome

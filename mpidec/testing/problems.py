@@ -345,7 +345,9 @@ def check_problem(problem: Problem | OracleLike) -> None:
     >>> import mpidec
     >>> C = np.array([[1.0], [3.0]])
     >>> half = lambda X: ((X - C) ** 2).sum(axis=1) / 2
-    >>> mpidec.testing.check_problem(mpidec.problems.Custom(half, lambda X: X - C, m=2, d=1, x_star=[2.0]))
+    >>> mpidec.testing.check_problem(
+    ...     mpidec.problems.Custom(half, lambda X: X - C, m=2, d=1, x_star=[2.0])
+    ... )
     """
     check_all(problem, properties(problem))
 

@@ -231,7 +231,9 @@ def against_step(
     --------
     >>> import mpidec
     >>> model = Quadratic(np.zeros(1), np.ones((4, 1, 1)), np.zeros((4, 1)))
-    >>> against_step(model, mpidec.solvers.Diffusion(), mpidec.topology.ring(4), [0.1, 3.0], 1.0).round(4)
+    >>> against_step(
+    ...     model, mpidec.solvers.Diffusion(), mpidec.topology.ring(4), [0.1, 3.0], 1.0
+    ... ).round(4)
     array([[0.0141, 0.    , 0.9   ],
            [   inf,    inf, 2.    ]])
     """

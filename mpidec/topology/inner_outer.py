@@ -29,8 +29,8 @@ def inner_outer(n: int, machine_size: int | None = None, kind: str = "exponentia
     on a machine sends to the agent of the same place h machines further on, and the other L - 1
     agents form a ring, in which each sends to the agent g places further on:
 
-    .. math:: W^{(k)} = \tfrac12 (I + P), \qquad
-              h = 2^{\lfloor k / L \rfloor \bmod E(M)}, \quad g = 2^{k \bmod E(L - 1)}, \quad
+    .. math:: W^{(k)} &= \tfrac12 (I + P), \\
+              h &= 2^{\lfloor k / L \rfloor \bmod E(M)}, \quad g = 2^{k \bmod E(L - 1)}, \quad
               E(x) = \max(1, \lceil \log_2 x \rceil)
 
     for "exponential", and h = g = 1 for "ring".  P is a permutation; an agent without a partner

@@ -43,8 +43,8 @@ def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
     no edge is left between two free agents.  With the partner :math:`\pi(i)` of agent i in the
     step, or i itself,
 
-    .. math:: W^{(k)} = \tfrac12 (I + P), \quad P_{i,\pi(i)} = 1, \qquad
-              E[W] = I - \tfrac12 \sum_{(i,j)} p_{ij} (e_i - e_j)(e_i - e_j)^T, \quad p_{ij} \ge
+    .. math:: W^{(k)} &= \tfrac12 (I + P), \quad P_{i,\pi(i)} = 1, \\
+              E[W] &= I - \tfrac12 \sum_{(i,j)} p_{ij} (e_i - e_j)(e_i - e_j)^T, \quad p_{ij} \ge
               \frac{1}{d_i + d_j - 1}
 
     with the degrees d and the probability p of each edge.
@@ -101,9 +101,10 @@ def matcha(topology: Topology, budget: float = 0.5, seed: int = 0) -> Matcha:
               p = \arg\max_{0 \le p \le 1} \lambda_2\Bigl(\sum_j p_j L_j\Bigr) \text{ with } \sum_j
               p_j \le C M,
 
-    .. math:: \alpha = \arg\min_\alpha \rho\bigl(E[W^T W] - \tfrac1n 1 1^T\bigr), \qquad
-              E[W^T W] = I - 2 \alpha \bar L + \alpha^2 \Bigl(\bar L^2 + 2 \sum_j p_j (1 - p_j)
-              L_j\Bigr), \quad \bar L = \sum_j p_j L_j.
+    .. math:: \alpha &= \arg\min_\alpha \rho\bigl(E[W^T W] - \tfrac1n 1 1^T\bigr), \qquad
+              \bar L = \sum_j p_j L_j, \\
+              E[W^T W] &= I - 2 \alpha \bar L
+              + \alpha^2 \Bigl(\bar L^2 + 2 \sum_j p_j (1 - p_j) L_j\Bigr).
 
     Parameters
     ----------

@@ -117,8 +117,9 @@ def mixing_constants(topology: Topology, rate: Rate = 1.0) -> tuple[float, float
     r"""Return the constants :math:`\chi_1, \chi_2` of a graph whose neighbours average in pairs.
 
     .. math::
-        L = \sum_{(i, j)} \lambda_{ij} (e_i - e_j)(e_i - e_j)^T, \qquad
-        \chi_1 = \frac{1}{\lambda_2(L)}, \qquad \chi_2 = \max_{(i, j)} \tfrac12 (e_i - e_j)^T L^+ (e_i - e_j) \le \chi_1
+        L &= \sum_{(i, j)} \lambda_{ij} (e_i - e_j)(e_i - e_j)^T, \\
+        \chi_1 &= \frac{1}{\lambda_2(L)}, \qquad
+        \chi_2 = \max_{(i, j)} \tfrac12 (e_i - e_j)^T L^+ (e_i - e_j) \le \chi_1
 
     Randomized gossip needs a time of :math:`\chi_1`, `A2CiD2` of :math:`\sqrt{\chi_1 \chi_2}`.
 

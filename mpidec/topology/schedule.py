@@ -86,7 +86,7 @@ class Schedule(ABC):
         Examples
         --------
         >>> from mpidec.topology import one_peer_exponential
-        >>> len(one_peer_exponential(8).plot().axes)                  # three graphs and the disagreement
+        >>> len(one_peer_exponential(8).plot().axes)  # three graphs and the disagreement
         4
         """
         steps = self.period or STEPS_DRAWN

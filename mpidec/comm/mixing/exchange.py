@@ -240,7 +240,8 @@ class EdgeExchange(EdgeOperator):
         >>> import mpidec, numpy as np
         >>> from mpi4py import MPI
         >>> with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
-        ...     net.mixer(mpidec.topology.from_weights([[0.25, 0.5], [0.75, 0.5]])).at(0).own(np.eye(2)).tolist()
+        ...     W = net.mixer(mpidec.topology.from_weights([[0.25, 0.5], [0.75, 0.5]]))
+        ...     W.at(0).own(np.eye(2)).tolist()
         [[0.25, 0.0], [0.0, 0.5]]
         """
         refuse_grad(X)

@@ -166,7 +166,9 @@ class Mixer(Operator[Phase]):
         >>> import mpidec, numpy as np
         >>> from mpi4py import MPI
         >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
-        ...     W = net.mixer(mpidec.topology.from_weights([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.25, 0.25, 0.5]]))
+        ...     W = net.mixer(
+        ...         mpidec.topology.from_weights([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.25, 0.25, 0.5]])
+        ...     )
         ...     W.T(np.eye(3)).tolist()
         [[0.5, 0.0, 0.25], [0.5, 0.5, 0.25], [0.0, 0.5, 0.5]]
         """

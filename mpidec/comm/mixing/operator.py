@@ -270,9 +270,12 @@ class Operator(ABC, Generic[Step]):
         >>> from mpi4py import MPI
         >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
         ...     lost = np.zeros((1, 3, 3), bool)
-        ...     lost[0, 1, 2] = True                             # agent 1 does not hear agent 2 in step 0
+        ...     lost[0, 1, 2] = True  # agent 1 does not hear agent 2 in step 0
         ...     W = net.mixer(mpidec.topology.complete(3))
-        ...     [W.lossy(lost, fill=fill)(np.diag([3., 6., 9.]))[1].round(9).tolist() for fill in ("renormalize", "own")]
+        ...     [
+        ...         W.lossy(lost, fill=fill)(np.diag([3.0, 6.0, 9.0]))[1].round(9).tolist()
+        ...         for fill in ("renormalize", "own")
+        ...     ]
         [[1.5, 3.0, 0.0], [1.0, 4.0, 0.0]]
         """
         graphs = len(self.at(0).parts)
@@ -352,8 +355,11 @@ class Operator(ABC, Generic[Step]):
         >>> from mpi4py import MPI
         >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
         ...     W = net.mixer(mpidec.topology.complete(4)).attacked({3: 100.0})
-        ...     X = np.array([[4.], [8.], [12.], [16.]])
-        ...     [W.robust(*rule)(X).ravel().tolist() for rule in [("trimmed_mean",), (lambda x, X, w: np.median(X, axis=0),)]]
+        ...     X = np.array([[4.0], [8.0], [12.0], [16.0]])
+        ...     [
+        ...         W.robust(*rule)(X).ravel().tolist()
+        ...         for rule in [("trimmed_mean",), (lambda x, X, w: np.median(X, axis=0),)]
+        ...     ]
         [[8.0, 10.0, 10.0, 12.0], [12.0, 12.0, 8.0, 8.0]]
         """
         return self._past("robust", lambda: Robust.named(rule, tau, delta, trim))

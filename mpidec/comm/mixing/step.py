@@ -191,7 +191,8 @@ class EdgeOperator(StepOperator):
         >>> from mpi4py import MPI
         >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
         ...     W = net.mixer(mpidec.topology.chain(3)).at(0)
-        ...     W.exchange(np.array([[1.], [10.], [12.], [21.]])).ravel().tolist()   # 0->1, 1->0, 1->2, 2->1
+        ...     M = np.array([[1.0], [10.0], [12.0], [21.0]])  # 0->1, 1->0, 1->2, 2->1
+        ...     W.exchange(M).ravel().tolist()
         [10.0, 1.0, 21.0, 12.0]
         """
         rows, format, restore = self.edge_rows(M)

@@ -164,8 +164,15 @@ def simulate(
     --------
     >>> import mpidec, numpy as np
     >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
-    >>> result = mpidec.simulate(mpidec.problems.LeastSquares(A, b), mpidec.solvers.RunningSumTracking(0.5),
-    ...                          mpidec.topology.ring(4), steps=1000, delay=(0, 1), drop=0.2, rates=[0.2, 1, 1, 1])
+    >>> result = mpidec.simulate(
+    ...     mpidec.problems.LeastSquares(A, b),
+    ...     mpidec.solvers.RunningSumTracking(0.5),
+    ...     mpidec.topology.ring(4),
+    ...     steps=1000,
+    ...     delay=(0, 1),
+    ...     drop=0.2,
+    ...     rates=[0.2, 1, 1, 1],
+    ... )
     >>> result.x.round(9).tolist(), str(result.outcome), bool(result.counts[0] < result.counts[1] / 3)
     ([2.0], 'completed', True)
     """

@@ -22,8 +22,8 @@ class Codec(Described):
     decoded row; then
 
     .. math::
-        E \|x - C(x)\|^2 \le (1 - \delta) \|x\|^2 \quad \text{(contractive)}, \qquad \text{or} \qquad
-        E\, C(x) = x, \; E \|x - C(x)\|^2 \le \omega \|x\|^2 \quad \text{(unbiased)}.
+        & E \|x - C(x)\|^2 \le (1 - \delta) \|x\|^2 & \text{(contractive), or} \\
+        & E\, C(x) = x, \; E \|x - C(x)\|^2 \le \omega \|x\|^2 & \text{(unbiased)}.
 
     If a codec is unbiased, :math:`C / (1 + \omega)` is contractive with :math:`\delta = 1 / (1 +
     \omega)`.

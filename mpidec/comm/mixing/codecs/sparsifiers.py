@@ -131,7 +131,10 @@ class RandK(_Sparse):
     Examples
     --------
     >>> X = np.arange(1., 9.).reshape(1, 8)
-    >>> sum(RandK(k=4).decode(RandK(k=4).encode(X, step, [0]), 8, X.dtype, step, [0]) for step in range(1000)).argmax()
+    >>> sum(
+    ...     RandK(k=4).decode(RandK(k=4).encode(X, step, [0]), 8, X.dtype, step, [0])
+    ...     for step in range(1000)
+    ... ).argmax()
     np.int64(7)
     """
 

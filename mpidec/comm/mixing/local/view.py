@@ -251,9 +251,12 @@ class LocalView:
         --------
         >>> import mpidec, numpy as np
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
-        ...     x = np.array([1., 2.])
+        ...     x = np.array([1.0, 2.0])
         ...     net.set_topology(mpidec.topology.ring(1))
-        ...     net.neighbor_allreduce(x), net.neighbor_allreduce(x, self_weight=0.5, src_weights={}, dst_weights={})
+        ...     (
+        ...         net.neighbor_allreduce(x),
+        ...         net.neighbor_allreduce(x, self_weight=0.5, src_weights={}, dst_weights={}),
+        ...     )
         (array([1., 2.]), array([0.5, 1. ]))
         """
         graph = self._graph
