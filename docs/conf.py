@@ -38,7 +38,12 @@ if importlib.util.find_spec("torch") is None:  # what these pages import
     suppress_warnings += ["toc.excluded", "toc.not_readable"]
 # MathJax from a package instead of a content network, in its form of a single file: the site needs no network.
 mathjax = importlib.util.find_spec("sphinx-mathjax-offline").submodule_search_locations[0]
-html_static_path, mathjax_path = [f"{mathjax}/static/mathjax/tex-svg.js"], "tex-svg.js"
+html_static_path = ["_static", f"{mathjax}/static/mathjax/tex-svg.js"]
+mathjax_path, html_css_files = "tex-svg.js", ["site.css"]
+# Sphinx writes equations of several lines as `split`, which leaves no space between two columns of equations.
+mathjax3_config = {
+    "tex": {"environments": {"split": [r"\begin{aligned}", r"\end{aligned}"]}},
+}
 html_theme, html_title = "furo", f"mpidec {version}"
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -65,7 +70,7 @@ class CommandHelp(SphinxDirective):
         env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
-            "COLUMNS": "110",
+            "COLUMNS": "100",
             "NO_COLOR": "1",
         }
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the documents show is true: doctests, the programs and commands of README and docs, their tables and links; the site."""
+"""What the documents show is true: doctests, the programs and commands of README and docs, their tables and links."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ SHOWING = [
     if path.exists() and ">>>" in path.read_text(encoding="utf-8")  # not compiled
 ]
 QUICK = {"docs/guide/windows.md"}
-SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx-mathjax-offline")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
@@ -298,57 +297,6 @@ def test_the_gallery_shows_what_it_draws():
 def test_figures_are_small():
     for figure in (ROOT / "docs" / "figures").glob("*.png"):
         assert figure.stat().st_size < 80_000, f"{figure.name} has {figure.stat().st_size} bytes"
-
-
-@pytest.mark.slow
-def test_the_site_is_built_without_warnings(tmp_path):
-    for module in SITE:
-        pytest.importorskip(module)
-    done = launch.mpirun(
-        0,
-        [
-            "-m",
-            "sphinx",
-            "-W",
-            "--keep-going",
-            "-q",
-            "-j2",
-            "-d",
-            tmp_path / "doctrees",
-            "docs",
-            tmp_path / "site",
-        ],
-        timeout=160,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    reference = {
-        page.stem: page.read_text(encoding="utf-8")
-        for page in (tmp_path / "site" / "reference").glob("*.html")
-    }
-    assert all(flag in reference["commands"] for flag in ("--step-size", "--vary")), (
-        "the commands lack what --help prints"
-    )
-    lesson = (tmp_path / "site" / "tutorials" / "08_diffusion_lms.html").read_text()
-    assert all(
-        part in lesson for part in ("<summary>Solution", "_images/08_", "dB, theory", "tex-svg")
-    )
-    assert not re.search(r'<(?:script[^>]* src|link[^>]* href)="https?:', lesson), "needs a network"
-    pytorch = ["optim"] if importlib.util.find_spec("torch") else []
-    for name in ("topology", "solvers", "problems", "record", "mixing", "plot", "sweep", *pytorch):
-        module = importlib.import_module(f"mpidec.{name}")
-        public = getattr(
-            module,
-            "__all__",
-            [
-                key
-                for key, thing in vars(module).items()
-                if not key.startswith("_")
-                and getattr(thing, "__module__", "").startswith("mpidec.")
-            ],
-        )
-        missing = [key for key in public if f'id="mpidec.{name}.{key}"' not in reference[name]]
-        assert not missing, f"docs/reference/{name}.md lacks {missing}"
 
 
 def test_version_is_one():

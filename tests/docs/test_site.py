@@ -1,0 +1,110 @@
+"""The site is built without warnings, says what is public, and fits the window of a desktop and of a phone."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import launch, widths
+
+pytestmark = pytest.mark.serial
+
+DOCS = launch.ROOT / "docs"
+NEEDED = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx-mathjax-offline")
+MODULES = """
+    comm.mixing plot problems record reproduce solvers sweep testing theory topology
+""".split()
+COLUMNS = 100  # of code, in the text column of a desktop
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built."""
+    for module in NEEDED:
+        pytest.importorskip(module)
+    folder = tmp_path_factory.mktemp("site")
+    options = ["-W", "--keep-going", "-q", "-j2", "-d", folder / "doctrees"]
+    done = launch.mpirun(
+        0, ["-m", "sphinx", *options, "docs", folder / "html"], timeout=240, cwd=launch.ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "html"
+
+
+@pytest.mark.slow
+def test_is_built_without_warnings_and_needs_no_network(site):
+    commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert all(flag in commands for flag in ("--step-size", "--vary")), (
+        "the commands lack what --help prints"
+    )
+    lesson = (site / "tutorials" / "08_diffusion_lms.html").read_text()
+    assert all(
+        part in lesson for part in ("<summary>Solution", "_images/08_", "dB, theory", "tex-svg")
+    )
+    assert not re.search(r'<(?:script[^>]* src|link[^>]* href)="https?:', lesson), "needs a network"
+
+
+@pytest.mark.slow
+def test_the_reference_has_all_public_names(site):
+    pages = (site / "reference").rglob("*.html")
+    reference = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    pytorch = ("optim", "nn") if importlib.util.find_spec("torch") else ()
+    for name in (*MODULES, *pytorch):
+        module = importlib.import_module(f"mpidec.{name}")
+        things = {key: getattr(module, key) for key in getattr(module, "__all__", dir(module))}
+        public = [
+            key
+            for key, thing in things.items()
+            if getattr(thing, "__module__", "").startswith("mpidec.") and not key.startswith("_")
+        ]
+        missing = [key for key in public if f'id="mpidec.{name}.{key}"' not in reference]
+        assert not missing, f"docs/reference lacks {missing} of mpidec.{name}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_page_is_wider_than_the_window(site):
+    """On a desktop, code and equations need no scroll bars of their own, either."""
+    chromium = widths.browser()
+    if chromium is None:
+        pytest.skip(f"no Chromium on PATH: looked for {', '.join(widths.NAMES)}")
+    found = list(widths.measured(site, chromium, patience=launch.patient(60)))
+    seen = {(page.page, page.width) for page in found}
+    assert seen >= {("/reference/solvers.html", width) for width in widths.WIDTHS}
+    said = [fault for page in found for fault in page.faults()]
+    said += [
+        box
+        for page in found
+        if page.width == widths.WIDTHS[0]
+        for box in page.boxes("pre", "div.math")
+    ]
+    assert not said, "\n".join(said)
+
+
+def listings() -> Iterator[tuple[str, str]]:
+    """Yield where the site shows code, and a line of it; printed texts wrap."""
+    for page in DOCS.rglob("*.md"):
+        if not {"_build", "tutorials"} & {*page.relative_to(DOCS).parts}:
+            blocks = re.findall(
+                r"^ *```(?:sh|python|toml)\n(.*?)^ *```$", page.read_text(), re.M | re.S
+            )
+            yield from ((page.name, line) for block in blocks for line in block.splitlines())
+    for notebook in (launch.ROOT / "tutorials").glob("*.ipynb"):
+        for cell in json.loads(notebook.read_text())["cells"]:
+            if cell["cell_type"] == "code":
+                yield from ((notebook.name, line.rstrip("\n")) for line in cell["source"])
+    solvers = importlib.import_module("mpidec.solvers")
+    for kind in solvers.CATALOGUE.values():
+        lines = (inspect.getdoc(kind) or "").splitlines()
+        yield from ((kind.__name__, line) for line in lines if line.startswith((">>>", "...")))
+
+
+def test_code_fits_the_text_column():
+    long = [f"{where}: {line}" for where, line in listings() if len(line) > COLUMNS]
+    assert not long, "\n".join(long)
