@@ -1,4 +1,4 @@
-"""Models for images of any size, as functions of (shape, classes); models of the user's own."""
+"""Models for images of any size, as functions of (shape, classes); user-defined models."""
 
 from __future__ import annotations
 

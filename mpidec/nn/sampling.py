@@ -49,8 +49,8 @@ class AgentSampler(Sampler[int]):
 def sampler(
     data: Sized, net: Reductions, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
 ) -> AgentSampler:
-    """A sampler of torch that gives each rank its own part of a data set, with as many samples for
-    every worker.
+    """Return a torch sampler that gives each rank its own part of a data set, with equally many
+    samples for every worker.
 
     Parameters
     ----------

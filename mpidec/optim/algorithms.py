@@ -76,7 +76,7 @@ class Algorithm:
     machine_size: int = 1
 
     def make(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]) -> Method:
-        """The method, for the rows of a model."""
+        """Return the method, for the rows of a model."""
         return self.method(net, buckets, mixers, **self.options)
 
 
@@ -109,7 +109,7 @@ def _equations(
         )
     if isinstance(solver, Asynchronous) or solver.needs.functions != ("grad",):
         raise ValueError(
-            f"{type(solver).__name__} does not work on gradients in common steps: it cannot train "
+            f"{type(solver).__name__} does not take synchronous gradient steps: it cannot train "
             "a model"
         )
     graph, options = graph or solver.needs.graph, {"solver": solver}
@@ -135,8 +135,8 @@ def _solver(
     graph: str = "",
     **defaults: Any,
 ) -> Callable[..., Algorithm]:
-    """The algorithm of a solver, with the solver's options; its local steps are those of the base
-    optimizer.
+    """Return the algorithm of a solver, with the solver's options; its local steps are those of the
+    base optimizer.
     """
 
     def make(name: str, **options: Any) -> Algorithm:
@@ -151,7 +151,7 @@ def _solver(
 
 
 def _pairwise(text: str, solver: type[PairwiseSolver]) -> Callable[..., Algorithm]:
-    """The algorithm of a pairwise solver, with the solver's options but the momentum."""
+    """Return the algorithm of a pairwise solver, with the solver's options but the momentum."""
 
     def make(name: str, seed: int = 0, **options: Any) -> Algorithm:
         _check_options(name, options, solver, "momentum", "seed")
@@ -174,8 +174,8 @@ def _pairwise(text: str, solver: type[PairwiseSolver]) -> Callable[..., Algorith
 
 
 def _pga(name: str, period: int = 8, adaptive: bool = False, warmup: int = 100) -> Algorithm:
-    """Gossip, and the average over all agents every `period` steps; or, adaptive, ever more
-    rarely as the loss falls.
+    """Gossip, with the average over all agents every `period` steps; `adaptive`: less often as
+    the loss falls.
     """
     text = (
         "adapt, then combine; every 8th time with all agents (gossip-PGA; with adaptive=True "
@@ -338,7 +338,7 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
 
 
 def names() -> dict[str, str]:
-    """The algorithms, with a line each.
+    """Return the algorithms, with a line each.
 
     Examples
     --------
@@ -349,7 +349,7 @@ def names() -> dict[str, str]:
 
 
 def algorithm(of: object, **options: Any) -> Algorithm:
-    """An algorithm by its name, or with the equations of a solver.
+    """Return an algorithm by its name, or with the equations of a solver.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class Asynchronous(Method):
         self._last: list[dict[str, Any]] | None = None  # the state when the windows were closed
 
     def _window(self, row: np.ndarray | torch.Tensor) -> Window:
-        """A window of a row; a thread answers ranks on other nodes while this one computes,
+        """Return a window of a row; a thread answers ranks on other nodes while this one computes,
         where MPI has MPI_THREAD_MULTIPLE.
         """
         window = self._net.window(row, self._graph)
@@ -74,7 +74,7 @@ class Asynchronous(Method):
 
     @contextmanager
     def _at_rest(self) -> Iterator[None]:
-        """A context in which nothing is on its way between workers.  Collective: they wait for
+        """Context in which no message is in transit between workers.  Collective: they wait for
         each other.
         """
         for window in self._windows:
@@ -105,11 +105,11 @@ class Asynchronous(Method):
 
     @abstractmethod
     def _saved(self) -> list[dict[str, Any]]:
-        """The state, while nothing is on its way between workers."""
+        """Return the state; no message may be in transit between workers."""
 
     @abstractmethod
     def _load(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Continue with a state, while nothing is on its way between workers."""
+        """Continue with a state; no message may be in transit between workers."""
 
     def close(self) -> None:
         if self._last is None:
@@ -254,8 +254,8 @@ class PairwiseMethod(Asynchronous):
             window.locks.unlock()
 
     def _take_self(self) -> bool:
-        """Take the lock of this worker, unless a neighbour has it whose differences have not all
-        come.
+        """Take the lock of this worker, unless a neighbour holds it whose differences have not all
+        arrived.
         """
         window = self._windows[0]
         if window.locks.owner is None:
@@ -333,14 +333,14 @@ class PairState:
         self.rows, self.differences = window(self.state.x), window(self._arrived)
 
     def collect(self) -> None:
-        """Take the differences that have come out of the window."""
+        """Remove the differences that have arrived from the window."""
         self._arrived += self.differences.collect()
         self.differences.value = np.zeros_like(self._arrived)
         self.received |= bool(self._arrived[-1])
         self._arrived[-1] = 0
 
     def descend(self, t: float) -> None:
-        """Move by the optimizer's update, and by the differences that have come."""
+        """Move by the optimizer's update, and by the differences that have arrived."""
         self._solver.descend(self.state, self.state.x - self.bucket.rows[0].numpy(), t)
         self.collect()
         self._solver.average(self.state, self._arrived[:-1], self._zero, t)
@@ -348,7 +348,7 @@ class PairState:
         self.rows.value = self.state.x
 
     def moved(self) -> np.ndarray:
-        """The row, moved by the differences that have come."""
+        """Return the row, moved by the differences that have arrived."""
         s = copy.deepcopy(self.state)
         self._solver.average(s, self._arrived[:-1], self._zero, s.t)
         return np.asarray(s.x)

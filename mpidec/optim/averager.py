@@ -1,4 +1,4 @@
-"""Averager: the rows of a model's parameters, and what happens to them in each step."""
+"""Averager: mix the rows of a model's parameters in each step."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Averager:
         self._timeline = TrainingEvents(net, self._model.parts[0], trace, self) if traced else None
 
     def _joined(self, net: Network | None) -> Network:
-        """The network of the workers; one that is made here is closed with this averager."""
+        """Return the network of the workers; one that is made here is closed with this averager."""
         if net is None:
             m = self._model.agents
             net = Network(m * MPI.COMM_WORLD.size if m else None)
@@ -161,7 +161,7 @@ class Averager:
         topology: TopologyLike | Sequence[TopologyLike] | None,
         mixing: Callable[[Mixer], Mixer] | None,
     ) -> list[Mixer]:
-        """The mixers of the topologies."""
+        """Return the mixers of the topologies."""
         net, algorithm = self.net, self.algorithm
         unmixed = algorithm.method.averages_gradients
         if mixing is not None and (unmixed or algorithm.method.asynchronous):
@@ -187,7 +187,7 @@ class Averager:
         return mixers
 
     def _graphs(self, given: TopologyLike | Sequence[TopologyLike]) -> list[Graph]:
-        """The topologies of the mixers."""
+        """Return the topologies of the mixers."""
         size, kinds = self.algorithm.machine_size, (str, Topology, Schedule)
         if self.net.n % size:
             raise ValueError(
@@ -212,7 +212,7 @@ class Averager:
         self.after()
 
     def before(self) -> None:
-        """What comes before the optimizer's update."""
+        """Do the communication that precedes the optimizer's update."""
         self._compare_loaded()
         self._settle()
         self._look()
@@ -222,7 +222,7 @@ class Averager:
                 self._guard.show(self.steps, self.steps - 1, 0, self._copies)
 
     def after(self) -> None:
-        """What comes after the optimizer's update."""
+        """Do the communication that follows the optimizer's update."""
         self._compare_loaded()
         self._look()
         self._copies.looked = False
@@ -247,7 +247,7 @@ class Averager:
             self._compare_moments(self.steps)
 
     def _compare_moments(self, moment: int) -> None:
-        """Raise on all ranks unless their states are of one moment.  Collective."""
+        """Raise on all ranks unless their states are of the same step.  Collective."""
         mine, theirs = np.array([moment, self.steps]), np.empty((self.net.size, 2), dtype=np.int64)
         self.net.operation("comparison of the steps of loaded states")(
             lambda: self.net.comm.Iallgather(mine, theirs)
@@ -264,14 +264,14 @@ class Averager:
             raise error
 
     def _look(self) -> None:
-        """Note the gradients of this rank, once in a step, before anything averages them."""
+        """Record the gradients of this rank, once per step, before they are averaged."""
         if not (self._copies.looked or self._copies.compared):
             with self._same_steps():
                 self._copies.look()
 
     @contextmanager
     def _same_steps(self) -> Iterator[None]:
-        """A context that adds the usual reason to the error of ranks in different calls."""
+        """Context that adds the usual reason to errors of ranks in different calls."""
         try:
             yield
         except RankMismatchError as error:
@@ -286,7 +286,7 @@ class Averager:
             raise
 
     def _settle(self) -> None:
-        """Let the rows hold what the parameters are."""
+        """Copy the parameters into the rows."""
         self._refuse_average("a step is taken")
         with torch.no_grad():
             for bucket in self.buckets:
@@ -356,8 +356,8 @@ class Averager:
             self._method.average(self.steps)
 
     def observe(self, loss: float | torch.Tensor) -> None:
-        """Tell the loss of the workers of this rank on their last batch, to which some methods
-        adapt; before each step.
+        """Pass the loss of this rank's workers on their last batch to methods that adapt to it;
+        call it before each step.
 
         Parameters
         ----------
@@ -460,7 +460,7 @@ class Averager:
         return nullcontext() if self._timeline is None else self._timeline.span(name)
 
     def close(self) -> None:
-        """Complete what is under way, and write the timeline; the model stays as it is.
+        """Complete communication in progress, and write the timeline; the model is unchanged.
         Collective, and safe to repeat.
         """
         with self._same_steps():
@@ -480,8 +480,8 @@ class Averager:
 
 
 class Guard:
-    """Looks at the rows that a worker shows, as soon as the sums of mixings have noticed numbers
-    that are not finite; where they cannot, in each step.
+    """Checks the rows that a worker sends, once the sums of mixings have detected numbers that are
+    not finite; where they cannot detect them, in each step.
 
     Parameters
     ----------
@@ -513,8 +513,8 @@ class Guard:
             refuse_infinite(self._net.lo, bucket, bucket.rows, step)
 
     def show(self, k: int, step: int, every: int, copies: Copies) -> None:
-        """Show the results of mixing `k`, unless this worker has put in what is not finite: then
-        raise, and tell the neighbours.
+        """Show the results of mixing `k`; raise, and notify the neighbours, if this worker's own
+        rows were not finite.
         """
         looks = self._method.checked and (watch() or self._unwatched) and not self._infected
         if looks:
@@ -532,15 +532,15 @@ class Guard:
 
 
 def _refused(trace: str | os.PathLike[str] | None) -> Exception | None:
-    """What is wrong with the place of a timeline."""
+    """Return what is wrong with the path of a timeline."""
     if trace is None or os.path.isdir(os.path.dirname(os.path.abspath(trace))):
         return None
     return ValueError(f"trace is {os.fspath(trace)}, expected a file in a folder that exists")
 
 
 def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list[Any]:
-    """Hooks that look after messages while the models are evaluated and differentiated: MPI
-    needs that between nodes.
+    """Hooks that let MPI progress messages between nodes while the models are evaluated and
+    differentiated.
     """
     hooks: list[Any] = []
     for part in models:

@@ -1,4 +1,4 @@
-"""Equal starts: broadcast what all workers begin with."""
+"""Equal initial states: broadcast parameters and optimizer states to all workers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def broadcast_parameters(
 
 
 def _values(model: object) -> list[object]:
-    """The parameters and buffers of a module; of a state dict, or an iterable, what it holds."""
+    """Return the parameters and buffers of a module; of a state dict, or an iterable, what it
+    holds.
+    """
     if isinstance(model, torch.nn.Module):
         return [*model.parameters(), *model.buffers()]
     if not isinstance(model, Iterable):

@@ -58,9 +58,7 @@ class Copies:
             self.compare()
 
     def withdraw(self, error: Exception) -> bool:
-        """Take no part in a comparison that comes next, and tell the others why; whether that is
-        what comes next.
-        """
+        """Withdraw from the next comparison, and tell the others why; return whether one is due."""
         comes = not (self.compared or self._asynchronous) and len(self._sketches) == FIRST - 1
         if comes:
             others = set(range(self._net.size)) - {self._net.rank}
@@ -97,7 +95,7 @@ class Copies:
             )
 
     def close(self) -> None:
-        """Compare what has not been compared where workers do not wait for each other.
+        """Make the comparison that is outstanding where workers do not wait for each other.
         Collective, and safe to repeat.
         """
         if self._asynchronous:
@@ -106,7 +104,8 @@ class Copies:
 
 
 def equal_ranks(sketches: np.ndarray) -> list[int]:
-    """The first ranks whose gradients are those of the same batches; empty if there are none.
+    """Return the first ranks whose gradients are those of the same batches; empty if there are
+    none.
 
     In the first step with gradients the parameters are equal, and so are then the gradients, but
     for rounding.  Afterwards two workers differ by what they have received from others, so that the
@@ -137,7 +136,7 @@ def equal_ranks(sketches: np.ndarray) -> list[int]:
 
 
 def _sketch(parameters: Iterable[torch.Tensor]) -> np.ndarray:
-    """The norm of some of the gradients' entries, and sums of them with fixed weights, whose
+    """Return the norm of some of the gradients' entries, and sums of them with fixed weights, whose
     distances are about the entries'.
     """
     square, sums = 0.0, np.zeros(_SUMS)

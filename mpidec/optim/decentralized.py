@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class Decentralized(torch.optim.Optimizer):
-    r"""A torch optimizer whose workers agree with their neighbours; the training loop stays as it
-    was.
+    r"""Wrapper of a torch optimizer that averages with the neighbours; the training loop stays the
+    same.
 
     With `u` the update that the optimizer makes of the gradients at :math:`x_i`, by
     `algorithm="atc"`
@@ -221,7 +221,7 @@ class Decentralized(torch.optim.Optimizer):
         return loss
 
     def observe(self, loss: float | torch.Tensor) -> None:
-        """Tell the loss of the last batch, to which "pga" with `adaptive=True` adapts its
+        """Pass the loss of the last batch, to which "pga" with `adaptive=True` adapts its
         period; see `Averager.observe`.
         """
         self.averager.observe(loss)
@@ -237,7 +237,7 @@ class Decentralized(torch.optim.Optimizer):
         self.averager.average_gradients()
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the optimizer and of the algorithm: tensors and numbers, for
+        """Return the states of the optimizer and of the algorithm: tensors and numbers, for
         `torch.load(weights_only=True)`.
         """
         return {"optimizer": self.optimizer.state_dict(), "averager": self.averager.state_dict()}
@@ -262,7 +262,7 @@ class Decentralized(torch.optim.Optimizer):
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: parameters take part from the beginning.
+        """Raise: all parameters must take part from the beginning.
 
         Raises
         ------

@@ -1,4 +1,6 @@
-"""Methods: how the workers' rows become one model, before and after the base optimizer's update."""
+"""Methods: communication before and after the base optimizer's update, by which workers agree on
+one model.
+"""
 
 from __future__ import annotations
 
@@ -68,20 +70,20 @@ class Method(ABC):
         self._net, self._buckets, self._mixers = net, buckets, mixers
 
     def before(self, k: int) -> None:
-        """What comes before the base optimizer's update in step `k`; `show` follows."""
+        """Do the communication before the base optimizer's update in step `k`; `show` follows."""
 
     def average(self, k: int) -> None:
         """Average the gradients of step `k`; of methods that do so."""
 
     @abstractmethod
     def after(self, k: int) -> None:
-        """What comes after the base optimizer's update in step `k`; `show` follows."""
+        """Do the communication after the base optimizer's update in step `k`; `show` follows."""
 
     def show(self) -> None:
-        """Let the parameters show the results; before, they are as the update has left them."""
+        """Copy the results to the parameters, which until then hold the update's own result."""
 
     def iterates(self) -> list[torch.Tensor]:
-        """The iterates, rows (m, d) of each bucket; the parameters themselves except where
+        """Return the iterates, rows (m, d) of each bucket; the parameters themselves except where
         gradients are taken elsewhere.
         """
         return [bucket.rows for bucket in self._buckets]
@@ -93,10 +95,10 @@ class Method(ABC):
         return X
 
     def complete(self) -> None:
-        """Complete what is under way."""
+        """Complete communication in progress."""
 
     def close(self) -> None:
-        """Complete what is under way, and free what the method holds.  Collective."""
+        """Complete communication in progress, and free resources.  Collective."""
         self.complete()
 
     def state(self) -> list[dict[str, Any]]:
@@ -124,7 +126,7 @@ class Method(ABC):
 def divided(
     buckets: Sequence[Bucket], mixers: Sequence[Mixer]
 ) -> list[tuple[Bucket, slice, Mixer]]:
-    """The columns of each bucket in equal parts, one for each mixer, in the order of the
+    """Return the columns of each bucket in equal parts, one for each mixer, in the order of the
     buckets.
     """
     parts = []
@@ -150,13 +152,13 @@ class AdaptThenCombine(Method):
         self._mixed = self._combined(k)
 
     def _combined(self, k: int) -> list[torch.Tensor]:
-        """The rows of the buckets, mixed by the operators of step `k`."""
+        """Return the rows of the buckets, mixed by the operators of step `k`."""
         if len(self._mixers) == 1:
             return self._by_one(self._mixers[0].at(k), [each.mixable for each in self._buckets])
         return self._joined(self._begun(k))
 
     def _by_one(self, W: StepOperator, rows: Sequence[Rows]) -> list[torch.Tensor]:
-        """The rows of all buckets, mixed by one operator."""
+        """Return the rows of all buckets, mixed by one operator."""
         if len(rows) == 1:
             return [torch.as_tensor(self._mix(rows[0], None, W))]
         started = [self._start(X, None, W) for X in rows]
@@ -175,7 +177,7 @@ class AdaptThenCombine(Method):
         ]
 
     def _joined(self, pending: list[Pending]) -> list[torch.Tensor]:
-        """The rows of the buckets, of the mixed parts that `_begun` returned."""
+        """Return the rows of the buckets, of the mixed parts that `_begun` returned."""
         if len(self._mixers) == 1:
             return [each.wait() for each in pending]
         mixed = {
@@ -305,8 +307,8 @@ class AdaptiveAverage(AdaptThenCombine):
 
 
 class OverlapPush(Method):
-    r"""Overlapped push-sum: what is sent in one step travels while the next gradients are computed,
-    and arrives after them.
+    r"""Overlapped push-sum: rows sent in one step travel while the next gradients are computed, and
+    arrive after them.
 
     With the diagonal D of W,
 
@@ -350,7 +352,7 @@ class OverlapPush(Method):
         self._arrived = []
 
     def _arrive(self) -> None:
-        """Wait for what has been sent in the last step."""
+        """Wait for the rows that were sent in the last step."""
         for pending, V, w, own in self._under_way:
             Y, y = pending.wait()
             self._arrived.append((Y.addcmul_(V, own, value=-1), y.addcmul_(w, own, value=-1)))
@@ -437,8 +439,8 @@ class AllReduce(Method):
         self._averaged = True
 
     def complete(self) -> None:
-        """Forget averages that have been taken before the step: the next gradients are averaged
-        in any case.
+        """Discard averages taken before the step, so that the next gradients are averaged in any
+        case.
         """
         self._averaged, self._error = False, None
 
@@ -548,7 +550,7 @@ class SolverUpdate(Method):
 
 
 class ByRate(SolverUpdate):
-    """A solver that uses the step size otherwise, too: that is the learning rate of the group, and
+    """A solver that also uses the step size elsewhere: it is the learning rate of the group, and
     :math:`G = -u / lr`.
     """
 

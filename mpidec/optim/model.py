@@ -1,5 +1,5 @@
-"""What is trained: the models of a rank, whether those of all ranks are equal, and their parameters
-in the groups of an optimizer.
+"""The models that a rank trains, their comparison between ranks, and their parameters in the groups
+of an optimizer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Model:
         self._frozen = [p for p in self.parameters() if not p.requires_grad]
 
     def parameters(self) -> list[torch.Tensor]:
-        """The parameters in the order of the groups."""
+        """Return the parameters in the order of the groups."""
         return [p for group in self.groups() for p in group["params"]]
 
     @property
@@ -64,7 +64,7 @@ class Model:
         return next((part.m for part in self.parts if isinstance(part, Stacked)), None)
 
     def refusal(self, net: Network) -> Exception | None:
-        """What is wrong with the models on this rank."""
+        """Return what is wrong with the models on this rank."""
         if why := refusal(self.parts, self.parameters()):
             return TypeError(why)
         for part in self.parts:
@@ -101,7 +101,7 @@ class Model:
             check_equal(net, [(name, value[0] if self.stacked else value) for name, value in named])
 
     def check_unchanged(self) -> None:
-        """Refuse parameters that take part in the training since a later time."""
+        """Refuse parameters that became trainable after the optimizer was wrapped."""
         for parameter in self._frozen:
             if parameter.requires_grad:
                 raise RuntimeError(
@@ -115,7 +115,7 @@ class Model:
             )
 
     def buffers(self) -> list[torch.Tensor]:
-        """The buffers of floating-point numbers."""
+        """Return the buffers of floating-point numbers."""
         return [b for part in self.parts for b in part.buffers() if b.is_floating_point()]
 
     def average_buffers(self, net: Network) -> None:
@@ -210,8 +210,8 @@ def _digest(parameter: torch.Tensor) -> bytes:
 
 
 def refusal(models: Iterable[torch.nn.Module], tensors: Iterable[torch.Tensor]) -> str:
-    """Why a model cannot be trained or sent from rank to rank, or "": another wrapper shares it
-    between the processes.
+    """Return why a model cannot be trained or sent from rank to rank, or "": another wrapper shares
+    it between the processes.
 
     Examples
     --------

@@ -68,7 +68,7 @@ class Bucket:
         return [pieces[..., a:b].view(parameter.shape) for parameter, a, b in self._places]
 
     def parts(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """The part of `rows` (m, d) that belongs to each parameter, with its shape for each
+        """Return the part of `rows` (m, d) that belongs to each parameter, with its shape for each
         agent: (m, ...).
         """
         return [view if self._stacked else view[None] for view in self._views(rows)]
@@ -153,8 +153,8 @@ class Bucket:
             parameter.grad = view
 
     def has_gradients(self) -> bool:
-        """Whether the gradients are still those of `set_gradients`, which may have been changed
-        in place.
+        """Return whether the gradients are still those of `set_gradients`, which may have been
+        changed in place.
         """
         return all(
             parameter.grad is view for (parameter, _, _), view in zip(self._places, self._given)

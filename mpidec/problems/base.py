@@ -94,7 +94,7 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """How samples and labels as given become those of a problem; see `load_problem`.
+    """Transformation of raw samples and labels into those of a problem; see `load_problem`.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Predicting(Protocol):
 
 
 def _like(y: Array, found: Array) -> Array:
-    """Labels as given, as text or numbers like those found."""
+    """Convert given labels to text or numbers, as those of the training samples are."""
     text = y.dtype.kind in "OSU"
     if found.dtype.kind == "U" and not text:
         raise ValueError(f"y holds {y.dtype}, expected names of classes, such as {found[0]}")
@@ -403,7 +403,7 @@ class LinearModel(Described):
     # -- predictions -------------------------------------------------------------------------------
 
     def _decide(self, T: Array) -> Array:
-        """Return the targets that scores stand for, (N, c) -> (N,)."""
+        """Return the targets that scores predict, (N, c) -> (N,)."""
         return T[:, 0]
 
     @cached_property

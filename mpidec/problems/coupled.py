@@ -1,4 +1,4 @@
-"""Problems whose agents have variables of their own and share a constraint, by their dual."""
+"""Problems with private variables of each agent and a shared constraint, solved by their dual."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .terms import box
 
 
 class ConstraintCoupled(Described):
-    r"""Resource allocation by dual decomposition: agents with variables of their own and a common
+    r"""Resource allocation by dual decomposition: private variables of each agent, and a common
     constraint.
 
     .. math:: \min_{x_1, \dots, x_n} \sum_i f_i(x_i) \quad \text{subject to} \quad \sum_i A_i x_i = \sum_i b_i

@@ -38,8 +38,8 @@ class Custom(Described):
     smoothness : float or (m,) array, optional
         Smoothness constants :math:`L_i > 0`, from which solvers can choose a step size.
     x_star : (d,) array or callable, optional
-        Minimizer of the average over all agents, for the error metric; ``x_star(k)`` of one that
-        moves, as an oracle of one's own may let it.
+        Minimizer of the average over all agents, for the error metric; ``x_star(k)`` if a
+        user-defined oracle moves it.
     dtype : dtype, optional
         That of the unknowns: float32, or complex64 or complex128 for functions of complex numbers;
         by default that of `x0`, and complex128 with a complex `x_star`.

@@ -25,8 +25,8 @@ Function = Callable[[Array], Array]
 
 
 class Mismatch(NamedTuple):
-    """An agent whose gradient is not that of its value: the rate of `value` along a direction,
-    and that of `grad`.
+    """An agent whose gradient does not match its value: the slope of `value` along a direction, and
+    that of `grad`.
     """
 
     row: int
@@ -74,8 +74,8 @@ def mismatch(value: Function, grad: Function, X: Array, agents: Sequence[int]) -
 
 
 def _drawn(agent: int, d: int) -> Array:
-    """A point and two directions without small entries, so that errors of one entry show, (3,
-    d).
+    """Return a point and two directions without small entries, so that errors of one entry show,
+    (3, d).
     """
     draw = np.random.default_rng([SEED, agent])
     drawn: Array = draw.choice([-1.0, 1.0], (3, d)) * draw.uniform(0.5, 1.5, (3, d))
@@ -128,8 +128,8 @@ class _Points:
         return None
 
     def _rates(self, U: Array, sizes: Array) -> tuple[Array, Array, Which]:
-        """Central differences per size, half the distance of the one-sided ones, and which of
-        them say something.
+        """Central differences per size, half the distance of the one-sided ones, and which of them
+        are reliable.
         """
         up, down = (
             np.array([np.array(self.value(self.P + s * h[:, None] * U)) for h in sizes])
@@ -143,13 +143,13 @@ class _Points:
         )
 
     def _agree(self, U: Array, sizes: Array) -> Which:
-        """Whether the gradient is the central difference of one of the sizes."""
+        """Return whether the gradient is the central difference of one of the sizes."""
         away, size = self._error(self._rates(U, sizes)[0], U)
         return np.asarray((away <= self.coarse * AGREE * size).any(axis=0))
 
     def _error(self, central: Array, U: Array) -> tuple[Array, Array]:
-        """The distances of central differences from the slope that the gradient says, and the
-        size of both.
+        """Return the distances of central differences from the slope that the gradient says, and
+        the size of both.
         """
         parts = self.G * U
         slope = parts.sum(axis=1)
@@ -157,8 +157,8 @@ class _Points:
         return abs(central - slope), size
 
     def _away(self, U: Array) -> tuple[Which, Array]:
-        """Whether differences of three sizes agree with each other, and none with the gradient;
-        and their median.
+        """Return whether differences of three sizes agree with each other, and none with the
+        gradient; and their median.
         """
         central, half, seen = self._rates(U, SIZES[:, None])
         away, size = self._error(central, U)

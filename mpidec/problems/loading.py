@@ -304,7 +304,7 @@ def load_problem(
 
 
 def _check_equal(data: Any, settings: Mapping[str, object], net: Agents) -> None:
-    """Refuse arrays and settings of a rank that are not those of rank 0; collective.
+    """Refuse arrays and settings that differ from those of rank 0; collective.
 
     Raises
     ------
@@ -331,7 +331,7 @@ def _check_equal(data: Any, settings: Mapping[str, object], net: Agents) -> None
 
 
 def _crc(part: Any) -> int:
-    """A sum of the numbers, or names, of an array, which is the same on all ranks."""
+    """Return a checksum of an array of numbers or names, to be compared between ranks."""
     if hasattr(part, "tocoo"):
         part = part.tocoo()
         return zlib.crc32(b"".join(np.asarray(a).tobytes() for a in (part.data, *part.coords)))
@@ -476,7 +476,7 @@ def _without_data(
 
 
 def _parameters(data: object) -> tuple[str, ...]:
-    """The parameters of what makes a data set or reads a file."""
+    """Return the parameters of what makes a data set or reads a file."""
     make = maker(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else None
     return () if make is None else tuple(inspect.signature(make).parameters)
 
@@ -550,7 +550,7 @@ def _held_out(data: Dataset, wanted: DataOptions) -> tuple[Dataset, Dataset | No
 
 
 def _as_wide(*sets: Dataset) -> list[Dataset]:
-    """Data sets that leave out features that are zero, padded with them to the same number."""
+    """Pad sparse data sets, which omit trailing zero features, to the same number of features."""
     width = max(each.A.shape[1] for each in sets)
     if len({each.A.shape[1] for each in sets}) > 1:
         _warn(
@@ -582,7 +582,7 @@ def _labels(data: Dataset) -> NDArray[Any]:
 
 
 def _places(labels: NDArray[Any], known: NDArray[Any]) -> Array:
-    """Return the places of labels among those of the training samples."""
+    """Return the index of each label among the labels of the training samples."""
     strange = sorted(set(labels.tolist()) - set(known.tolist()))
     if strange:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The optional members of a problem, which one of the user's own may leave out."""
+"""Access to optional members of a problem, which a user-defined problem may omit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .terms import Term
 
 
 def term_of(problem: object) -> Term | None:
-    """The nonsmooth part of every function, whose gradient `grad` leaves out."""
+    """Return the nonsmooth part of every function, whose gradient `grad` leaves out."""
     return cast("Term | None", getattr(problem, "term", None))
 
 
 def x_star_of(problem: object, k: int = 0) -> Array | None:
-    """The minimizer of the average of all agents' functions, (d,), if it is known; that of step k,
-    if it moves.
+    """Return the minimizer of the average of all agents' functions, (d,), if it is known; that of
+    step k, if it moves.
 
     Raises
     ------
@@ -38,17 +38,19 @@ def x_star_of(problem: object, k: int = 0) -> Array | None:
 
 
 def moves(problem: object) -> bool:
-    """Whether the minimizer is a function of the step."""
+    """Return whether the minimizer is a function of the step."""
     return callable(getattr(problem, "x_star", None))
 
 
 def is_sampled(problem: object) -> bool:
-    """Whether value and gradient are means of samples, and the minimizer that of their expectation."""
+    """Return whether value and gradient are means of samples, and the minimizer that of their
+    expectation.
+    """
     return getattr(problem, "sampled", False) is True
 
 
 def smoothness_of(problem: object) -> Array | None:
-    """The smoothness constants of the local agents, (m,).
+    """Return the smoothness constants of the local agents, (m,).
 
     Raises
     ------
@@ -59,24 +61,26 @@ def smoothness_of(problem: object) -> Array | None:
 
 
 def prox_of(problem: object) -> Callable[..., Array] | None:
-    """The proximal points of the functions: ``prox(V, t)``, perhaps with the argument `start`."""
+    """Return the proximal points of the functions: ``prox(V, t)``, perhaps with the argument
+    `start`.
+    """
     return cast("Callable[..., Array] | None", getattr(problem, "prox", None))
 
 
 def solution_of(problem: object) -> Callable[[], Array] | None:
-    """The method that computes the minimizer of the local functions."""
+    """Return the method that computes the minimizer of the local functions."""
     return cast("Callable[[], Array] | None", getattr(problem, "solution", None))
 
 
 def agents_of(problem: object) -> int | None:
-    """The number of all agents, if the problem knows it."""
+    """Return the number of all agents, if the problem knows it."""
     n = getattr(problem, "n", None)
     return int(n) if isinstance(n, numbers.Integral) else None
 
 
 def dtype_of(problem: object, x0: object) -> np.dtype[Any]:
-    """The dtype of iterates: that of the data of a problem, or else of `x0`, if it is float32 or
-    complex.
+    """Return the dtype of iterates: that of the data of a problem, or else of `x0`, if it is
+    float32 or complex.
     """
     given = None if x0 is None else np.asarray(x0).dtype
     dtype = getattr(problem, "dtype", given)  # of Neural, a torch.dtype
@@ -92,5 +96,5 @@ def metrics_of(problem: object) -> Mapping[str, Callable[..., Any]]:
 
 
 def is_checked(problem: object) -> bool:
-    """Whether `grad` is to be compared with differences of `value` before a run."""
+    """Return whether `grad` is to be compared with differences of `value` before a run."""
     return getattr(problem, "check", True) is not False

@@ -23,7 +23,7 @@ Gradient = Callable[..., Array]  # gradient(X, k), gradient(X, k, agents=[...])
 
 @runtime_checkable
 class OracleLike(Protocol):
-    """What an oracle of one's own has at least; the members of `Oracle` are optional."""
+    """Members that every user-defined oracle must have; those of `Oracle` are optional."""
 
     @property
     def problem(self) -> Any:
@@ -35,10 +35,10 @@ class OracleLike(Protocol):
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A function of gradients that depends on earlier steps; checkpoints hold what it remembers."""
+    """A gradient function with a memory of earlier steps, which checkpoints store."""
 
     def memory(self) -> dict[str, Array]:
-        """What is remembered of the local agents, by name: arrays (m, ...); empty before the
+        """Return what is remembered of the local agents, by name: arrays (m, ...); empty before the
         first step.
         """
 
@@ -100,7 +100,7 @@ class Gradients:
         )
 
     def memory(self) -> dict[str, Array]:
-        """What is remembered of the local agents, by name: arrays (m, ...); empty before the
+        """Return what is remembered of the local agents, by name: arrays (m, ...); empty before the
         first step, and where nothing is remembered.
         """
         return {} if self.remembered is None else self.remembered.memory()
@@ -112,7 +112,9 @@ class Gradients:
 
 
 def _isolated(gradient: Gradient) -> Gradient:
-    """The gradient of a user's, which changes neither its argument nor what it has returned."""
+    """Wrap a user's gradient function, so that it can change neither its argument nor earlier
+    results.
+    """
 
     def isolated(X: Array, k: int, **agents: Sequence[int]) -> Array:
         what = "numbers" if is_complex(X) else "real numbers"
@@ -132,8 +134,8 @@ class Oracle(Described):
     (`mpidec.problems.agents`), which a gradient that remembers earlier steps refuses.  If it has the
     methods ``memory()`` and ``recall(memory)``, checkpoints hold what it remembers.
 
-    An oracle of one's own may be any object with ``problem`` and ``start``; what else it has of
-    these attributes, it states.
+    A user-defined oracle may be any object with ``problem`` and ``start``; the following attributes
+    are optional.
 
     Attributes
     ----------
@@ -169,12 +171,12 @@ class Oracle(Described):
         raise NotImplementedError(f"{type(self).__name__} has no start(agents, seed)")
 
     def gradients(self, agents: Sequence[int], seed: int) -> Gradients:
-        """The gradients that `start` returns, also of some agents, with their memory."""
+        """Start the oracle, and return its gradients with their memory, also for some agents only."""
         gradient = self.start(agents, seed)
         return gradient if isinstance(gradient, Gradients) else Gradients(gradient, self.problem.m)
 
     def layers(self) -> list[object]:
-        """The oracles around the problem as they were given, the outermost one first."""
+        """Return the oracles around the problem as they were given, the outermost one first."""
         return [self, *([] if self.source is None else self.source.layers())]
 
 
@@ -291,7 +293,7 @@ class MiniBatch(Oracle):
 
 
 class Draws:
-    """The samples of each agent in the batch of each step, which (seed, agent, step) determine.
+    """Samples of each agent in the batch of each step, determined by (seed, agent, step).
 
     Parameters
     ----------
@@ -337,12 +339,12 @@ class Draws:
         return np.take_along_axis(order, rows, axis=1)
 
     def weight(self, agents: Sequence[int] | None = None) -> Array:
-        """The factors :math:`p_i / B`, (m,); with `agents`, of these local agents."""
+        """Return the factors :math:`p_i / B`, (m,); with `agents`, of these local agents."""
         return np.asarray(self._weight if agents is None else self._weight[list(agents)])
 
     def grad(self, X: Array, rows: NDArray[np.intp], agents: Sequence[int] | None = None) -> Array:
-        """The gradients of the batches `rows`, (m, d) -> (m, d); with `agents`, of these local
-        agents.
+        """Return the gradients of the batches `rows`, (m, d) -> (m, d); with `agents`, of these
+        local agents.
         """
         weight = self.weight(agents)
         if agents is None:
@@ -471,7 +473,7 @@ class Subgradient(Oracle):
 
 
 class Bare(Full):
-    """A problem that was given without an oracle."""
+    """The exact oracle of a problem that was given without one."""
 
     def layers(self) -> list[object]:
         """None."""
@@ -479,7 +481,7 @@ class Bare(Full):
 
 
 class _Given(Oracle):
-    """An oracle that does not derive from `Oracle`, and what it does not state."""
+    """Adapter of an oracle that does not derive from `Oracle`, with defaults for missing members."""
 
     def __init__(self, given: OracleLike) -> None:
         self._given, self.problem = given, given.problem
@@ -493,13 +495,13 @@ class _Given(Oracle):
         return self._given.start(agents, seed)
 
     def layers(self) -> list[object]:
-        """The oracles around the problem as they were given, the outermost one first."""
+        """Return the oracles around the problem as they were given, the outermost one first."""
         return [self._given, *super().layers()[1:]]
 
 
 def adapted(given: Problem | OracleLike) -> Oracle:
-    """An `Oracle` itself, or that of a problem or of an oracle which derives from no class of the
-    package.
+    """Return an `Oracle` unchanged; wrap a problem, or an oracle that does not derive from
+    `Oracle`.
 
     Examples
     --------

@@ -3,8 +3,8 @@ r"""Products of stacks of matrices whose bits, for each agent, depend on its own
 What a BLAS computes for an agent may depend on the kernel that a shape or a stride selects, and on
 the alignment of the operands, which for row i of a stack follows from i.  So an agent's operands
 are contiguous wherever it lives, and inner products of two vectors, for which the kernels of some
-processors treat the first numbers apart up to the next multiple of 16 bytes, are left to NumPy's
-pairwise sums.
+processors treat the first numbers, up to the next multiple of 16 bytes, separately, are left to
+NumPy's pairwise sums.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _norms(X: Array) -> Array:
 
 
 def _descended(value: Callable[[Array, Rows], Array], rows: Rows, P: Array, Y: Array) -> Array:
-    """The points of least value on the way from P, where the value is less than before, to Y."""
+    """Return the points of least value on the segment from P, where the value has decreased, to Y."""
     best: Array = P.copy()
     least = value(P, rows)
     for part in PARTS:
@@ -131,8 +131,8 @@ def _prox(term: Term | None, V: Array, t: Array) -> Array:
 
 
 def _newton(term: Term | None, H: Array, X: Array, G: Array, P: Array, t: Array) -> Array:
-    """The minimizers of the quadratic models at `X` with the term, from the proximal gradient
-    steps to `P` on.
+    """Return the minimizers of the quadratic models at `X` with the term, from the proximal
+    gradient steps to `P` on.
     """
     if term is None:
         return X - _solved(H, G)
@@ -156,7 +156,7 @@ def _times(H: Array, X: Array) -> Array:
 
 
 def _solved(H: Array, B: Array) -> Array:
-    """The solutions of H_i x = b_i, and 0 where H_i is singular."""
+    """Return the solutions of H_i x = b_i, and 0 where H_i is singular."""
     try:
         return np.asarray(np.linalg.solve(H, B[:, :, None])[:, :, 0])
     except np.linalg.LinAlgError:

@@ -119,7 +119,7 @@ def _pairs(G: Array, Z: Array) -> Array:
 
 
 def _real_gradients(source: Oracle, agents: Sequence[int], seed: int) -> Gradients:
-    """The gradients of an oracle as pairs of reals."""
+    """Return the gradients of an oracle as pairs of reals."""
     inner = source.gradients(agents, seed)
 
     def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
@@ -160,7 +160,7 @@ class _RealOracle(Oracle):
         return _real_gradients(self._inner, agents, seed)
 
     def layers(self) -> list[object]:
-        """The oracles around the problem as they were given."""
+        """Return the oracles around the problem as they were given."""
         return self._inner.layers()
 
 
@@ -169,7 +169,8 @@ def real_view(given: OracleLike) -> Oracle: ...
 @overload
 def real_view(given: Problem) -> Problem: ...
 def real_view(given: Problem | OracleLike) -> Problem | Oracle:
-    """A complex problem as a real one, see `RealView`; and likewise an oracle of its gradients.
+    """Return a complex problem as a real one, see `RealView`; and likewise an oracle of its
+    gradients.
 
     Examples
     --------
@@ -181,8 +182,8 @@ def real_view(given: Problem | OracleLike) -> Problem | Oracle:
 
 
 def seen(problem: Problem | None, like: object) -> Problem | None:
-    """A problem as those see it that know real rows only: a view of it, if the iterates `like` are
-    complex.
+    """Return the problem for callers that support real rows only: a `RealView` if the iterates
+    `like` are complex.
     """
     return problem if problem is None or not is_complex(like) else RealView(problem)
 
@@ -207,7 +208,7 @@ class _Pairs(Term):
         return as_reals(self.term.subgradient(from_reals(X)))
 
     def face(self, x: Array) -> Face:
-        r"""The face that contains `x`: complex entries at 0 stay there; at others,
+        r"""Return the face that contains `x`: complex entries at 0 stay there; at others,
         :math:`\lambda_1 |x_j|` has the gradient :math:`\lambda_1 x_j / |x_j|`, and the curvature
         :math:`\lambda_1 / |x_j|` across it.
         """
@@ -231,7 +232,7 @@ class _Pairs(Term):
         )
 
     def within(self, X: Array, P: Array) -> Array:
-        """The rows of X, without the entries that point away from those of P."""
+        """Return the rows of X, without the entries that point away from those of P."""
         Z = from_reals(X).copy()
         if isinstance(self.term, Separable) and self.term.l1:
             there = self.term.held(Z)

@@ -360,7 +360,7 @@ def recipe(
 
 
 def _targets(spec: ProblemSpec, dataset: Dataset, options: dict[str, Any]) -> NDArray[Any]:
-    """The targets as the problem takes them; of classes, their number joins the options."""
+    """Return the targets as the problem takes them; of classes, their number joins the options."""
     y: NDArray[Any] = dataset.y
     if spec.labels == "classes":
         return _classes(y, options)

@@ -1,4 +1,4 @@
-"""Problems whose data arrive while they are solved: a sample per agent and step."""
+"""Problems with streaming data: one sample per agent and step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANY, FEW = 1000, 100
 
 
 class Stream(Oracle):
-    r"""A sample per agent and step, which is used once: the problem of adaptive filters.
+    r"""Streaming problem: one sample per agent and step, used once, as in adaptive filters.
 
     .. math::
         f_i(x) = \mathbb{E}\, \tfrac12 |y_i - u_i^T x|^2, \qquad
@@ -53,11 +53,11 @@ class Stream(Oracle):
     x_star : (d,) array or callable, optional
         The minimizer of the average over all agents; ``x_star(k)`` of one that moves.
     held_out : int, optional
-        Number of samples of each agent of which `value` and `grad` are means; 1000, or 100 for a
-        loss of one's own.
+        Number of samples of each agent over which `value` and `grad` average; 1000, or 100 for a
+        user-defined loss.
     check : bool
-        Whether `solve` compares the gradients of a loss of one's own with differences of its values,
-        see `Custom`.
+        Whether `solve` compares the gradients of a user-defined loss with differences of its
+        values, see `Custom`.
 
     Raises
     ------
@@ -164,11 +164,11 @@ class Stream(Oracle):
     @property
     def smoothness(self) -> NDArray[np.float64]:
         r"""The mean of :math:`\|u_i\|^2`, (m,): a smoothness constant with which steps of single
-        samples are stable, too.  A ValueError for a loss of one's own.
+        samples are stable, too.  A ValueError for a user-defined loss.
         """
         if callable(self.loss):
             raise ValueError(
-                "the smoothness of a Stream with a loss of one's own is unknown: pass a step_size "
+                "the smoothness of a Stream with a user-defined loss is unknown: pass a step_size "
                 "to the solver"
             )
         return np.asarray((np.abs(self._held[0]) ** 2).sum(axis=2).mean(axis=1))
@@ -176,7 +176,7 @@ class Stream(Oracle):
     # -- samples -----------------------------------------------------------------------------------
 
     def _streams(self, purpose: int, run: int = 0) -> Streams:
-        """The random numbers of a purpose, which the seeds of the stream and of the run give."""
+        """Return the random numbers for one purpose, from the seeds of the stream and of the run."""
         seeds = [self.seed, valid.integer(run, "seed", least=0)]
         return Streams(int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0]), purpose)
 
@@ -228,7 +228,7 @@ class Stream(Oracle):
         return u, y
 
     def _losses(self, X: Array, U: Array, Y: Array) -> tuple[NDArray[np.float64], Array]:
-        """The mean loss of the samples (U[i], Y[i]) at row i, and its gradient."""
+        """Return the mean loss of the samples (U[i], Y[i]) at row i, and its gradient."""
         if callable(self.loss):
             return self._own(self.loss, X, U, Y)
         R = times(U, X[:, :, None]) - Y[:, :, None]
@@ -257,7 +257,7 @@ class Stream(Oracle):
 
     @staticmethod
     def _like(G: Array, X: Array) -> Array:
-        """The gradients of rows; complex ones of real rows are refused."""
+        """Return the gradients of rows; complex ones of real rows are refused."""
         if np.iscomplexobj(G) and not np.iscomplexobj(X):
             raise TypeError(
                 "Stream: draw returns complex samples, but the rows are real: pass a complex x0, "

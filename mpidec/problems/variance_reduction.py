@@ -83,7 +83,7 @@ class _Memory:
         return G
 
     def memory(self) -> dict[str, Array]:
-        """What is remembered of the local agents, by name: arrays (m, ...); empty before the
+        """Return what is remembered of the local agents, by name: arrays (m, ...); empty before the
         first step.
         """
         return dict(self._rows)
@@ -114,22 +114,22 @@ class _Memory:
         return self._problem.m, self._problem.d
 
     def _due(self, i: int, k: int) -> bool:
-        """Whether local agent i takes its exact gradient at step k."""
+        """Return whether local agent i takes its exact gradient at step k."""
         return bool(k % self._period[i] == 0)
 
     def _exact(self, X: Array, agents: Agents | None) -> Array:
-        """The exact gradients, remembered."""
+        """Return the exact gradients, remembered."""
         raise NotImplementedError
 
     def _reduced(self, X: Array, k: int, agents: Agents | None) -> Array:
-        """The gradients from batches and from memory."""
+        """Return the gradients from batches and from memory."""
         raise NotImplementedError
 
     def _full(self, X: Array, agents: Agents | None) -> Array:
         return np.asarray(self._problem.grad(X) if agents is None else self._grad(X, agents=agents))
 
     def _difference(self, X: Array, Z: Array, k: int, agents: Agents | None) -> Array:
-        """The difference of the gradients at `X` and `Z`, of the same batches."""
+        """Return the difference of the gradients at `X` and `Z`, of the same batches."""
         rows = self._draws(k, agents)
         return self._draws.grad(X, rows, agents) - self._draws.grad(Z, rows, agents)
 

@@ -1,4 +1,4 @@
-"""Step sizes that the agents find during the run, each one its own."""
+"""Adaptive step sizes: each agent finds its own during the run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from ..protocols import Graph, Operator
 from .base import Solver, zeros
 from .needs import Needs, Positive
 
-# largest imaginary part of an eigenvalue of W that adaptive step sizes have been seen to bear
+# Largest imaginary part of an eigenvalue of W with which adaptive step sizes converged in
+# experiments.
 TURN = 0.6
 _LARGE = 500  # agents up to which eigenvalues are computed
 
 
 @dataclass(frozen=True)
 class AdaptiveGradientTracking(Solver):
-    r"""Gradient tracking with step sizes that each agent adapts to the curvature that its iterates
-    and trackers meet.
+    r"""Gradient tracking with step sizes that each agent adapts to the local curvature, estimated
+    from its iterates and trackers.
 
     .. math::
         X^{k+1} &= W (X^k - \eta^k \circ Y^k), \qquad
@@ -93,7 +94,7 @@ class AdaptiveGradientTracking(Solver):
             f"eigenvalue {worst:.3g}, expected imaginary parts of at most 1 minus the real part, "
             f"and {TURN:g}; use an undirected "
             "graph, such as topology.ring(n), the exponential one, or GradientTracking, which "
-            "bears this one"
+            "converges on this one"
         )
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
@@ -115,7 +116,7 @@ class AdaptiveGradientTracking(Solver):
 
 
 def _norms(D: np.ndarray) -> np.ndarray:
-    """The norms of the rows, (m, 1)."""
+    """Return the norms of the rows, (m, 1)."""
     total: np.ndarray = squares(D).sum(axis=1, keepdims=True)
     return total**0.5
 
@@ -123,8 +124,8 @@ def _norms(D: np.ndarray) -> np.ndarray:
 def _adapted(
     eta: np.ndarray, ratio: np.ndarray, moved: np.ndarray, turned: np.ndarray
 ) -> np.ndarray:
-    """The next step size of each agent, whose iterate has moved, and tracker has turned, by
-    these norms.
+    """Return the next step size of each agent, from the norms by which its iterate and its tracker
+    have changed.
     """
     known = (moved > 0) & (turned > 0)
     largest, limit = (1 + ratio) ** 0.5 * eta, moved / (2 * (turned + ~known))

@@ -18,7 +18,7 @@ from .step_schedules import StepSize
 
 
 def _degrees(X: np.ndarray, W: Operator) -> np.ndarray:
-    """The weights of all neighbours of each agent, 1 - w_ii, as a column."""
+    """Return the weights of all neighbours of each agent, 1 - w_ii, as a column."""
     ones = zeros(X, len(X), 1) + 1
     degrees: np.ndarray = ones - W.own(ones)
     return degrees
@@ -166,7 +166,7 @@ class _Rounds(Solver):
         return self.State(X, zero, zero, 0)
 
     def _mixed(self, s: State, W: Operator) -> np.ndarray | None:
-        """The mixed rows at the begin of a round, None within it; by the operator of the
+        """Return the mixed rows at the begin of a round, None within it; by the operator of the
         mixing's own number.
         """
         H = self.local_steps

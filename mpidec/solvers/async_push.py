@@ -1,4 +1,4 @@
-"""Asynchronous push methods: agents wake up at times of their own and send without waiting for
+"""Asynchronous push methods: agents wake up independently and send without waiting for
 answers.
 """
 

@@ -20,7 +20,7 @@ Gradient = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Place:
-    """Place of an agent in the network, as `init` of an asynchronous solver is told.
+    """Place of an agent in the network, passed to `init` of an asynchronous solver.
 
     Parameters
     ----------
@@ -65,14 +65,15 @@ class Asynchronous(Solver, ABC):
 
     @abstractmethod
     def init(self, x: np.ndarray, place: Place | None = None) -> Any:
-        """The state at time 0 of the agent at `place` that starts at `x`, shape `(d,)`, which is
-        copied.
+        """Return the state at time 0 of the agent at `place` that starts at `x`, shape `(d,)`,
+        which is copied.
         """
 
     def step(self, s: Any, G: np.ndarray, W: Operator) -> Any:
-        """Refused: there are no common steps."""
+        """Raise NotImplementedError: an asynchronous solver has no synchronous step."""
         raise NotImplementedError(
-            f"{name_of(self)} has no common steps: run it with mpidec.simulate(problem, solver, "
+            f"{name_of(self)} has no synchronous steps: run it with "
+            "mpidec.simulate(problem, solver, "
             "topology, "
             "steps=...)"
         )
@@ -100,7 +101,7 @@ class Asynchronous(Solver, ABC):
 
 
 def is_asynchronous(solver: Solver | type[Solver]) -> bool:
-    """Whether a solver, or a class of solvers, consists of events on single agents."""
+    """Return whether a solver, or a class of solvers, consists of events on single agents."""
     return issubclass(solver if isinstance(solver, type) else type(solver), Asynchronous)
 
 
@@ -155,11 +156,11 @@ class PushSolver(Asynchronous):
         """
 
     def collect(self, s: Any, received: np.ndarray | None) -> None:
-        """Take what has arrived when nothing is under way; nothing is sent."""
+        """Take what has arrived when no message is in transit; nothing is sent."""
 
     def last_message(self, s: Any) -> np.ndarray | None:
-        """The last message of an agent that has woken up, from its state; None if the state does
-        not hold it.
+        """Return the last message of an agent that has woken up, from its state; None if the state
+        does not hold it.
 
         Where messages replace each other, a resumed run begins with these; without them it is
         refused.
@@ -200,7 +201,7 @@ class PairwiseSolver(Asynchronous):
             number(self, "rate", Within(above=0.0))
 
     def prepared(self, constants: Callable[[Any], tuple[float, float]]) -> PairwiseSolver:
-        r"""The solver with numbers for the parameters that depend on the graph.
+        r"""Return the solver with numbers for the parameters that depend on the graph.
 
         Parameters
         ----------
@@ -212,7 +213,7 @@ class PairwiseSolver(Asynchronous):
 
     @abstractmethod
     def gradient_point(self, s: Any, t: float) -> np.ndarray:
-        """The point at which the gradient is taken in an event that begins at time `t`: the
+        """Return the point at which the gradient is taken in an event that begins at time `t`: the
         iterate itself, not a copy.
         """
 
@@ -222,7 +223,7 @@ class PairwiseSolver(Asynchronous):
 
     @abstractmethod
     def offer(self, s: Any, t: float) -> np.ndarray:
-        """What is sent to the partner in an averaging event that begins at time `t`: a new
+        """Return what is sent to the partner in an averaging event that begins at time `t`: a new
         vector, shape `(d,)`.
         """
 

@@ -1,4 +1,4 @@
-"""Base class of the solvers, and what several of them use."""
+"""Base class of the solvers, and helpers that several of them share."""
 
 from __future__ import annotations
 
@@ -122,21 +122,21 @@ class Solver(Described):
                     number(self, field.name, limit)
 
     def init(self, X: np.ndarray, W: Any = None) -> Any:
-        """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used
+        """Return the state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used
         only by solvers that say so.
         """
         raise NotImplementedError(f"{name_of(self)} has no init(X, W), which makes the first state")
 
     def step(self, s: Any, G: Any, W: Operator) -> Any:
-        """The state after one step, from what `ask` returned, such as the gradients, with the
-        operator `W` of the step.
+        """Return the state after one step, from what `ask` returned, such as the gradients, with
+        the operator `W` of the step.
         """
         raise NotImplementedError(
             f"{name_of(self)} has no step(s, G, W), which makes the next state"
         )
 
     def ask(self, F: Functions, s: Any) -> Any:
-        """What the next step is given, of the functions `F` at this step: the gradients at
+        """Return what the next step is given, of the functions `F` at this step: the gradients at
         `point(s)`, shape `(m, d)`.
 
         A solver that evaluates more than these returns `F` itself, and names what it calls in
@@ -145,18 +145,16 @@ class Solver(Described):
         return F.grad(self.point(s))
 
     def point(self, s: Any) -> Any:
-        """The rows at which the next step needs its gradients, shape `(m, d)`."""
+        """Return the rows at which the next step needs its gradients, shape `(m, d)`."""
         return s.X
 
     @property
     def period(self) -> int:
-        """Steps after which the solver does the same again: those of a round of local steps, or
-        1.
-        """
+        """Number of steps after which the solver's operations repeat: a round of local steps, or 1."""
         return int(getattr(self, "local_steps", 1))
 
     def advice(self, steps: int) -> str:
-        """What is wrong with a run of so many steps, with a remedy; empty if nothing is."""
+        """Describe what is wrong with a run of this many steps, with a remedy; empty if nothing is."""
         H = self.period
         if H == 1 or steps >= H:
             return ""
@@ -200,12 +198,12 @@ class Solver(Described):
             warn(cause)
 
     def bias_on(self, topology: Graph) -> Bias:
-        """The bias on a topology, with exact gradients and without codecs, losses and noise."""
+        """Return the bias on a topology, with exact gradients and without codecs, losses and noise."""
         return Bias.NONE if self.exact else Bias.STEP
 
     def unstable(self, topology: Graph) -> str:
-        """Why the disagreement between agents grows on a topology, with a remedy; empty if it does
-        not.
+        """Return why the disagreement between agents grows on a topology, with a remedy; empty if
+        it does not.
 
         A warning, no error, where the step size is given, since instability is studied, too.
         """
@@ -246,12 +244,12 @@ class FunctionSolver(Solver):
 
 
 def is_sample(topology: Graph) -> bool:
-    """Whether each step of a topology is the average over a sample of the agents."""
+    """Return whether each step of a topology is the average over a sample of the agents."""
     return bool(getattr(topology, "samples", False))
 
 
 def averages(topology: Graph) -> bool:
-    """Whether each step of a topology is the exact average."""
+    """Return whether each step of a topology is the exact average."""
     if topology.period != 1 or topology.n > _LARGE:
         return False
     return topology.kind == "doubly" and topology.at(0).spectral_gap() > 1 - 1e-9
@@ -267,7 +265,7 @@ REMEDIES = {
 
 
 def needed(solver: Solver, W: Operator | None, why: str) -> Operator:
-    """The operator of step 0, which `init` of this solver needs.
+    """Return the operator of step 0, which `init` of this solver needs.
 
     Raises
     ------
@@ -296,19 +294,19 @@ def zeros(X: np.ndarray, *shape: int) -> np.ndarray:
 
 
 def name_of(solver: object) -> str:
-    """The class name of a solver: `ExactDiffusion`."""
+    """Return the class name of a solver: `ExactDiffusion`."""
     return type(solver).__name__
 
 
 def step_size_of(solver: Solver) -> Any:
-    """The step size of a solver: a number, a text, an array or a function of k; None of one that
-    has none.
+    """Return the step size of a solver: a number, a text, an array or a function of k; None of one
+    that has none.
     """
     return getattr(solver, "step_size", None)
 
 
 def check_dataclass(solver: object) -> None:
-    """Raise TypeError if a solver, or its class, is no dataclass."""
+    """Raise TypeError if a solver, or its class, is not a dataclass."""
     if not dataclasses.is_dataclass(solver):
         name = solver.__name__ if isinstance(solver, type) else name_of(solver)
         raise TypeError(
@@ -319,8 +317,8 @@ def check_dataclass(solver: object) -> None:
 
 
 def with_step_size(solver: S, step_size: StepSize | np.ndarray | Callable[[int], np.ndarray]) -> S:
-    """The same solver with another step size: a number, a function of k, or an array with one
-    number per column.
+    """Return the same solver with another step size: a number, a function of k, or an array with
+    one number per column.
 
     Examples
     --------
@@ -333,7 +331,7 @@ def with_step_size(solver: S, step_size: StepSize | np.ndarray | Callable[[int],
 
 
 def at_step(solver: S, k: int) -> S:
-    """The solver of step k, whose step size is a number."""
+    """Return the solver of step k, whose step size is a number."""
     if not callable(solver.step_size):
         return solver
     size = solver.step_size(k)
@@ -345,8 +343,8 @@ def at_step(solver: S, k: int) -> S:
 
 
 def state(solver: Solver, method: str, s: T, shape: tuple[int, ...]) -> T:
-    """The state `s` that a method of a solver has returned, checked: a NamedTuple with the rows `X`
-    of the given shape.
+    """Return the state `s` that a method of a solver has returned, checked: a NamedTuple with the
+    rows `X` of the given shape.
 
     Raises
     ------
@@ -396,7 +394,7 @@ def positive_step(solver: Solver) -> None:
 
 
 def limits(solver: type[Solver]) -> dict[str, Within | Choice]:
-    """The bounds and choices that annotate the parameters of a class of solvers, by name.
+    """Return the bounds and choices that annotate the parameters of a class of solvers, by name.
 
     Examples
     --------
@@ -436,7 +434,8 @@ def number(solver: Solver, field: str, bounds: Within) -> None:
 
 
 def per_step(D: np.ndarray, step_size: Any) -> np.ndarray:
-    r"""The movement :math:`D / \alpha` per unit of the step size; zero where the step size is zero.
+    r"""Return the movement :math:`D / \alpha` per unit of the step size; zero where the step size
+    is zero.
 
     Examples
     --------
@@ -452,8 +451,8 @@ def per_step(D: np.ndarray, step_size: Any) -> np.ndarray:
 
 
 def _largest_root(polynomials: np.ndarray) -> np.ndarray:
-    """The largest modulus of a root of each polynomial, coefficients with the highest power first,
-    from the eigenvalues of companion matrices.
+    """Return the largest modulus of a root of each polynomial, coefficients with the highest power
+    first, from the eigenvalues of companion matrices.
 
     Examples
     --------
@@ -475,8 +474,8 @@ def disagreement(
     remedy: str,
     steps: int = 1,
 ) -> str:
-    """For which eigenvalue of `W` the disagreement between agents grows with a small step size, and
-    a remedy; empty if for none.
+    """Name an eigenvalue of `W` for which the disagreement between agents grows with a small step
+    size, and a remedy; empty if there is none.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ class DGD(Solver):
 
 
 def _weights(topology: Graph) -> str:
-    """In words, the weights of the agents' functions on a row-stochastic W."""
+    """Describe the weights of the agents' functions on a row-stochastic W, for messages."""
     if topology.period != 1 or topology.n > _LARGE:
         return ""
     W = topology.at(0).W.toarray()

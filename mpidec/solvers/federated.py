@@ -1,6 +1,6 @@
 """Federated methods: local steps, then an average over all agents, or over a random sample of them.
 
-The server's variables are rows that all agents hold alike.  With `topology.sampled_average`,
+Every agent holds a copy of the server's variables.  With `topology.sampled_average`,
 `LocalDGD` is FedAvg, and `DiLoCo` FedAvg with server momentum.
 """
 

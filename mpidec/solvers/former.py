@@ -1,4 +1,4 @@
-"""Solvers of users that declare what they need by the class attributes of version 0.1."""
+"""User-defined solvers that declare their requirements by the class attributes of version 0.1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USES = {"gradient": ("grad",), "prox": ("argmin",), "functions": ("grad", "value
 
 
 def _proximal(solver: Any, F: Functions, s: Any) -> np.ndarray:
-    """What `uses = "prox"` stood for: the proximal points of the functions at `point(s)`."""
+    """Return the proximal points of the functions at `point(s)`, as `uses = "prox"` requested."""
     V = solver.point(s)
     return F.argmin(V, solver.step_size * np.ones((len(V), 1)))
 

@@ -36,8 +36,8 @@ class _Momentum(Solver):
 
 @dataclass(frozen=True)
 class DecentralizedMomentum(_Momentum):
-    r"""Decentralized momentum SGD (DmSGD): each agent descends with a momentum of its own, and the
-    iterates are mixed; or the momentum, too.
+    r"""Decentralized momentum SGD (DmSGD): each agent descends with its own momentum; the iterates,
+    and optionally the momentum, are mixed.
 
     .. math::
         M^{k+1} &= \beta M^k + \nabla F(X^k), \qquad M^0 = 0 \\
@@ -244,8 +244,8 @@ class DecentLaM(_Momentum):
         ) or self._over_schedule(topology)
 
     def _over_schedule(self, topology: Graph) -> str:
-        """Why the disagreement grows on graphs that change, with a step size of 0; empty if it
-        does not.
+        """Return why the disagreement grows on graphs that change, with a step size of 0; empty if
+        it does not.
         """
         if topology.period == 1 or not 1 < topology.n <= _LARGE:
             return ""

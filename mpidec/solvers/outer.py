@@ -43,12 +43,12 @@ class _LocalSteps(Solver):
         )  # the operator of the mixing's own number
 
     def _local(self, s: Any, G: np.ndarray) -> np.ndarray:
-        """The iterate after a local step."""
+        """Return the iterate after a local step."""
         return descend(s.X, self.step_size, G)
 
     @abstractmethod
     def _outer(self, s: Any, X: np.ndarray, W: Operator) -> Any:
-        """The state after the outer step from the end `X` of the local steps."""
+        """Return the state after the outer step from the end `X` of the local steps."""
 
 
 @dataclass(frozen=True)
@@ -447,8 +447,8 @@ class NoLoCo(_LocalSteps):
 
 
 def _over_pairs(solver: Solver, topology: Graph, momentum: float, gamma: float, remedy: str) -> str:
-    r"""Why the disagreement grows over random pairs with :math:`U \leftarrow \mu U - \gamma (X - W
-    X)`; empty if none is known.
+    r"""Return why the disagreement grows over random pairs with :math:`U \leftarrow \mu U - \gamma
+    (X - W X)`; empty if none is known.
 
     Of pairs drawn from all agents the mean squares of X and U and their mean product are a linear
     recursion, which has the eigenvalue 1 at the bound.

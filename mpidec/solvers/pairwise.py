@@ -16,8 +16,8 @@ from .step_schedules import StepSize
 
 @dataclass(frozen=True)
 class PairwiseGossip(PairwiseSolver):
-    r"""Asynchronous gossip: agents take gradient steps, and pairs of neighbours average, each at
-    times of their own.
+    r"""Asynchronous gossip: agents take gradient steps, and pairs of neighbours average,
+    asynchronously.
 
     .. math::
         \text{gradient of agent } i:\; & b_i \leftarrow \beta b_i + \nabla f_i(x_i), \quad x_i \leftarrow x_i - \gamma b_i \\

@@ -263,7 +263,7 @@ class Skipping(Solver):
         return self.State(X, zeros(X, *X.shape), 0, 0)
 
     def _communicated(self, s: State, Z: np.ndarray, W: Operator) -> State:
-        """The state with `Z` mixed, with probability p, in place of X."""
+        """Return the state with `Z` mixed, with probability p, in place of X."""
         if np.random.default_rng([self.seed, s.k]).random() >= self.probability:
             return self.State(Z, s.Y, s.k + 1, s.mixings)
         D = (Z - W.at(s.mixings)(Z)) / (2 * self.chi)

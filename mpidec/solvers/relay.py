@@ -149,8 +149,8 @@ class RelaySGD(Solver):
 
 
 def _with_counts(V: np.ndarray, K: int) -> np.ndarray:
-    """The rows of `V` with K more columns of ones: sums of such rows count their terms, in each
-    of K trees.
+    """Return the rows of `V` with K more columns of ones: sums of such rows count their terms, in
+    each of K trees.
     """
     m, d = V.shape
     rows = zeros(V, m, d + K)

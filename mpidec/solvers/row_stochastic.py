@@ -1,5 +1,5 @@
 """Gradient tracking with a row-stochastic `W` alone: agents know the weights of what they
-receive, nothing of their receivers.
+receive, but not their receivers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FROST(Solver):
         :math:`\alpha`, n times the paper's: the average with the weights :math:`\pi` moves by
         :math:`\alpha` times the mean of the gradients.
     variant : {"atc", "frost"}
-        "frost" is the paper's order; "atc" bears several times larger step sizes.
+        "frost" is the paper's order; "atc" is stable with several times larger step sizes.
 
     Notes
     -----

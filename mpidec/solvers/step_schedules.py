@@ -50,7 +50,7 @@ class StepSchedule:
                 check.number(value, f"{self.name}: {name}", above=0)
 
     def factor(self, k: int) -> float:
-        """The factor :math:`c_k` of step k = 0, 1, ..."""
+        """Return the factor :math:`c_k` of step k = 0, 1, ..."""
         raise NotImplementedError
 
     def __call__(self, k: int) -> float:
@@ -63,7 +63,7 @@ class StepSchedule:
         return self.start * self.factor(k)
 
     def starting_at(self, start: float) -> StepSchedule:
-        """The same schedule with another start value."""
+        """Return the same schedule with another start value."""
         return replace(self, start=float(start))
 
     def __str__(self) -> str:
@@ -242,8 +242,8 @@ SCHEDULES: dict[str, type[StepSchedule]] = {
 
 
 def parsed(text: str) -> StepSchedule:
-    """The schedule that `text` describes: "inverse", "cosine(0.1, steps=2000)", "warm_up(auto, 100,
-    then=cosine(steps=2000))".
+    """Return the schedule that `text` describes: "inverse", "cosine(0.1, steps=2000)",
+    "warm_up(auto, 100, then=cosine(steps=2000))".
 
     Raises
     ------

@@ -119,7 +119,7 @@ class SUDA(Solver):
 
 
 def _coefficients(solver: Solver, field: str, total: int) -> Polynomial:
-    """The coefficients of a polynomial, checked."""
+    """Return the coefficients of a polynomial, checked."""
     what = f"{name_of(solver)}: {field}"
     given = getattr(solver, field)
     if not isinstance(given, (tuple, list)) or not given:
@@ -134,7 +134,7 @@ def _coefficients(solver: Solver, field: str, total: int) -> Polynomial:
 
 @cache
 def _second_order(A: Polynomial, B2: Polynomial, C: Polynomial) -> tuple[Polynomial, ...]:
-    """The polynomials I + A C - B^2, -A C and A, with equally many coefficients."""
+    """Return the polynomials I + A C - B^2, -A C and A, with equally many coefficients."""
     AC = polynomial.polymul(A, C)
     three = (polynomial.polysub(polynomial.polyadd([1.0], AC), B2), -AC, np.asarray(A))
     most = max(map(len, three))
@@ -142,7 +142,7 @@ def _second_order(A: Polynomial, B2: Polynomial, C: Polynomial) -> tuple[Polynom
 
 
 def _combined(coefficients: Polynomial, rows: tuple[np.ndarray, ...]) -> np.ndarray:
-    """The sum of the stacks of rows times a number each."""
+    """Return the sum of the stacks of rows times a number each."""
     terms = [c * X for c, X in zip(coefficients, rows) if c]
     combined: np.ndarray = sum(terms[1:], start=terms[0])
     return combined

@@ -23,7 +23,8 @@ SHARED = ("needs", "exact", "keeps_rows", "keeps_mean", "adaptive")
 
 
 class _Update(Solver):
-    """Solver that hands directions, made of the gradients, to another solver.
+    """Solver that replaces the gradients by update directions before it passes them to another
+    solver.
 
     The state has the fields of that solver's state, and those named in `memory`.
     """
@@ -39,7 +40,7 @@ class _Update(Solver):
             )
         if solver.needs.functions != ("grad",) or isinstance(solver, Asynchronous):
             raise ValueError(
-                f"{name}: {name_of(solver)} takes no gradients in common steps: expected a solver "
+                f"{name}: {name_of(solver)} takes no gradients in synchronous steps: expected a solver "
                 "that does, such as DGD"
             )
         if self.step_size is None:
@@ -52,11 +53,13 @@ class _Update(Solver):
 
     @abstractmethod
     def start(self, X: np.ndarray) -> tuple[Any, ...]:
-        """The memory before the first step."""
+        """Return the memory before the first step."""
 
     @abstractmethod
     def direction(self, G: np.ndarray, *memory: Any) -> tuple[Any, ...]:
-        """The direction that takes the place of the gradients, and the memory after the step."""
+        """Return the direction that takes the place of the gradients, and the memory after the
+        step.
+        """
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> Any:
         return self._joined(self.solver.init(X, W), self.start(X))
@@ -87,14 +90,16 @@ class _Update(Solver):
 
 @cache
 def _state(inner: Hashable, fields: tuple[str, ...]) -> Any:
-    """The class of the states with these fields, which begin with those of the class `inner`."""
+    """Return the class of the states with these fields, which begin with those of the class
+    `inner`.
+    """
     base: Any = namedtuple("State", fields)  # type: ignore[misc]
     return type("State", (base,), {"inner": inner, "__slots__": ()})
 
 
 @dataclass(frozen=True)
 class Momentum(_Update):
-    r"""Local momentum for any solver: each agent's gradients become a momentum of its own, which is
+    r"""Local momentum for any solver: each agent replaces its gradients by a momentum, which is
     never sent.
 
     .. math::
@@ -119,10 +124,10 @@ class Momentum(_Update):
 
     Notes
     -----
-    Sent per step, and what `W` must satisfy: as `solver`.  Where the gradients have come to rest,
-    so have the directions, at :math:`G (1 - \delta) / (1 - \beta)` (with `nesterov` at :math:`G /
-    (1 - \beta)` if :math:`\delta = 0`): a solver that is exact without momentum is exact with it,
-    and the bias of another one is that of the larger step size.
+    Sent per step, and what `W` must satisfy: as `solver`.  Where the gradients are
+    stationary, so are the directions, at :math:`G (1 - \delta) / (1 - \beta)` (with `nesterov` at
+    :math:`G / (1 - \beta)` if :math:`\delta = 0`): a solver that is exact without momentum is exact
+    with it, and the bias of another one is that of the larger step size.
 
     Examples
     --------
@@ -156,8 +161,8 @@ class Momentum(_Update):
 
 @dataclass(frozen=True)
 class Adam(_Update):
-    r"""Local Adam for any solver: each agent scales the entries of its own gradients; nothing more
-    is sent.
+    r"""Local Adam for any solver: each agent scales the entries of its own gradients, without
+    further communication.
 
     .. math::
         M^{k+1} &= \beta_1 M^k + (1 - \beta_1) G^k, & V^{k+1} &= \beta_2 V^k + (1 - \beta_2) G^k \circ G^k \\

@@ -40,8 +40,8 @@ class State(Protocol):
 
 
 class Quadratics:
-    r"""Costs :math:`f_i(x) = \tfrac12 x^* H_i x - \mathrm{Re}\, b_i^* x`, as solvers ask them: many
-    problems at once, which have the curvatures in common.
+    r"""Costs :math:`f_i(x) = \tfrac12 x^* H_i x - \mathrm{Re}\, b_i^* x`, with the interface that
+    solvers expect: many problems at once that share the curvatures.
 
     Rows of S problems are `(n, d S)`: the S columns of the first coordinate come first.
 
@@ -58,12 +58,12 @@ class Quadratics:
         return X.reshape(len(X), self.H.shape[1], -1)
 
     def grad(self, X: Array) -> Array:
-        """The gradients at the rows of X."""
+        """Return the gradients at the rows of X."""
         G: Array = (self.H @ self._apart(X) - self.B).reshape(X.shape)
         return G
 
     def value(self, X: Array) -> Array:
-        """Refused: the problems have a value each.
+        """Raise: several problems at once have no single value.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class Quadratics:
         return V
 
     def argmin(self, V: Array, t: Array, start: Array | None = None) -> Array:
-        """The proximal points of the functions, with a parameter for each agent."""
+        """Return the proximal points of the functions, with a parameter for each agent."""
         t = np.asarray(t)[:, :1, None]
         A = np.eye(self.H.shape[1]) + t * self.H
         P: Array = np.linalg.solve(A, self._apart(V) + t * self.B).reshape(V.shape)
@@ -84,7 +84,9 @@ class Quadratics:
 
 
 def cycle_length(solver: Solver, W: Mixer) -> int | None:
-    """Steps after which a solver does the same again; None if never, or after too many."""
+    """Return the number of steps after which a solver's operations repeat; None if they do not, or
+    only after too many steps.
+    """
     random = getattr(solver, "probability", 1) != 1
     period = None if random else W.topology.period
     # rounds of local steps mix by the graph of the round's number
@@ -111,8 +113,8 @@ class Step:
 
 
 class Steps:
-    """The steps of a solver on quadratics with the curvatures `H`, from the step on at which all
-    that gradients do not change (weights, counts) repeats with the cycle.
+    """The steps of a solver on quadratics with the curvatures `H`, beginning where the part of the
+    state that does not depend on gradients (weights, counts) has become periodic.
 
     The packed state is the arrays of the state whose width is that of the rows, one below the
     other, agent by agent and coordinate by coordinate, each in a unit of its own: in a run with
@@ -191,7 +193,7 @@ class Steps:
         return s
 
     def _measured(self) -> dict[str, float]:
-        """The sizes of the arrays of the state in the first steps, relative to those of the
+        """Return the sizes of the arrays of the state in the first steps, relative to those of the
         iterates.
         """
         rows = np.random.default_rng(0).standard_normal((2, self.n, self.d))
@@ -208,8 +210,8 @@ class Steps:
         return {name: _power_of_two(size) for name, size in sizes.items()}
 
     def _settle(self) -> tuple[State, int]:
-        """The state, one problem wide, at the first step from which on all that gradients do not
-        change repeats with the cycle, and that step.
+        """Return the state, for a single problem, at the first step from which the part that does
+        not depend on gradients is periodic, and that step.
         """
         k = self.length * math.ceil(SETTLED * self.n / self.length)
         s = self._run(np.zeros((self.n, self.d)), None, k)
@@ -221,12 +223,12 @@ class Steps:
         return s, k
 
     def _weights(self, s: State) -> list[Array]:
-        """The arrays of a state that gradients do not change."""
+        """Return the arrays of a state that do not depend on gradients."""
         arrays = s._asdict().items()
         return [a[..., self.d * (name in self._wide) :] for name, a in arrays if np.ndim(a) >= 2]
 
     def _zero(self, S: int) -> State:
-        """The state at step `first` of S problems whose iterates have always been zero."""
+        """Return the state at step `first` of S problems whose iterates have always been zero."""
 
         def widened(rows: Array) -> Array:
             zeros = np.zeros((*rows.shape[:-1], self.d * S), self.dtype)
@@ -279,8 +281,8 @@ class Steps:
             states = [self._run(s.X, None, 1, k, s) for s in states]
 
     def _after(self, probe: Array, s: State, k: int) -> Array:
-        """The packed states after step k, of which each column of `probe` is the packed state
-        before, and the b.
+        """Return the packed states after step k; each column of `probe` is a packed state before
+        it, followed by b.
         """
         B = probe[self.size :].reshape(self.n, self.d, -1)
         return self._pack(self._run(s.X, B, 1, k, self._unpack(probe[: self.size], s)))
@@ -311,12 +313,12 @@ class Steps:
         return cycle
 
     def state(self, X: Array, B: Array, steps: int | None = None) -> Array:
-        """The packed state after `steps` steps (None: `first`) from the rows X, (n, d S)."""
+        """Return the packed state after `steps` steps (None: `first`) from the rows X, (n, d S)."""
         return self._pack(self._run(X, B, self.first if steps is None else steps))
 
     def asked(self) -> Array:
-        """The matrix (n d, N) that takes the points of the gradients out of a packed state; the
-        iterates, where the solver does not tell.
+        """Return the matrix (n d, N) that maps a packed state to the points of the gradients; to
+        the iterates, if the solver does not state them.
         """
         if isinstance(self.solver, FunctionSolver):
             return self.observe()
@@ -324,13 +326,13 @@ class Steps:
         return np.asarray(at_step(self.solver, self.first).point(s)).reshape(-1, self.size)
 
     def observe(self) -> Array:
-        """The matrix (n d, N) that takes the iterates out of a packed state."""
+        """Return the matrix (n d, N) that maps a packed state to the iterates."""
         return np.eye(self.size)[self._X]
 
     def radius(self, own_limit: bool = False) -> float:
-        """The factor per step by which the error falls in the end: that of the slowest mode that
-        the initial points, and the differences between the agents' costs, reach, and the iterates
-        show.
+        """Return the factor per step by which the error falls in the end: that of the slowest mode
+        that the initial points, and the differences between the agents' costs, reach, and the
+        iterates show.
 
         The error of exact methods is that from the minimizer, of biased ones that from their own
         limit, as of all with `own_limit`, and of averaging the disagreement.
@@ -341,7 +343,9 @@ class Steps:
         return max(found, 1.0) if self.solver.needs.problem and _flat(self.H) else found
 
     def starts(self, own_limit: bool = False) -> Starts:
-        """The map of a cycle, with what runs begin from, and what of it is the error."""
+        """Return the map of a cycle, with the initial states of runs, and the matrix that maps a
+        state to its error.
+        """
         n, d = self.n, self.d
         averages = not self.solver.needs.problem
         exact = self.solver.bias_on(self.W.topology) is Bias.NONE and not own_limit
@@ -372,17 +376,17 @@ class Steps:
 
 
 def _flat(H: Array) -> bool:
-    """Whether the mean curvature has an eigenvalue 0."""
+    """Return whether the mean curvature has an eigenvalue 0."""
     return bool(np.abs(np.linalg.eigvalsh(H.mean(axis=0))).min() <= FLAT * np.abs(H).max())
 
 
 def _power_of_two(size: float) -> float:
-    """The next power of two, or 1 for 0: products with it are exact."""
+    """Return the next power of two, or 1 for 0: products with it are exact."""
     return 2.0 ** round(math.log2(size)) if 0 < size < math.inf else 1.0
 
 
 def _wide(narrow: State, wide: State) -> list[str]:
-    """The names of the arrays of a state whose width grows with that of the rows."""
+    """Return the names of the arrays of a state whose width grows with that of the rows."""
     pairs = zip(narrow._asdict().items(), wide._asdict().values())
     return [name for (name, a), b in pairs if np.ndim(a) >= 2 and b.shape[-1] > a.shape[-1]]
 

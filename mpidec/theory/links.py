@@ -1,4 +1,4 @@
-"""Steps over links with noise, `W.noisy`: what it adds to the state, found by probing `step`."""
+"""Steps over noisy links, `W.noisy`: the noise that reaches the state, found by probing `step`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NEAR = 2.0**-7
 
 
 class Call(NamedTuple):
-    """What arrives in one call of a mixer, for one problem: edges, columns of the problem's
-    coordinates, and columns that all problems have in common.
+    """Sizes of what arrives in one call of a mixer, for one problem: edges, columns of the
+    problem's coordinates, and columns that all problems share.
     """
 
     edges: int
@@ -34,8 +34,8 @@ class Call(NamedTuple):
 
 
 class Probe(Fault):
-    """Known numbers in place of noise; `added` is one array for each call of a step, in their
-    order, of the shape of what arrives.
+    """Known numbers in place of noise: `added` has one array for each mixing of a step, in order,
+    of the shape of the rows that arrive.
     """
 
     call: ClassVar[str] = "noisy"
@@ -109,7 +109,7 @@ class LinkedSteps(Steps):
             s = after
 
     def _calls(self, k: int, s: State) -> tuple[list[Call], State]:
-        """What arrives in step k, from the state of one problem, and the state after it."""
+        """Return what arrives in step k, from the state of one problem, and the state after it."""
         shapes, after = self._arrived(k, s)
         if not self.weighted:
             return [Call(edges, width, 0) for edges, width in shapes], after
@@ -130,8 +130,8 @@ class LinkedSteps(Steps):
             self.W = clean
 
     def _widened(self, s: State, S: int) -> State:
-        """The state of S problems whose iterates are zero, with the weights of `s`, one problem
-        wide.
+        """Return the state of S problems whose iterates are zero, with the weights of `s`, one
+        problem wide.
         """
         fields = s._asdict()
         wide = {}
@@ -142,7 +142,7 @@ class LinkedSteps(Steps):
         return s._replace(**wide)
 
     def _spread(self, k: int, s: State, calls: list[Call]) -> Array:
-        """The covariance of what unit noise adds to the packed state in step k."""
+        """Return the covariance of what unit noise adds to the packed state in step k."""
         F = np.zeros((self.size, self.size), self.dtype)
         sources = sum(call.edges * call.own for call in calls)
         if sources > MOST:
@@ -167,8 +167,8 @@ class LinkedSteps(Steps):
 
 
 class WeightedSteps(LinkedSteps):
-    r"""The same, with the weights that travel over the links below the packed state: to first
-    order in their noise, around the mean of the state.
+    r"""`LinkedSteps` for methods whose weights travel over the links, too: the weights are appended
+    to the packed state, and their noise is treated to first order around the mean of the state.
 
     Parameters
     ----------
@@ -197,11 +197,11 @@ class WeightedSteps(LinkedSteps):
         self._unit = float(np.abs(z).max(initial=0.0)) or 1.0
 
     def _vector(self, s: State) -> Array:
-        """The weights of a state."""
+        """Return the weights of a state."""
         return np.concatenate([np.ravel(a) for a in self._weights(s)] or [np.zeros(0)])
 
     def _with_vector(self, w: Array, s: State) -> State:
-        """The state with these weights."""
+        """Return the state with these weights."""
         at = 0
         for name, old in s._asdict().items():
             if np.ndim(old) >= 2:
@@ -230,8 +230,8 @@ class WeightedSteps(LinkedSteps):
     def _changed(
         self, k: int, s: State, w: Array, calls: list[Call], B: Array, change: Array
     ) -> Array:
-        """The packed state, with the weights, after step k from other weights than `w` and with
-        noise of weights on their way.
+        """Return the packed state, with the weights, after step k from other weights than `w` and
+        with noise of weights on their way.
         """
         at, added = len(w), []
         for edges, own, common in calls:
@@ -257,7 +257,7 @@ class WeightedSteps(LinkedSteps):
 
 
 def _slopes(f: Callable[[Array], Array], size: int) -> Array:
-    """The derivatives of f at zero in each of `size` directions, one column each, from
+    """Return the derivatives of f at zero in each of `size` directions, one column each, from
     differences extrapolated to a vanishing distance.
     """
 

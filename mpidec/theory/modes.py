@@ -1,4 +1,4 @@
-"""The slowest mode of a linear system that its starts reach and its outputs show."""
+"""The slowest mode of a linear system that its initial states excite and its outputs show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONSERVED, ROUNDING, RANK = 1e-11, 1e-9, 1e-13
 
 
 class Starts(NamedTuple):
-    """A linear system with its starts and outputs.
+    """A linear system with its initial states and outputs.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class Starts(NamedTuple):
 
 
 def radius(J: Array, C: Array, V: Array, limits: Array) -> float:
-    r"""The largest modulus of an eigenvalue of J whose mode is in a run, and seen, apart from the
-    limit of the run; see `Starts`.
+    r"""Return the largest modulus of an eigenvalue of J whose mode a run excites and shows, not
+    counting the limit of the run; see `Starts`.
 
     What J conserves is taken off first: the limits, and what no run has, or shows.  There,
     rounding errors make an eigenvalue 1, and of a Jordan block :math:`1 \pm 10^{-8}`.
@@ -66,7 +66,7 @@ def radius(J: Array, C: Array, V: Array, limits: Array) -> float:
 
 
 def _null(A: Array) -> Array:
-    """An orthonormal basis of the vectors that A takes to about zero."""
+    """Return an orthonormal basis of the vectors that A takes to about zero."""
     _, s, Vh = _svd(A)
     few = np.append(s, np.zeros(len(Vh) - len(s))) <= CONSERVED * max(s.max(initial=0.0), 1.0)
     basis: Array = Vh[few].conj().T
@@ -78,7 +78,7 @@ def _fixed(J: Array) -> Array:
 
 
 def _vanishing(G: Array, whole: Array) -> Array:
-    """An orthonormal basis of the combinations of the rows of G that are rounding errors."""
+    """Return an orthonormal basis of the combinations of the rows of G that are rounding errors."""
     U, s, _ = _svd(G)
     sizes = np.append(s, np.zeros(len(U) - len(s)))
     basis: Array = U[:, sizes <= ROUNDING * np.linalg.norm(whole, 2)]
@@ -86,7 +86,7 @@ def _vanishing(G: Array, whole: Array) -> Array:
 
 
 def _inverse(A: Array) -> Array:
-    """The pseudo-inverse of products of unit vectors."""
+    """Return the pseudo-inverse of products of unit vectors."""
     U, s, Vh = _svd(A)
     few = int((s > RANK).sum())
     inverse: Array = (Vh[:few].conj().T / s[:few]) @ U[:, :few].conj().T
@@ -94,20 +94,20 @@ def _inverse(A: Array) -> Array:
 
 
 def _without(V: Array) -> Array:
-    """An orthonormal basis of what is orthogonal to the orthonormal columns of V."""
+    """Return an orthonormal basis of what is orthogonal to the orthonormal columns of V."""
     basis: Array = np.linalg.qr(V, mode="complete")[0][:, V.shape[1] :]
     return basis
 
 
 def _span(V: Array) -> Array:
-    """An orthonormal basis of the columns, whose sizes are at most about 1."""
+    """Return an orthonormal basis of the columns, whose sizes are at most about 1."""
     U, sizes, _ = _svd(V)
     basis: Array = U[:, : len(sizes)][:, sizes > RANK]
     return basis
 
 
 def _krylov(J: Array, V: Array) -> Array:
-    """An orthonormal basis of the columns of V, J V, J J V, ..."""
+    """Return an orthonormal basis of the columns of V, J V, J J V, ..."""
     J, V = (A / (np.linalg.norm(A) or 1.0) for A in (J, V))
     Q = V[:, :0]
     while V.shape[1]:

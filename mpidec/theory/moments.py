@@ -1,4 +1,4 @@
-"""Mean and covariance of the state of a solver under noisy gradients, and where they rest."""
+"""Mean and covariance of the state of a solver under noisy gradients, and their limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FEW, MANY, STEADY = 20, 2000, 1e-7
 
 
 def rest(steps: Steps, X: Array, B: Array) -> Array:
-    """The iterates that steps without noise lead to, at the first step of a cycle.
+    """Return the limit of the iterates without noise, at the first step of a cycle.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def rest(steps: Steps, X: Array, B: Array) -> Array:
 
 
 def _rest(steps: Steps, X: Array, B: Array) -> Array:
-    """The packed states that such steps lead to."""
+    """Return the limit of the packed states without noise."""
     z, J = steps.state(X.reshape(steps.n, -1), B), np.eye(steps.size)
     b, c = B.reshape(steps.n * steps.d, -1), 0 * z
     for step in steps.cycle:  # the cycle as one map
@@ -79,7 +79,9 @@ def deviations(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
 
 
 def growth(steps: Steps, noise: Noise) -> float:
-    """The factor per cycle of the mean square of the error, without the noise at the minimizer."""
+    """Return the factor per cycle of the mean square of the error, without the noise at the
+    minimizer.
+    """
     P, factor, (n, d) = steps.asked(), math.inf, noise.sigma.shape[:2]
     starts, agents = steps.starts().V, np.arange(n)
     V = starts @ starts.conj().T
@@ -135,7 +137,9 @@ class _Moments:
         return np.array([bias, np.diag(C @ self.V @ C.T).real.reshape(n, -1).sum(axis=1)])
 
     def settle(self, cycle: list[Step]) -> bool:
-        """Go to the limits of a cycle, with the noise as it is here; whether there are any."""
+        """Replace mean and covariance by their limits over a cycle, with the present noise; return
+        whether they exist.
+        """
         J, c, F, S = np.eye(len(self.V)), 0 * self.z, 0 * self.V, self.covariance()
         for step in cycle:  # the cycle as one map
             J, c = step.M @ J, step.M @ c + step.E @ self._b
@@ -145,8 +149,8 @@ class _Moments:
 
 
 def _origin(steps: Steps, part: Quadratic) -> Array:
-    """Where to put the minimizer: at zero, where rounding errors are least, if agents that begin
-    at a common minimizer stay there; where it is if they do not.
+    """Return where to place the minimizer: at zero, where rounding errors are smallest, if agents
+    that start at a common minimizer stay there; else its true position.
     """
     X, B = np.tile(part.x_star, (len(part.g), 1)), (part.H @ part.x_star)[:, :, None]
     for k in (1, steps.length, steps.first):
@@ -194,8 +198,8 @@ def _average(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
 
 
 def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Array]:
-    r"""The limits of :math:`z \gets J z + c` and :math:`V \gets J V J^* + F`, as far as C shows
-    them, by squaring J; infinite where there are none.
+    r"""Return the limits of :math:`z \gets J z + c` and :math:`V \gets J V J^* + F`, as far as C
+    shows them, by squaring J; infinite where there are none.
     """
     size = max(abs(C @ z).max(), abs(C @ c).max())
     if _walks(J, F, C):
@@ -223,7 +227,9 @@ def _small(part: Array, whole: Array, than: float = CHANGE) -> bool:
 
 
 def _walks(J: Array, F: Array, C: Array) -> bool:
-    """Whether C shows a random walk of what J conserves, however slow beside the rest."""
+    """Return whether C shows a random walk of a quantity that J conserves, however slow relative to
+    the other modes.
+    """
     left, right = _conserved(J)
     G = left.conj().T @ right
     if not G.size or np.linalg.svd(G, compute_uv=False).min() < APART:
@@ -237,16 +243,16 @@ def _walks(J: Array, F: Array, C: Array) -> bool:
 
 
 def _conserved(J: Array) -> tuple[Array, Array]:
-    """Bases of the left and the right eigenvectors of J of the eigenvalue 1."""
+    """Return bases of the left and the right eigenvectors of J of the eigenvalue 1."""
     U, s, Wh = np.linalg.svd(J - np.eye(len(J)))
     few = s <= CONSERVED * max(s.max(initial=0.0), 1.0)
     return U[:, few], Wh[few].conj().T
 
 
 def _excited(left: Array, c: Array, F: Array) -> bool:
-    """Whether c, or noise with the covariance F, reaches what the left eigenvectors conserve, each
-    part of the state in its own unit: noise of trackers, in the unit of gradients, may be smaller
-    than that of the iterates by any factor.
+    """Return whether c, or noise with the covariance F, reaches what the left eigenvectors
+    conserve, each part of the state in its own unit: noise of trackers, in the unit of gradients,
+    may be smaller than that of the iterates by any factor.
     """
     weights = np.where(abs(left) > ROUNDING * abs(left).max(), left, 0).conj().T
     sizes = np.sqrt(abs(np.diag(F)))
@@ -256,8 +262,8 @@ def _excited(left: Array, c: Array, F: Array) -> bool:
 
 
 def _changing(J: Array, c: Array, F: Array, z: Array) -> tuple[Array, Array]:
-    """An orthonormal basis of the states without a part that J conserves, and c and F do not reach,
-    and that part of z; a basis of all, and zero, where they reach it.
+    """Return an orthonormal basis of the states without a part that J conserves, and c and F do not
+    reach, and that part of z; a basis of all, and zero, where they reach it.
 
     Rounding errors would grow in that part.  It is taken off by left eigenvectors, which are
     orthogonal to the rest: with small step sizes, the right ones are nearly parallel to it.

@@ -25,7 +25,7 @@ CONSTANT = 1e-6
 
 
 def covariance(S: Array, name: str) -> Array:
-    """The matrices S, checked: Hermitian, without negative eigenvalues.
+    """Return the matrices S, checked: Hermitian, without negative eigenvalues.
 
     Raises
     ------
@@ -42,7 +42,9 @@ def covariance(S: Array, name: str) -> Array:
 
 
 def apart(sigma: Array) -> Array:
-    """The covariance (n d, n d) of independent agents with the covariances sigma, (n, d, d)."""
+    """Return the block-diagonal covariance (n d, n d) of independent agents with the covariances
+    sigma.
+    """
     n, d = sigma.shape[:2]
     S = np.zeros((n, d, n, d), sigma.dtype)
     S[np.arange(n), :, np.arange(n), :] = sigma
@@ -72,7 +74,7 @@ class Noise:
 
     @classmethod
     def given(cls, noise: ArrayLike, n: int, d: int) -> Noise:
-        """The noise with given standard deviations, or covariances.
+        """Return the noise with given standard deviations, or covariances.
 
         Raises
         ------
@@ -97,7 +99,7 @@ class Noise:
 
     @classmethod
     def of(cls, oracle: Oracle, model: Quadratic) -> Noise:
-        """The noise of an oracle, from draws of its gradients."""
+        """Return the noise of an oracle, from draws of its gradients."""
         n, d = model.g.shape
         if not oracle.random:
             return cls(np.zeros((n, d, d)))
@@ -126,8 +128,8 @@ class Noise:
         return dataclasses.replace(found, change=change, at_rest=v[:some]) if varies else found
 
     def at(self, e: Array, V: Array) -> Array:
-        """The covariance (n d, n d) of all agents' noise at points with the mean deviations `e`,
-        (n, d), and the covariances `V`, (n, d, d).
+        """Return the covariance (n d, n d) of all agents' noise at points with the mean deviations
+        `e`, (n, d), and the covariances `V`, (n, d, d).
         """
         sigma = self.sigma
         if self.change is not None:
@@ -142,8 +144,8 @@ class Noise:
         return apart(sigma)
 
     def gained(self, V: Array) -> Array:
-        r"""The covariances (n, d, d) of :math:`\Delta_i e_i` for independent :math:`e_i` with the
-        covariances V, (n, d, d).
+        r"""Return the covariances (n, d, d) of :math:`\Delta_i e_i` for independent :math:`e_i`
+        with the covariances V, (n, d, d).
         """
         D = self.change
         if D is None:
@@ -168,7 +170,7 @@ class Noise:
         )
 
     def within(self, Q: Array) -> Noise:
-        """The noise in the coordinates with the basis Q, (d, q)."""
+        """Return the noise in the coordinates with the basis Q, (d, q)."""
         return Noise(
             Q.conj().T @ self.sigma @ Q,
             None if self.change is None else Q.conj().T @ self.change @ Q,

@@ -54,7 +54,7 @@ class Quadratic:
 
     @classmethod
     def of(cls, problem: Problem) -> Quadratic:
-        """The model of a problem with all agents in this process.
+        """Return the model of a problem with all agents in this process.
 
         Curvatures are central differences of the gradients, which are exact for quadratics.
 
@@ -90,8 +90,8 @@ class Quadratic:
         return cls(x, H, G - G.mean(axis=0))
 
     def parts(self) -> list[tuple[Array, Quadratic]]:
-        """Bases (d, q) of the coordinates that depend on each other, with the model in each: one
-        for each eigenvector where all curvatures have the same ones, else one for all.
+        """Return bases (d, q) of the coordinates that depend on each other, with the model in each:
+        one for each eigenvector where all curvatures have the same ones, else one for all.
         """
         d = len(self.x_star)
         mixed = np.tensordot(np.random.default_rng(0).uniform(1, 2, len(self.H)), self.H, 1)
@@ -112,7 +112,7 @@ def _dtype(problem: Problem) -> np.dtype[Any]:
 
 
 def _check_linear(problem: Problem, x: Array, H: Array) -> None:
-    """Refuse complex costs with gradients that depend on the conjugate of x, too.
+    """Refuse complex costs whose gradients also depend on the conjugate of x.
 
     Raises
     ------
@@ -131,12 +131,12 @@ def _check_linear(problem: Problem, x: Array, H: Array) -> None:
 
 
 def _distance(x: Array) -> float:
-    """The size of differences for derivatives at x."""
+    """Return the size of differences for derivatives at x."""
     return float(np.cbrt(np.finfo(float).eps)) * max(float(np.abs(x).max(initial=0.0)), 1.0)
 
 
 def _curvatures(problem: Problem, x: Array) -> Array:
-    """The Hessians of all agents at x, (n, d, d)."""
+    """Return the Hessians of all agents at x, (n, d, d)."""
     h = _distance(x)
     at = np.tile(x, (problem.m, 1))
     columns = [

@@ -89,7 +89,8 @@ class StableSteps(_Interval):
 def largest_step(
     problem: OracleLike | Quadratic, solver: Solver, topology: TopologyLike
 ) -> StableSteps:
-    """The interval of the step sizes with which a solver is stable, `(low, high)`, to four digits.
+    """Return the interval of the step sizes with which a solver is stable, `(low, high)`, to four
+    digits.
 
     Most solvers are stable up to the largest one, `high`, and `low` is 0; some, such as exact
     diffusion on directed graphs, are unstable with small step sizes.  A solver is stable if it comes
@@ -150,7 +151,7 @@ def largest_step(
 
 
 def _interval(rate: Callable[[float], float], stable: Callable[[float], bool]) -> _Interval:
-    """The ends of the first interval of stable step sizes, in units of 1 / curvature."""
+    """Return the ends of the first interval of stable step sizes, in units of 1 / curvature."""
     low, inside = 0.0, SMALL
     if stable(SMALL):
         if rate(LEAST) > GROWS:
@@ -171,13 +172,15 @@ def _interval(rate: Callable[[float], float], stable: Callable[[float], bool]) -
 
 
 def _first(stable: Callable[[float], bool], begin: float, end: float, by: float) -> float | None:
-    """The first stable step size of `begin`, times `by`, and so on up to `end`; None for none."""
+    """Return the first stable step size of `begin`, times `by`, and so on up to `end`; None for
+    none.
+    """
     count = int(math.log(end / begin) / math.log(by))
     return next((a for a in begin * by ** np.arange(count + 1.0) if stable(a)), None)
 
 
 def _edge(stable: Callable[[float], bool], inside: float, outside: float) -> float:
-    """The step size between a stable one and one that is not, from which on it changes."""
+    """Return the limit of stability between a stable and an unstable step size."""
     while abs(math.log(outside / inside)) > math.log1p(ACCURACY):
         middle = math.sqrt(inside * outside)
         inside, outside = (middle, outside) if stable(middle) else (inside, middle)

@@ -70,7 +70,7 @@ def steady_state(
     walk: ArrayLike | None = None,
     x0: ArrayLike | None = None,
 ) -> SteadyState:
-    r"""The steady state of a solver: mean-square deviation, bias and noise of each agent.
+    r"""Return the steady state of a solver: mean-square deviation, bias and noise of each agent.
 
     On quadratic costs, a step is an affine map of the state, and noise of the gradients enters
     linearly.  With the map M of a step, the matrix E of the noise, its covariance
@@ -164,7 +164,7 @@ def steady_state(
 
 
 def _walk(walk: ArrayLike, d: int) -> Array:
-    """The covariance of the steps of a minimizer."""
+    """Return the covariance of the steps of a minimizer."""
     q = np.asarray(walk)
     if q.shape not in ((), (d, d)):
         raise ValueError(
@@ -177,8 +177,8 @@ def _walk(walk: ArrayLike, d: int) -> Array:
 def rate(
     problem: Problem | OracleLike | Quadratic, solver: Solver, topology: TopologyLike
 ) -> float:
-    """The factor per step by which the error of a solver falls in the end: that of the slowest
-    mode that runs reach and iterates show.
+    """Return the factor per step by which the error of a solver falls in the end: that of the
+    slowest mode that runs excite and iterates show.
 
     The error of an exact solver is that from the minimizer, of a biased one that from its own
     limit, and of a solver that only averages the disagreement.
@@ -258,8 +258,8 @@ def modelled(
     walking: bool = False,
     averages: bool = False,
 ) -> tuple[Quadratic, Oracle | None, Solver, Topology | Schedule]:
-    """The quadratic model, the oracle, the solver and the graph, after a check of what the theory
-    holds for: minimizers that move, and solvers that average, if so wanted.
+    """Return the quadratic model, the oracle, the solver and the graph, after checking that the
+    theory applies; moving minimizers and averaging solvers are accepted if requested.
     """
     oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
     if isinstance(problem, Quadratic):
@@ -310,13 +310,14 @@ def modelled(
 
 @contextmanager
 def mixer(topology: Topology | Schedule) -> Iterator[Mixer]:
-    """A mixer of all agents in this process."""
+    """Return a mixer of all agents in this process."""
     with Network(topology.n, comm=MPI.COMM_SELF) as net:
         yield net.mixer(topology)
 
 
 def factor(solver: Solver, W: Mixer, model: Quadratic, own_limit: bool = False) -> float:
-    """The rate of a solver on a model, also towards the own limit of an exact one.
+    """Return the rate of a solver on a model; `own_limit`: towards the limit of an exact solver
+    itself.
 
     Raises
     ------

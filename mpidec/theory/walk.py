@@ -1,4 +1,4 @@
-"""Steps towards a minimizer that moves: a random walk beside the state of the solver."""
+"""Steps towards a moving minimizer: a random walk appended to the state of the solver."""
 
 from __future__ import annotations
 

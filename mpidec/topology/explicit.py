@@ -232,8 +232,8 @@ def matrix_of(W: Any, where: str = "from_weights") -> csr_array:
 
 
 def _completed(matrix: csr_array, rounding: float) -> csr_array:
-    """The matrix with sums of 1 where they are 1 within `rounding`: of rows, of columns, or of
-    both, which are divided by their sums in turn.
+    """Return the matrix with sums of 1 where they are 1 within `rounding`: of rows, of columns, or
+    of both, which are divided by their sums in turn.
     """
     from scipy.sparse import csr_array, diags_array
 
@@ -287,8 +287,8 @@ def check_sums(matrix: csr_array, where: str = "from_weights", kind: str = "") -
 
 
 def _period(matrix: csr_array) -> int:
-    """The greatest common divisor of the lengths of all cycles, for a strongly connected graph;
-    1 if it is not connected.
+    """Return the greatest common divisor of the lengths of all cycles, for a strongly connected
+    graph; 1 if it is not connected.
     """
     from scipy.sparse.csgraph import breadth_first_order
 
@@ -366,7 +366,7 @@ def _by_numbers(node: Any) -> Any:
 
 
 def _other_numbers(nodes: Iterable[Hashable]) -> bool:
-    """Whether a node is a number, or has one in its name, that is not the agent's."""
+    """Return whether a node is a number, or has one in its name, that is not the agent's."""
     numbers: Iterable[list[Any]] = (
         re.findall(r"\d+", node)
         if isinstance(node, str)

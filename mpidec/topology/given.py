@@ -32,10 +32,10 @@ class Graph(Protocol):
         """The neighbours of each node."""
 
     def is_directed(self) -> bool:
-        """Whether its edges have a direction."""
+        """Return whether its edges have a direction."""
 
     def number_of_nodes(self) -> int:
-        """The number of agents."""
+        """Return the number of agents."""
 
 
 @runtime_checkable
@@ -86,7 +86,7 @@ TOPOLOGIES = Table("topology", "mpidec.topologies", CATALOGUE, fits)
 def as_graph(
     topology: TopologyLike, n: int, weights: WeightsLike | None = None
 ) -> Topology | Schedule:
-    """The topology of n agents that `topology` stands for.
+    """Return the topology of n agents that `topology` stands for.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def built(topology: object, n: int) -> object:
 
 
 def required_parameters(make: Callable[..., object]) -> list[str]:
-    """The parameters without a default.
+    """Return the parameters without a default.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def named(graph: Topology | Schedule, topology: object) -> Topology | Schedule:
 
 
 def is_networkx(thing: object) -> TypeGuard[Graph]:
-    """Whether it is a networkx graph.
+    """Return whether it is a networkx graph.
 
     Examples
     --------
@@ -208,7 +208,7 @@ def is_networkx(thing: object) -> TypeGuard[Graph]:
 
 
 def is_matrix(thing: object) -> TypeGuard[Matrix]:
-    """Whether it is an array, also a sparse one.
+    """Return whether it is an array, also a sparse one.
 
     Examples
     --------

@@ -315,7 +315,7 @@ def generator(seed: int, k: int) -> np.random.Generator:
 
 @lru_cache(maxsize=64)
 def _key(seed: int) -> NDArray[np.uint64]:
-    """The key of Philox that belongs to a seed."""
+    """Return the key of Philox that belongs to a seed."""
     return np.asarray(np.random.SeedSequence(seed).generate_state(2, np.uint64), np.uint64)
 
 

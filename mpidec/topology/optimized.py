@@ -66,8 +66,8 @@ def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology])
 
 @with_known_options
 def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology:
-    r"""The graph of a topology with the symmetric weights of fastest averaging (FDLA), or the
-    fastest reversible chain (FMMC).
+    r"""Return the graph of a topology with the symmetric weights of fastest averaging (FDLA), or
+    the fastest reversible chain (FMMC).
 
     .. math:: \min_w \; \| W - \tfrac1n 1 1^T \|_2, \qquad W = I - \sum_{e = \{i, j\}} w_e (e_i - e_j)(e_i - e_j)^T
 
@@ -163,7 +163,7 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
 
 @with_known_options
 def sinkhorn(topology: Topology) -> Topology:
-    r"""The doubly stochastic weights :math:`D_1 A D_2` of a graph, with A its weights and D
+    r"""Return the doubly stochastic weights :math:`D_1 A D_2` of a graph, with A its weights and D
     diagonal: for directed graphs.
 
     Rows and columns are divided by their sums in turn.  The limit exists where every edge lies on a
@@ -238,7 +238,7 @@ def _stored(name: str, W: Floats) -> Topology:
 
 
 def _sums(n: int, i: NDArray[np.intp], j: NDArray[np.intp], w: Floats) -> Floats:
-    """The sum of the weights of the edges at each agent."""
+    """Return the sum of the weights of the edges at each agent."""
     sums = np.zeros(n)
     np.add.at(sums, i, w)
     np.add.at(sums, j, w)

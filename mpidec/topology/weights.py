@@ -301,7 +301,7 @@ def weighted(graph: Rule, rule: EdgeWeights) -> Source:
 
 
 def _laziness(weights: str, where: str) -> float | None:
-    """The g of "lazy(g)", 1/2 of "lazy"; None for other weights."""
+    """Return the g of "lazy(g)", 1/2 of "lazy"; None for other weights."""
     if not weights.startswith("lazy"):
         return None
     try:

@@ -20,7 +20,7 @@ from .states import flat, nested
 
 
 class Origin(NamedTuple):
-    """Data and code of the user's own, by which a resumed training notices that they have changed.
+    """The user's data and code, by whose hashes a resumed training detects changes.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Origin(NamedTuple):
     samples: int = 0
 
     def attributes(self) -> dict[str, str | int]:
-        """The root attributes of the file that tell of them; the files are read now."""
+        """Return the root attributes of the file that tell of them; the files are read now."""
         files, found = file_hashes(self.sources), dict[str, str | int]()
         if DATA in self.sources:
             found = {"data_hash": f"{self.digest:08x}", "data_samples": self.samples}
@@ -110,7 +110,7 @@ class TrainFile:
         config: str,
         changed: bool,
     ) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
-        """The step and this rank's state of the last checkpoint, and the records up to it.
+        """Return the step and this rank's state of the last checkpoint, and the records up to it.
 
         Parameters
         ----------

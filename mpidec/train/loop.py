@@ -141,7 +141,7 @@ def fit(
 
 
 def workers(settings: Settings, comm: MPI.Intracomm) -> int:
-    """The number of workers of the settings on the ranks of `comm`.
+    """Return the number of workers of the settings on the ranks of `comm`.
 
     Raises
     ------

@@ -1,5 +1,5 @@
 """Options of the model, the algorithm, the topology and the optimizer, errors that name them,
-and models of the user's own.
+and user-defined models.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def check_names(table: str, name: str, options: Mapping[str, Any], known: Collec
 
 @contextmanager
 def named(table: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which errors of what takes the options begin with the options, as ``[table]``
-    has them.
-    """
+    """Context in which errors begin with the options at fault, as ``[table]`` has them."""
     try:
         yield
     except (
@@ -98,7 +96,7 @@ def named(table: str, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _model(thing: object) -> str | None:
-    """What is wrong with `thing` as a model, or None."""
+    """Return what is wrong with `thing` as a model, or None."""
     expected = (
         "expected a function (shape, classes) that returns a torch.nn.Module, or such a class"
     )
@@ -113,7 +111,7 @@ def _model(thing: object) -> str | None:
 
 
 def _positional(thing: Callable[..., object]) -> list[str]:
-    """The names of the parameters that are given by their places."""
+    """Return the names of the parameters that are given by their places."""
     return [
         name
         for name, parameter in inspect.signature(thing).parameters.items()
@@ -127,7 +125,7 @@ TABLE = Table("model", "mpidec.models", models.MODELS, _model)
 def model(
     name: str, shape: tuple[int, ...], classes: int, seed: int, options: Mapping[str, Any]
 ) -> torch.nn.Module:
-    """A model by its name, with options.
+    """Return a model by its name, with options.
 
     Raises
     ------

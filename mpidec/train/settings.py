@@ -247,13 +247,13 @@ class Settings:
         method(self)
 
     def mixing(self) -> Callable[[Mixer], Mixer] | None:
-        """What makes the mixer of the training of that of the topology."""
+        """Return the function that turns the topology's mixer into that of the training."""
         if not self.loss:
             return None
         return methodcaller("lossy", self.loss, seed=self.seed, fill=self.fill or "renormalize")
 
     def complete(self, n: int) -> Settings:
-        """The settings of n workers, with the defaults that depend on others."""
+        """Return the settings of n workers, with the defaults that depend on others."""
         algorithm = method(self)
         momentum = 0.0 if algorithm.method.own_momentum else 0.9
         graph = None if algorithm.method.averages_gradients else graph_name(self)
@@ -271,7 +271,7 @@ class Settings:
 
     @classmethod
     def load(cls, settings: Iterable[Setting]) -> Settings:
-        """The settings given as ``table.key = value`` in increasing order of precedence.
+        """Return the settings given as ``table.key = value`` in increasing order of precedence.
 
         Raises
         ------
@@ -293,7 +293,7 @@ class Settings:
         return cls(**given)
 
     def to_toml(self) -> str:
-        """The settings as TOML text."""
+        """Return the settings as TOML text."""
         tables: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
         for each in own():
             tables[each.table][each.key.partition(".")[2]] = vars(self)[each.name]
@@ -307,8 +307,8 @@ FREE = {"train.epochs", "train.every", "train.device", "train.out", "train.trace
 
 
 def shaping(text: str) -> dict[str, object]:
-    """What shapes the curve of a training, by key, from the TOML text of its settings; files by
-    name, whatever their folder.
+    """Return the settings that determine a training's results, by key, from their TOML text; files
+    by name, without their folder.
 
     Examples
     --------
@@ -328,7 +328,7 @@ def shaping(text: str) -> dict[str, object]:
 
 @cache
 def own() -> list[Entry]:
-    """The declarations of the fields of `Settings` that are keys and flags."""
+    """Return the declarations of the fields of `Settings` that are keys and flags."""
     return [*schema.entries(Settings).values()]
 
 
@@ -338,7 +338,9 @@ parse_set = partial(schema.parse_set, tables=TABLES, example="optimizer.lr=0.05"
 
 
 def names(setting: str) -> dict[str, str]:
-    """The names that a setting can have, with a line each; empty for settings that are no names."""
+    """Return the names that a setting can have, with a line each; empty for settings that are no
+    names.
+    """
     if setting == "topology":
         found = TOPOLOGIES.described(summary)
         return {**found, TREES: "two binary trees, each of which mixes half of the parameters"}
@@ -360,7 +362,7 @@ def names(setting: str) -> dict[str, str]:
 
 
 def method(settings: Settings) -> Algorithm:
-    """The algorithm of the settings.
+    """Return the algorithm of the settings.
 
     Raises
     ------
@@ -377,7 +379,7 @@ def graph_name(settings: Settings) -> str:
 
 
 def graph(settings: Settings, n: int) -> Topology | Schedule | list[Topology] | None:
-    """The topology of n workers, or several of them; None where the algorithm needs none.
+    """Return the topology of n workers, or several of them; None where the algorithm needs none.
 
     Raises
     ------
@@ -410,7 +412,7 @@ def graph(settings: Settings, n: int) -> Topology | Schedule | list[Topology] | 
 
 
 def _checked(each: Entry, setting: Setting) -> Value:
-    """The value of a setting, converted to its type; names are looked up."""
+    """Return the value of a setting, converted to its type; names are looked up."""
     value = each.convert(setting)
     known = names(each.name)
     if known and isinstance(value, str):

@@ -48,14 +48,14 @@ def flat(state: object, prefix: str = "") -> dict[str, NDArray[Any]]:
 
 
 def nested(arrays: Arrays, prefix: str = "") -> Any:
-    """The state that `flat` has turned into `arrays`."""
+    """Return the state that `flat` has turned into `arrays`."""
     return _restored(
         json.loads(bytes(np.asarray(arrays[f"{prefix}structure"])).decode()), arrays, prefix
     )
 
 
 def _structure(value: object, place: str, arrays: dict[str, NDArray[Any]]) -> object:
-    """The nesting of a state for JSON; its arrays are added to `arrays`."""
+    """Return the nesting of a state for JSON; its arrays are added to `arrays`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):

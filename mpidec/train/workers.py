@@ -1,5 +1,5 @@
-"""The workers of a rank: their samples, their models, one step of all of them, and how well they
-do on the test set.
+"""The workers of a rank: their samples, their models, a step of all of them, and their results on
+the test set.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class Workers:
         return right / len(self._test[1]), loss / len(self._test[1])
 
     def evaluate_first(self, part: int, parts: int) -> np.ndarray:
-        """What the test images ``part::parts`` contribute to accuracy and mean loss of the first
-        worker alone, (2,).
+        """Return what the test images ``part::parts`` contribute to accuracy and mean loss of the
+        first worker alone, (2,).
         """
         model = self.model if self.m == 1 else self.model.worker(0)
         model.eval()
@@ -182,8 +182,8 @@ class Workers:
         return int(sum(p.numel() for p in self.model.parameters())) // self.m
 
     def rows(self) -> np.ndarray:
-        """The parameters of each worker in the order of the model, one row (d,) for each: (m,
-        d).
+        """Return the parameters of each worker in the order of the model, one row (d,) for each:
+        (m, d).
         """
         with torch.no_grad():
             rows: np.ndarray = torch.cat(
@@ -192,5 +192,5 @@ class Workers:
         return rows
 
     def models(self) -> list[torch.nn.Module]:
-        """The model of each worker, as plain modules."""
+        """Return the model of each worker, as plain modules."""
         return [self.model] if self.m == 1 else [self.model.worker(i) for i in range(self.m)]

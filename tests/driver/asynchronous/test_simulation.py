@@ -759,7 +759,9 @@ def test_refused_in_one_line(call, words):
 
 def test_solvers_know_their_facts():
     assert replace(S.A2CiD2(0.1), eta=0.2).eta == 0.2
-    with pytest.raises(NotImplementedError, match=r"A2CiD2 has no common steps.*mpidec.simulate"):
+    with pytest.raises(
+        NotImplementedError, match=r"A2CiD2 has no synchronous steps.*mpidec.simulate"
+    ):
         S.A2CiD2(0.1).step(None, None, None)
 
 
