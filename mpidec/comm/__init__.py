@@ -1,3 +1,3 @@
-"""Communication: arrays, kernels, the node's shared memory, transports, windows, mixing; users
-meet it as `mpidec.Network`.
+"""Communication: arrays, kernels, the node's shared memory, transports, windows, mixing; its
+public face is `mpidec.Network`.
 """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Array(Protocol):
-    """What arrays of NumPy, CuPy and PyTorch have in common, as far as it is used here."""
+    """Common interface of NumPy, CuPy and PyTorch arrays, as far as this package uses it."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -67,17 +67,17 @@ class CuPy:
         return cupy
 
     def matches(self, families: set[str], X: object) -> bool:
-        """Whether `X` is an array of this library on a device; `families` are the packages of
-        its class and base classes.
+        """Return whether `X` is an array of this library on a device; `families` are the packages
+        of its class and base classes.
         """
         return "cupy" in families
 
     def format(self, X: cupy.ndarray) -> str:
-        """The format of the entries."""
+        """Return the format of the entries."""
         return str(X.dtype.newbyteorder("=").str)
 
     def place(self, X: cupy.ndarray) -> int:
-        """The device that holds `X`."""
+        """Return the device that holds `X`."""
         return int(X.device.id)
 
     def span(self, X: cupy.ndarray) -> tuple[int, int]:
@@ -99,7 +99,7 @@ class CuPy:
             return self.library.empty(tuple(shape), format)
 
     def bytes(self, X: cupy.ndarray) -> cupy.ndarray:
-        """The memory of `X` as a 1-D array of bytes; a queued copy if `X` is not contiguous."""
+        """Return the memory of `X` as a 1-D array of bytes; a queued copy if `X` is not contiguous."""
         with self.on(self.place(X)):
             return self.library.ascontiguousarray(X).reshape(-1).view(np.uint8)
 
@@ -149,7 +149,7 @@ class CuPy:
             return self.library.asarray(values)
 
     def concatenate(self, parts: Sequence[cupy.ndarray], axis: int) -> cupy.ndarray:
-        """The parts, joined along an axis."""
+        """Return the parts, joined along an axis."""
         return self.library.concatenate(parts, axis=axis)
 
     def zeros_like(self, rows: cupy.ndarray) -> cupy.ndarray:
@@ -255,7 +255,7 @@ def _packages(kind: type) -> set[str]:
 
 
 def device_of(X: object) -> Device | None:
-    """The library and device kind of `X`; None if `X` is not a device array."""
+    """Return the library and device kind of `X`; None if `X` is not a device array."""
     if isinstance(X, np.ndarray):
         return None
     names = families(X)
@@ -263,13 +263,13 @@ def device_of(X: object) -> Device | None:
 
 
 def plain(X: torch.Tensor) -> torch.Tensor:
-    """The tensor detached from autograd, with lazy conjugation and negation applied."""
+    """Return the tensor detached from autograd, with lazy conjugation and negation applied."""
     return X.detach().resolve_conj().resolve_neg()
 
 
 @lru_cache
 def torch_format(dtype: torch.dtype) -> str:
-    """The format of tensors of a dtype of PyTorch."""
+    """Return the format of tensors of a dtype of PyTorch."""
     name = str(dtype).removeprefix("torch.")
     if name == BFLOAT16:
         return name
@@ -283,7 +283,7 @@ def torch_format(dtype: torch.dtype) -> str:
 
 
 def torch_dtype(format: str) -> torch.dtype:
-    """The PyTorch dtype of a format."""
+    """Return the PyTorch dtype of a format."""
     import torch
 
     return getattr(torch, format if format == BFLOAT16 else np.dtype(format).name)

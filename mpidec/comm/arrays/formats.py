@@ -10,13 +10,13 @@ BFLOAT16 = "bfloat16"
 
 
 def flat_dtype(format: str) -> np.dtype:
-    """The NumPy dtype that stores a format."""
+    """Return the NumPy dtype that stores a format."""
     return np.dtype(np.uint16 if format == BFLOAT16 else format)
 
 
 def working(format: str) -> np.dtype:
-    """The NumPy dtype in which sums are computed: float32 for the 16-bit formats, otherwise the
-    format itself.
+    """Return the NumPy dtype in which sums are computed: float32 for the 16-bit formats, otherwise
+    the format itself.
     """
     return np.dtype(np.float32 if format == BFLOAT16 or np.dtype(format) == np.float16 else format)
 

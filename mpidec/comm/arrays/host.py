@@ -69,8 +69,8 @@ def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore[A
 
 
 def plain_tensor(X: object) -> tuple[np.ndarray, str, Restore[Any]] | None:
-    """A dense tensor of PyTorch on the CPU as `to_host` returns it; None for anything else, and
-    where autograd records.
+    """Return a dense tensor of PyTorch on the CPU as `to_host` returns it; None for anything else,
+    and where autograd records.
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(X, torch.Tensor):

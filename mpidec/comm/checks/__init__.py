@@ -1,3 +1,3 @@
-"""Matching of calls between ranks: message headers, operations under way, and reports of
+"""Matching of calls between ranks: message headers, operations in progress, and reports of
 mismatches.
 """

@@ -1,4 +1,4 @@
-"""The end of a network on one rank: by an exception that all ranks get, or together."""
+"""How a network ends on one rank: by an exception that reaches all ranks, or by a common close."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Meetings:
         self._met: dict[tuple[int, int], Header] = {}  # by rank and meeting: what has come
 
     def receive(self, source: int, header: Header) -> None:
-        """Take note of a rank that has come."""
+        """Record that a rank has arrived."""
         self._met[source, header.number] = header
 
     def meet(
         self, apart: bool, count: int, idle: Callable[[], bool], ask: Callable[[], None]
     ) -> bool:
-        """Return when all ranks have come, and have received all that this rank has sent: whether
-        any is `apart`, or has begun another `count` of operations.
+        """Wait until all ranks have arrived, and have received everything that this rank sent;
+        return whether any is `apart` (was interrupted), or has begun another `count` of operations.
         """
         self._number = number = self._number + 1
         parent, children = tree(self._messenger.comm.rank, self._messenger.comm.size)

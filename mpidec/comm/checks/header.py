@@ -80,12 +80,12 @@ class Header(NamedTuple):
 
     @property
     def call(self) -> str:
-        """The operation in words."""
+        """Describe the operation, for messages."""
         return describe(self.subject.op, self.subject.mode, self.number)
 
 
 def describe(op: str, mode: str, number: int) -> str:
-    """A call in words.
+    """Describe a call, for messages.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def describe(op: str, mode: str, number: int) -> str:
 
 
 def pack(serial: int, header: Header) -> bytes:
-    """The bytes of a header, a multiple of 16, for the network `serial`.
+    """Return the bytes of a header, a multiple of 16, for the network `serial`.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def pack(serial: int, header: Header) -> bytes:
 
 
 def unpack(message: np.ndarray) -> tuple[int, Header, int]:
-    """The number of the network, the header that a message begins with, and where its array
+    """Return the number of the network, the header that a message begins with, and where its array
     begins.
     """
     raw = message.data

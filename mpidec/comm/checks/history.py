@@ -14,7 +14,8 @@ Key = tuple[int, int]  # number, and the peer of an operation of two ranks (-1: 
 
 
 class PastOperation(NamedTuple):
-    """Record of an operation that has completed or failed, or that sends no headers.
+    """Record of an operation that has completed or failed, or that sends no headers; it answers
+    queries.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class History:
         self.failures: OrderedDict[int, str] = OrderedDict()
 
     def begin(self, peer: int | None = None) -> int:
-        """The number of a new operation, of all ranks or with one other."""
+        """Return the number of a new operation, of all ranks or with one other."""
         if peer is None:
             self.count += 1
             return self.count
@@ -67,7 +68,7 @@ class History:
         return self._pairs[peer]
 
     def last(self, source: int, pair: bool) -> int:
-        """The number of the last operation of all ranks, or of the pair with one other."""
+        """Return the number of the last operation of all ranks, or of the pair with one other."""
         return self._pairs[source] if pair else self.count
 
     def add(self, key: Key, record: PastOperation) -> None:
@@ -77,7 +78,7 @@ class History:
             self._completed.popitem(last=False)
 
     def find(self, key: Key) -> PastOperation | None:
-        """The record of an operation that is not under way with headers."""
+        """Return the record of an operation that has ended, or that sends no headers."""
         number, record = self.registered[key[0] % REMEMBERED]
         return record if number == key[0] and key[1] == -1 else self._completed.get(key)
 
@@ -89,7 +90,7 @@ class History:
 
 
 class Findings:
-    """Mismatches that no operation could raise, since it had ended: the next wait raises them.
+    """Mismatches found after their operation had ended: the next wait raises them.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
-"""Matching of calls between ranks: every message says which call it belongs to, and every wait
-ends.
+"""Matching of calls between ranks: every message names the call to which it belongs, and every wait
+terminates.
 
 Each message is a header (call, stage, dtype, shape, weight) with an array behind it; a large array
 follows as a second message. Three kinds of errors are found: a message that nothing expects and one
@@ -72,7 +72,7 @@ class Matching:
     interrupted : str
         Why all operations are, after an exception from outside.
     apart : bool
-        Whether a rank may be one call apart from the others, as found out by `close`.
+        Whether a rank may be one call ahead of or behind the others, as found out by `close`.
     departures : Departures
         Ranks that have left all others; see `fail`.
     presence : Presence
@@ -104,13 +104,13 @@ class Matching:
     # Operations with headers
 
     def operation(self, op: str, peer: int | None = None) -> Operation:
-        """A new operation of all ranks, or with one `peer`; `start` or `reject` it next.
+        """Return a new operation of all ranks, or with one `peer`; `start` or `reject` it next.
 
         Raises
         ------
         RuntimeError
-            If a wait was interrupted before, so that this rank may be one operation apart from the
-            others.
+            If a wait was interrupted before, so that this rank may be one operation ahead of or
+            behind the others.
         """
         with self._engine:
             self.require_in_step()
@@ -166,13 +166,13 @@ class Matching:
                 self._raise_found()
 
     def test(self, operation: Operation) -> bool:
-        """Whether `wait` would return or raise at once, after progress."""
+        """Return whether `wait` would return or raise at once, after progress."""
         self.poll()
         return operation.done or bool(self._findings.errors) or self.departures.error is not None
 
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
-        """Return when the ranks `sources` have come to an operation with the same `op` and
-        `signature`: its number.
+        """Wait until the ranks `sources` have reached an operation with the same `op` and
+        `signature`; return its number.
 
         Raises
         ------
@@ -194,7 +194,7 @@ class Matching:
         return operation.number
 
     def agree(self, op: str, signature: str) -> int:
-        """Return when all ranks have come to an operation with the same `op` and `signature`:
+        """Wait until all ranks have reached an operation with the same `op` and `signature`; return
         its number.
         """
         operation = self.operation(op)
@@ -222,8 +222,8 @@ class Matching:
         return number
 
     def interrupt(self, where: str, error: BaseException) -> None:
-        """Refuse all further operations: a wait has been ended by an exception, and this rank
-        may be one operation apart.
+        """Refuse all further operations: an exception has ended a wait, and this rank may be
+        one operation ahead of or behind the others.
         """
         self._refuse(f"{type(error).__name__} in {where}")
 
@@ -232,8 +232,8 @@ class Matching:
         self.broken = self.broken or reason
 
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
-        """Take no part in an operation without headers, and notify the ranks that would wait for
-        this one.
+        """Withdraw from an operation without headers, and notify the ranks that would wait for this
+        one.
         """
         operation = self.operation(op)
         self.broken = self.broken or str(error)
@@ -310,12 +310,12 @@ class Matching:
         """Refuse new operations; waiting ranks are notified at the next poll.
 
         With `apart`, the last operation was left, too, and this rank may be one collective of MPI
-        apart from the others.
+        ahead of or behind the others.
         """
         self._closing, self.apart = True, apart
 
     def close(self, apart: bool = False) -> Exception | None:
-        """Receive all that is still on its way, so that nothing of it can meet another network;
+        """Receive all messages in transit, so that none of them can reach another network;
         collective.
 
         Returns what was found out about operations that had ended, if nothing has been raised on
@@ -360,7 +360,7 @@ class Matching:
         self._engine.interrupt(" ".join(f"{type(error).__name__}: {error}".split())[:_REASON])
 
     def look_for_leavers(self) -> None:
-        """Raise the exception with which another rank has left."""
+        """Raise the exception with which another rank has left the network."""
         self.departures.raise_error()
 
     def _idle(self) -> bool:
@@ -473,7 +473,7 @@ class Matching:
     def _answer(
         self, operation: Operation | None, past: PastOperation | None, source: int, header: Header
     ) -> None:
-        """Reply to the query of a rank that waits for this one, if it waits in vain."""
+        """Reply to the query of a rank that waits for this one, if its wait could never end."""
         record, call = operation or past, header.call
         last = self._history.last(source, header.pair)
         if past is not None and past.error:

@@ -51,13 +51,13 @@ class Messenger:
         return requests
 
     def send_last(self) -> None:
-        """Send all ranks that got something a message that they take after all of it."""
+        """Send a final message to every rank that received any, to be received after all others."""
         for dest in list(self._receivers):
             self.send(dest, Header(LAST, False, 0, Subject("")), synchronous=True)
 
     def next(self) -> tuple[int, Header, np.ndarray] | None:
-        """The next message that has arrived: its source, its header, and the array that follows
-        in the same message.
+        """Return the next message that has arrived: its source, its header, and the array that
+        follows in the same message.
         """
         while (message := self.comm.Improbe(MPI.ANY_SOURCE, _HEADER, self._status)) is not None:
             source = self._status.Get_source()
@@ -83,12 +83,12 @@ class Messenger:
             self.keep(self.receive(source, header, empty((header.nbytes,), _BYTES)))
 
     def keep(self, requests: list[MPI.Request]) -> None:
-        """Complete requests that nothing waits for any more."""
+        """Complete requests that no caller waits for any more."""
         if requests and not MPI.Request.Testall(requests):
             self._unclaimed.append(requests)
 
     def complete(self) -> None:
-        """Forget those that are complete."""
+        """Drop the requests that are complete."""
         if self._unclaimed:
             self._unclaimed = [
                 requests for requests in self._unclaimed if not MPI.Request.Testall(requests)
@@ -96,7 +96,7 @@ class Messenger:
 
     @property
     def idle(self) -> bool:
-        """Whether all were complete."""
+        """Return whether all requests were complete."""
         return not self._unclaimed
 
 

@@ -34,7 +34,7 @@ def different_arrays(
 
 
 def not_expected(sender: int, receiver: int, call: str) -> str:
-    """A message that its receiver has no use for."""
+    """Text: a message that its receiver does not expect."""
     return (
         f"rank {sender} sends to rank {receiver} in {call}, but rank {receiver} does not expect a "
         "message from it"
@@ -42,33 +42,35 @@ def not_expected(sender: int, receiver: int, call: str) -> str:
 
 
 def not_sent(receiver: int, sender: int, call: str) -> str:
-    """A message that its sender does not send."""
+    """Text: an expected message that its sender does not send."""
     return (
         f"rank {receiver} expects a message from rank {sender} in {call}, but rank {sender} does "
         "not send one"
     )
 
 
-def apart(sender: int, receiver: int, sends: bool, call: str) -> RankMismatchError:
-    """The lists of two ranks do not agree: one sends what the other does not expect, or does not
-    what it expects.
+def lists_disagree(sender: int, receiver: int, sends: bool, call: str) -> RankMismatchError:
+    """Text: the lists of two ranks do not agree: one sends what the other does not expect, or does
+    not send what it expects.
     """
     text = not_expected(sender, receiver, call) if sends else not_sent(receiver, sender, call)
     return RankMismatchError(text)
 
 
 def closes(rank: int, call: str, other: int) -> str:
-    """One rank makes a call, the other makes no more."""
+    """Text: one rank makes a call, while the other has closed the network."""
     return f"rank {rank} is in {call}, rank {other} closes the network"
 
 
 def gave_up(rank: int, call: str, reason: str) -> str:
-    """One rank takes no part in a call, and raises the reason."""
+    """Text: one rank withdraws from a call, and raises the reason."""
     return f"rank {rank}{_GAVE_UP}{call}: {reason}".rstrip(": ")
 
 
 def is_told(error: RankMismatchError) -> bool:
-    """Whether a mismatch is that another rank gave up, which raises the reason itself."""
+    """Return whether a mismatch only reports that another rank gave up, which raises the reason
+    itself.
+    """
     return _GAVE_UP in str(error)
 
 

@@ -1,4 +1,4 @@
-"""One call of one rank under way: its steps send, name the messages that they need, and yield
+"""One call of one rank in progress: its steps send, name the messages that they need, and yield
 until these have arrived.
 """
 
@@ -29,7 +29,7 @@ Steps = Generator[bool, None, Any]
 
 
 class Engine(Protocol):
-    """What an operation needs of the matching that carries it."""
+    """Interface of `Matching` that an operation uses."""
 
     rank: int
     messenger: Messenger
@@ -42,7 +42,7 @@ class Engine(Protocol):
         """Return when an operation has ended."""
 
     def test(self, operation: Operation) -> bool:
-        """Whether `wait` would return or raise at once, after progress."""
+        """Return whether `wait` would return or raise at once, after progress."""
 
     def interrupt(self, where: str, error: BaseException) -> None:
         """Refuse all further operations."""
@@ -114,7 +114,7 @@ class Call:
         return self.tree
 
     def mismatch(self, source: int, header: Header, again: bool) -> str:
-        """What is wrong with a message, which has come `again`; empty if nothing is."""
+        """Return what is wrong with a message, which has come `again`; empty if nothing is."""
         me, theirs, mine = self._rank, header.subject, self.subject
         same = theirs == mine
         if not same and theirs[:2] != mine[:2]:
@@ -133,7 +133,7 @@ class Call:
 
 
 class Operation(Call):
-    """A call under way.
+    """A call in progress.
 
     The arrays handed to the call must not change before `wait` returns.  Any number of operations
     may be under way, and be waited for in any order; one whose handle is dropped completes as well.
@@ -176,7 +176,7 @@ class Operation(Call):
             raise self.error
 
     def test(self) -> bool:
-        """Whether `wait` would return (or raise) at once; makes progress."""
+        """Return whether `wait` would return (or raise) at once; makes progress."""
         return self.done or self._engine.test(self)
 
     # For the steps
@@ -220,16 +220,16 @@ class Operation(Call):
         self._awaited.update((rank, stage) for rank in ranks if (rank, stage) not in self.received)
 
     def take(self, rank: int, stage: int, dtype: np.dtype) -> np.ndarray:
-        """The flat array that a rank sent."""
+        """Return the flat array that a rank sent."""
         return self.received[rank, stage][1].view(dtype)
 
     def sources(self) -> list[int]:
-        """The ranks that sent along an edge, ascending."""
+        """Return the ranks that sent along an edge, ascending."""
         return sorted(rank for rank, stage in self.received if stage == EDGE)
 
     def barrier(self) -> Steps:
-        """Steps that end when every rank has come here, and when all that was sent synchronously
-        before has been taken.
+        """Steps that end when every rank has arrived, and when all earlier synchronous sends have
+        been received.
         """
         parent, children = self.tree
         yield SENT
@@ -250,8 +250,8 @@ class Operation(Call):
         self.advance()
 
     def advance(self) -> None:
-        """Go on with the steps as far as the messages allow; an error ends the operation, and is
-        raised by `wait`.
+        """Execute steps as far as the messages allow; an error ends the operation, and `wait`
+        raises it.
         """
         if self._running:  # a poll within the steps
             return
@@ -289,14 +289,14 @@ class Operation(Call):
             self.send(source, CONFIRMATION)
 
     def waits_for(self, rank: int) -> bool:
-        """Whether something of a rank may still arrive."""
+        """Return whether something of a rank may still arrive."""
         return any(
             place[0] == rank and place not in self.received
             for place in self.senders | self._awaited
         )
 
     def missing(self) -> list[int]:
-        """The ranks that the operation waits for now."""
+        """Return the ranks that the operation waits for now."""
         return sorted({rank for rank, _ in self._awaited} or self.receivers)
 
     def ask(self) -> None:
@@ -308,7 +308,7 @@ class Operation(Call):
         self._asked |= self._awaited
 
     def fail(self, error: BaseException, concerned: Iterable[int] = ()) -> None:
-        """Give up, and tell the ranks that may wait for this one."""
+        """Give up, and notify the ranks that may wait for this one."""
         self.text = (
             str(error)
             if isinstance(error, RankMismatchError)
@@ -328,7 +328,7 @@ class Operation(Call):
         self._end()
 
     def past(self) -> PastOperation:
-        """Its record, at the end."""
+        """Return its record, at the end."""
         return PastOperation(self.op, self.mode, self.signature, self.receivers, self.text)
 
     def abandon(self, reason: str) -> None:
@@ -345,8 +345,8 @@ class Operation(Call):
 
 @lru_cache(4096)
 def tree(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
-    """The parent and the children of a rank in the binomial tree, whose subtrees hold consecutive
-    ranks (from the root on).
+    """Return the parent and the children of a rank in the binomial tree, whose subtrees hold
+    consecutive ranks (from the root on).
 
     Examples
     --------

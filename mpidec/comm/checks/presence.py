@@ -1,4 +1,4 @@
-"""Which ranks have come to a call of all ranks: those that wait in it tell each other, so that a
+"""Which ranks have reached a collective call: the waiting ones notify each other, so that a
 time-out names the others.
 """
 
@@ -17,7 +17,7 @@ _REMEMBERED = 64  # calls
 
 
 class Presence:
-    """Where this rank waits for all, and who is known to wait there as well.
+    """The collective call in which this rank waits, and the ranks known to wait there as well.
 
     Nothing is sent before a wait has lasted for a fifth of the time-out; a rank that is told, and
     waits in the same call, answers at once.
@@ -35,8 +35,8 @@ class Presence:
     def waiting(
         self, op: str, doing: str, ask: Callable[[], None] | None, numbered: bool = False
     ) -> tuple[Callable[[], str], Callable[[], None]]:
-        """What a wait for all ranks, in their next call `op` (or in one that is `numbered` in this
-        text), says at its time-out, and asks meanwhile.
+        """Return what a wait for all ranks, in their next call `op` (or in one that is `numbered`
+        in this text), says at its time-out, and asks meanwhile.
         """
         self._calls += not numbered
         call = op if numbered else f"{op} #{self._calls}"
@@ -66,7 +66,7 @@ class Presence:
                 told.add(rank)
 
     def receive(self, source: int, call: str) -> None:
-        """Take note of a rank that waits in a call; answer, if this one does, too."""
+        """Record a rank that waits in a call; answer it if this rank waits there, too."""
         self._come.setdefault(call, set()).add(source)
         if len(self._come) > _REMEMBERED:
             self._come.popitem(last=False)

@@ -12,7 +12,7 @@ _LEAST = 1 << 12  # numbers from which on one pass pays
 
 
 def descend(X: np.ndarray, step_size: Any, G: Any) -> np.ndarray:
-    r"""The rows :math:`X - \alpha G`, of the kind and dtype of `X`.
+    r"""Return the rows :math:`X - \alpha G`, of the kind and dtype of `X`.
 
     Computed as :math:`-\alpha G + X`, each operation rounded separately: the same bits on every
     way.

@@ -46,8 +46,8 @@ Room = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Entries(NamedTuple):
-    """Entries of rows of `W` beside the diagonal, in CSR form: their columns, and where the rows
-    are that they belong to.
+    """Off-diagonal entries of rows of `W` in CSR form: their columns, and the locations of the rows
+    that they multiply.
     """
 
     begin: np.ndarray
@@ -130,7 +130,7 @@ class Weights:
         room: Room | None = None,
     ) -> Weights | None:
         """Weights of the agents from `lo` on, from their rows of a dense `W`, float64 (m, n) in C
-        order; those of weight 0 are no terms.  They may lie in a given `room`.
+        order; zero weights are omitted.  They may be stored in a given `room`.
 
         None if one of the `checks` fails, or a weight is not on one of the `edges`.
         """
@@ -180,7 +180,7 @@ class Weights:
         return {}
 
     def astype(self, dtype: np.dtype) -> Weights:
-        """The weights in the precision of the rows."""
+        """Return the weights in the precision of the rows."""
         if dtype == self.w.dtype:
             return self
         if dtype not in self._casts:
@@ -194,7 +194,7 @@ class Weights:
         return {}
 
     def scaled(self, dtype: np.dtype) -> Weights:
-        """The weights in the precision of the rows, times :math:`2^s`; see `difference`."""
+        """Return the weights in the precision of the rows, times :math:`2^s`; see `difference`."""
         dtype = np.dtype(dtype.char.lower())  # real, as the weights
         if dtype.char not in self._scaled:
             weights, factor = self.astype(dtype), dtype.type(2.0 ** _BITS[dtype.char])
@@ -229,7 +229,7 @@ class Runs:
 
     @classmethod
     def of(cls, runs: Iterable[tuple[int, int, np.ndarray, np.ndarray]]) -> Runs:
-        """The same runs without the diagonal entries."""
+        """Return the same runs without the diagonal entries."""
         return cls(
             [
                 (start, stop, shifts[shifts != 0], weights[shifts != 0])
@@ -238,7 +238,7 @@ class Runs:
         )
 
     def scaled(self, dtype: np.dtype) -> Runs:
-        """The runs with weights in the precision of the rows, times :math:`2^s`; see
+        """Return the runs with weights in the precision of the rows, times :math:`2^s`; see
         `difference`.
         """
         dtype = np.dtype(dtype.char.lower())  # real, as the weights
@@ -362,7 +362,7 @@ def _pairs(rows: Block) -> np.ndarray:
 
 
 def _values(pairs: np.ndarray, subset: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The `values` of a subset of the `pairs`, extended by zeros to all pairs."""
+    """Return the `values` of a subset of the `pairs`, extended by zeros to all pairs."""
     result = np.zeros(len(pairs), values.dtype)
     result[np.searchsorted(pairs, subset)] = values
     return result
@@ -391,6 +391,6 @@ def ordered_sum(Z: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _blocks(rows: int, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The matrix that sums blocks of so many rows, in CSR format."""
+    """Return the matrix that sums blocks of so many rows, in CSR format."""
     indptr = np.append(np.arange(0, rows, _BLOCK, dtype=np.int32), np.int32(rows))
     return indptr, np.arange(rows, dtype=np.int32), np.ones(rows, dtype)

@@ -161,20 +161,20 @@ class AcceleratedPhase(WrappedPhase):
         return self._after(self._of(arrays), arrays)[1]
 
     def _of(self, arrays: list[np.ndarray]) -> list[tuple[float, ...]]:
-        """The coefficients of each mixing for each array."""
+        """Return the coefficients of each mixing for each array."""
         return list(zip(*(self._omegas(width(X)) for X in arrays)))
 
     def _after(
         self, omegas: Sequence[tuple[float, ...]], arrays: list[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The rows before the last of some mixings, and after it."""
+        """Return the rows before the last of some mixings, and after it."""
         before, now = arrays, arrays
         for omega in omegas:
             before, now = now, _combined(omega, self._phase.mix_all(now), before)
         return before, now
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
-        """Refused: only averages can be accelerated.
+        """Raise: only averages can be accelerated.
 
         Raises
         ------

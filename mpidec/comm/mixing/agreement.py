@@ -1,4 +1,4 @@
-"""Agreement of all ranks: on the call that they are in, and on who refuses its arguments."""
+"""Agreement of all ranks on the collective call that they are in, and on refused arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = 160  # characters of a call that ranks tell each other
 
 
 class Agreement:
-    """What all ranks of a network compare before they meet in MPI.
+    """Comparisons that all ranks of a network make before a collective operation of MPI.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Agreement:
     def _compare(
         self, number: int, op: str, signature: str, ask: Callable[[], None], first: int
     ) -> int:
-        """The least `first` of all ranks, when all have come to the same call of all ranks.
+        """Return the least `first` of all ranks, when all have come to the same call of all ranks.
 
         Different collectives of MPI meet without a word, and return wrong numbers.
 

@@ -1,4 +1,4 @@
-"""The operator of a step whose graph a function has returned, in one process."""
+"""The operator of a step whose graph is returned by a function, in one process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _BOOL, _FLOAT = np.dtype(bool), np.dtype(np.float64)
 
 
 class ChangingPhase(Phase):
-    """The operator of a step whose matrix is given: it sums up its terms; the topology and what
-    else a phase has are made when they are asked for.
+    """The operator of a step with a given matrix: it sums the matrix's terms; the topology and the
+    other members of a phase are built on request.
 
     One that is made of the schedule is the pattern of those of the steps.
     """
@@ -34,8 +34,8 @@ class ChangingPhase(Phase):
         self._room = room_for(self.n, self.n**2) if self.n <= DENSE else None
 
     def sums(self, k: int, room: Room | None = None) -> LocalSum | None:
-        """The sums of step `k`, their terms in a given `room`; None if it takes its topology to
-        tell the terms, or what is wrong.
+        """Return the sums of step `k`, their terms in a given `room`; None if it takes its topology
+        to tell the terms, or what is wrong.
         """
         A: Any = self._schedule.given(k)
         if type(A) is not np.ndarray or A.shape != self._shape:
@@ -55,7 +55,7 @@ class ChangingPhase(Phase):
         return None if sums is None else cast("RowsT | None", sums.mix(X, out))
 
     def step(self, k: int) -> ChangingPhase | None:
-        """The operator of step `k`, or None likewise."""
+        """Return the operator of step `k`, or None likewise."""
         sums = self.sums(k)
         if sums is None:
             return None

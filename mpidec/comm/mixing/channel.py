@@ -1,4 +1,4 @@
-"""The operator of one step whose rows meet faults on their way over the edges."""
+"""The operator of one step whose rows are subject to faults on the edges."""
 
 from __future__ import annotations
 
@@ -102,8 +102,7 @@ class ChannelPhase(WrappedPhase):
         return rows
 
     def exchange(self, M: ArrayT) -> ArrayT:
-        """Send a different row over each edge, past the faults; a row that is lost arrives as
-        zeros.
+        """Send a different row over each edge, subject to the faults; a lost row arrives as zeros.
 
         Raises
         ------
@@ -124,7 +123,7 @@ class ChannelPhase(WrappedPhase):
         return restore(narrow(arrived, format) if half else arrived, format)
 
     def own(self, X: ArrayT) -> ArrayT:
-        """The rows times the agents' weights for themselves in the sum of what arrives; see
+        """Return the rows times the agents' weights for themselves in the sum of what arrives; see
         `Phase.own`.
         """
         return scaled(X, self._average.own)

@@ -1,4 +1,4 @@
-"""Encoded rows, with or without error feedback: the operator of one step, and what it remembers."""
+"""Encoded rows, with or without error feedback: the operator of one step, and its memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .codecs import Codec
 from .codecs.base import decode, encode
 from .edges import LocalEdges
 from .exchange import EdgeExchange
-from .packing import apart, joined
+from .packing import joined, split
 from .step import MAX_CALLS, EdgeOperator, StepOperator
 from .wrapped import WrappedPhase, targets
 
@@ -39,7 +39,7 @@ class Estimate:
         self.pending: Pending | None = None
 
     def complete(self) -> None:
-        """Complete the mixing under way, which updates `halo`.
+        """Complete the mixing in progress, which updates `halo`.
 
         Raises
         ------
@@ -66,8 +66,8 @@ class Memory:
         self._estimates: dict[tuple[int, int, str], Estimate] = {}
 
     def estimate(self, call: int, rows: np.ndarray, halo: int) -> Estimate:
-        r"""The :math:`\hat X` of the given call for such rows, with nothing under way; zero at
-        first.
+        r"""Return the :math:`\hat X` of the given call for such rows, with nothing under way; zero
+        at first.
         """
         d, dtype = rows.shape[1], rows.dtype
         key = call, d, dtype.char
@@ -77,7 +77,7 @@ class Memory:
         return self._estimates[key]
 
     def save(self) -> dict[str, np.ndarray]:
-        """The rows of the local agents, by "call_d_dtype"."""
+        """Return the rows of the local agents, by "call_d_dtype"."""
         for estimate in self._estimates.values():
             estimate.complete()
         return {
@@ -295,7 +295,7 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         return self._compression.step_size(d)
 
     def _call(self) -> tuple[int, int]:
-        """The number of this call within the step, and the step of its random numbers."""
+        """Return the number of this call within the step, and the step of its random numbers."""
         call = next(self._calls)
         if call == MAX_CALLS:
             raise RuntimeError(
@@ -343,7 +343,7 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         arrival = self._phase.fetch(joined(encoded))
 
         def finish() -> list[np.ndarray]:
-            arrived = apart(arrival.wait(), encoded)
+            arrived = split(arrival.wait(), encoded)
             return [
                 self._move(X, Q, decode(codec, Z, X.shape[1], X.dtype, step, halo), Y)
                 for X, Y, Q, Z, step in zip(arrays, made, known, arrived, steps)
@@ -371,7 +371,7 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
         arrival = self._phase.fetch(joined(encoded))
 
         def finish() -> list[np.ndarray]:
-            arrived = apart(arrival.wait(), encoded)
+            arrived = split(arrival.wait(), encoded)
             for Z, X_hat, step, scale in zip(arrived, estimates, steps, scales):
                 X_hat.pending = None
                 codec.add(Z, X_hat.halo, step, halo, scale)
@@ -473,7 +473,7 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
                     encoded = encoded[edges.senders]
             sent.append(encoded)
             steps.append(step)
-        arrived = apart(self._phase.carry(np.ascontiguousarray(joined(sent))), sent)
+        arrived = split(self._phase.carry(np.ascontiguousarray(joined(sent))), sent)
         return [
             (Q, decode(codec, Z, X.shape[1], X.dtype, step, edges.into.senders))
             for X, Q, Z, step in zip(arrays, known, arrived, steps)
@@ -481,8 +481,8 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
 
 
 def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> bool:
-    """Whether mixing uses error feedback by default: the codec needs it, or it is lossy and the
-    neighbours stay the same.
+    """Return whether mixing uses error feedback by default: the codec needs it, or it is lossy and
+    the neighbours stay the same.
 
     Examples
     --------

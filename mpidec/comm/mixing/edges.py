@@ -27,7 +27,7 @@ class Edges(NamedTuple):
 
 @lru_cache(maxsize=64)
 def edges_into(topology: Topology, lo: int, hi: int) -> Edges:
-    """The edges into the agents `lo:hi`, sorted by receiver, then sender.
+    """Return the edges into the agents `lo:hi`, sorted by receiver, then sender.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def edges_into(topology: Topology, lo: int, hi: int) -> Edges:
 
 @lru_cache(maxsize=64)
 def edges_out_of(topology: Topology, lo: int, hi: int) -> Edges:
-    """The edges out of the agents `lo:hi`, sorted by sender, then receiver."""
+    """Return the edges out of the agents `lo:hi`, sorted by sender, then receiver."""
     senders, receivers, weights = _entries(topology.source.columns(lo, hi), lo)
     return Edges(receivers, senders, weights)
 
@@ -100,7 +100,7 @@ class LocalEdges:
         return Weights.of(lo, rows, places, columns)
 
     def sum(self, rows: np.ndarray) -> np.ndarray:
-        """The sum over the edges into each agent, in ascending order of the senders."""
+        """Return the sum over the edges into each agent, in ascending order of the senders."""
         total = np.zeros((len(self._agents), *rows.shape[1:]), rows.dtype)
         np.add.at(total, self.places, rows)
         return total

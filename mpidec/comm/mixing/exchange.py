@@ -1,4 +1,4 @@
-"""Rows along the edges of one step: halos as they are, and a different row over each edge."""
+"""Rows along the edges of one step: unmixed halo rows, and a different row over each edge."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 class EdgeExchange(EdgeOperator):
-    """What the edges of one step carry beside the mixing: rows of the halo as they are, and a row
-    for each edge.
+    """Communication over the edges of one step without mixing: unchanged rows of the halo, and a
+    different row for each edge.
 
     Parameters
     ----------
     context : Context
     topology : Topology
     over : str
-        The step in words.
+        Text of the step, for messages.
     counts : Counters
         Counters of what is sent.
     periodic : bool
@@ -87,8 +87,7 @@ class EdgeExchange(EdgeOperator):
         return Plan(self.topology, context.partition, context.rank, near[near != context.rank])
 
     def fetch(self, rows: np.ndarray) -> Pending:
-        """Begin to fetch the rows of the neighbours that live on other ranks, as they are; `wait()`
-        returns them.
+        """Begin to fetch the unmixed rows of the neighbours on other ranks; `wait()` returns them.
 
         Parameters
         ----------
@@ -137,7 +136,7 @@ class EdgeExchange(EdgeOperator):
                 self._withdraw(error, op)
 
     def _withdraw(self, error: Exception, op: str) -> None:
-        """Take no part in the messages of an operation."""
+        """Withdraw from the messages of an operation."""
         route = self.plan.edge_route[0] if op == "W.exchange(M)" else self.plan.halo_route
         self._context.matching.withdraw(
             op + self._over, error, {*route.dests.tolist(), *route.sources.tolist()}
@@ -161,7 +160,7 @@ class EdgeExchange(EdgeOperator):
         return difference(self.plan.weights, own, halo, out)
 
     def to_edges(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents, sorted by sender, then
+        """Return the sender's row for each edge out of the local agents, sorted by sender, then
         receiver: `(m, ...) -> (edges, ...)`.
         """
         rows: np.ndarray = X[self.plan.senders]
@@ -172,8 +171,8 @@ class EdgeExchange(EdgeOperator):
             return self._checked_messages(M)
 
     def _checked_messages(self, M: ArrayT) -> tuple[np.ndarray, str, Restore[ArrayT]]:
-        """The messages as a NumPy array in C order, its format, and what makes the kind of `M`
-        of a result.
+        """Return the messages as a NumPy array in C order, its format, and what makes the kind of
+        `M` of a result.
         """
         if isinstance(M, (list, tuple)) or np.shape(M) == ():
             raise TypeError(
@@ -232,8 +231,8 @@ class EdgeExchange(EdgeOperator):
         return result
 
     def own(self, X: ArrayT) -> ArrayT:
-        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`; no
-        communication.
+        """Return the rows times the agents' weights for themselves: `D X`, with the diagonal D of
+        `W`; no communication.
 
         Examples
         --------
@@ -264,7 +263,7 @@ class EdgeExchange(EdgeOperator):
         return len(self.plan.receivers)
 
     def _count(self, row_bytes: int) -> None:
-        """Rows of so many bytes have been sent over all edges."""
+        """Count rows of `row_bytes` bytes that have been sent over all edges."""
         counts, edges = self._counts, self.plan.edges
         counts.rounds += 1
         counts.messages += edges
@@ -277,7 +276,7 @@ class EdgeExchange(EdgeOperator):
 
 
 def scaled(X: ArrayT, weights: np.ndarray) -> ArrayT:
-    """The rows of `X` times a number each, in the type of `X`."""
+    """Return the rows of `X` times a number each, in the type of `X`."""
     return mapped(
         X, lambda rows: weights.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1)) * rows
     )
@@ -292,5 +291,5 @@ def mapped(X: ArrayT, f: Callable[[np.ndarray], np.ndarray]) -> ArrayT:
 
 
 def _kind(rows: np.ndarray) -> str:
-    """What rows are that travel as bytes."""
+    """Return the kind of rows that travel as bytes, for comparison between ranks."""
     return f"{words(rows.shape[1:])} {rows.dtype}"

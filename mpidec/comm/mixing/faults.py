@@ -1,4 +1,4 @@
-"""Faults: what happens to rows on their way over the edges, as values."""
+"""Faults: attacks, noise and losses on the edges, as frozen values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILLS = ("renormalize", "own", "zero")
 
 
 class Round(NamedTuple):
-    """A step over the edges of one graph, as faults see it.
+    """A step over the edges of one graph: the arguments that faults need.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class Average:
 
 
 class Fault(ABC):
-    """What happens to the rows that a mixer sends: a frozen value, which overrides one of three
+    """Base class of the faults of a mixer's rows: a frozen value, which overrides one of three
     methods.
 
     `repr` is the call that adds it to a mixer, `str` says what it does to the limit of exact
@@ -142,43 +142,43 @@ class Fault(ABC):
         """Refuse a graph, of a static topology or a schedule, that it cannot be added to."""
 
     def leave(self, rows: np.ndarray, at: Round) -> np.ndarray:
-        """What is sent in place of `rows`, one for each edge out of the local agents."""
+        """Return what is sent in place of `rows`, one for each edge out of the local agents."""
         return rows
 
     def arrive(self, rows: np.ndarray, at: Round, call: int) -> np.ndarray:
-        """What is received in place of `rows`, one for each edge into the local agents, in a
+        """Return what is received in place of `rows`, one for each edge into the local agents, in a
         call of the step; they may change.
         """
         return rows
 
     def average(self, own: np.ndarray, at: Round) -> Average:
-        """The averages of what has arrived, and of the agents' own rows with these weights."""
+        """Return the averages of what has arrived, and of the agents' own rows with these weights."""
         return Average(own, at)
 
 
 class Faults(tuple[Fault, ...]):
-    """Faults in the order in which rows meet them, and those of them that do something at either
-    end of the edges.
+    """Faults in the order in which they act on rows, divided by the end of the edges at which they
+    act.
     """
 
     @cached_property
     def leaving(self) -> list[Fault]:
-        """Those that change what is sent."""
+        """The faults that modify outgoing rows."""
         return [fault for fault in self if type(fault).leave is not Fault.leave]
 
     @cached_property
     def arriving(self) -> list[Fault]:
-        """Those that change what is received."""
+        """The faults that modify arriving rows."""
         return [fault for fault in self if type(fault).arrive is not Fault.arrive]
 
     @cached_property
     def averaging(self) -> Fault:
-        """The last one that has an average of its own."""
+        """The last fault that defines its own average."""
         changed = [fault for fault in self if type(fault).average is not Fault.average]
         return (changed or self)[-1]
 
     def average(self, own: np.ndarray, at: Round) -> Average:
-        """That of the fault that has one of its own; see `Fault.average`."""
+        """Return the average of the fault that defines its own; see `Fault.average`."""
         return self.averaging.average(own, at)
 
 
@@ -260,7 +260,7 @@ class Attacks(Fault):
 
 
 def _is_told(attack: Callable[..., object]) -> bool:
-    """Whether a function has a fourth parameter `receiver`."""
+    """Return whether a function has a fourth parameter `receiver`."""
     try:
         return list(signature(attack).parameters)[3:4] == ["receiver"]
     except (TypeError, ValueError):  # it has no signature
@@ -269,7 +269,7 @@ def _is_told(attack: Callable[..., object]) -> bool:
 
 @dataclass(frozen=True, repr=False)
 class Noise(Fault):
-    r"""Noise on what arrives; added by `Mixer.noisy`.
+    r"""Gaussian noise on arriving rows; added by `Mixer.noisy`.
 
     .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} (X_j + \sigma \xi_{ij})
 
@@ -406,8 +406,8 @@ class Loss(Fault):
 
 
 def checked(row: object, of: str, like: np.ndarray, number: bool = False) -> np.ndarray:
-    """The row like `like` (or a `number`) that a function has returned; integers are converted,
-    bools, texts, and complex numbers in place of real ones are refused.
+    """Return the row like `like` (or a `number`) that a function has returned; integers are
+    converted, bools, texts, and complex numbers in place of real ones are refused.
 
     Raises
     ------

@@ -25,11 +25,11 @@ class Transposable(Protocol):
         """The operator applied to the rows of one or several arrays."""
 
     def start(self, X: RowsT) -> Pending:
-        """The same, begun."""
+        """Return the same, begun."""
 
 
 def requires_grad(X: object) -> bool:
-    """Whether autograd records what is done with a tensor, or with one of several."""
+    """Return whether autograd records what is done with a tensor, or with one of several."""
     if type(X) is np.ndarray:
         return False
     required = getattr(X, "requires_grad", None)
@@ -76,7 +76,7 @@ def _only(arrays: Sequence[Any]) -> Any:
 
 @cache
 def _function() -> Any:
-    """The function of autograd; torch is imported when a tensor needs it."""
+    """Return the function of autograd; torch is imported when a tensor needs it."""
     import torch
 
     class Mix(torch.autograd.Function):  # type: ignore[misc]

@@ -1,5 +1,5 @@
-"""The life of a network: what all ranks make together, and free together, whatever has happened
-in between.
+"""Creation and end of a network: resources that all ranks create and free together, also after
+errors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NUMBERS = count()
 
 
 class Closing(Protocol):
-    """What a network closes: a mixer."""
+    """Interface of objects that a network closes, such as mixers."""
 
     closed: bool
 
@@ -58,7 +58,7 @@ class Closing(Protocol):
 
 
 class Lifecycle:
-    """The communicator of a network, what lives on it, and its end; see `Network` for the
+    """The communicator of a network, the resources on it, and its end; see `Network` for the
     parameters.
     """
 
@@ -159,7 +159,7 @@ class Lifecycle:
 
     @property
     def engine(self) -> ProgressEngine:
-        """What makes progress with all communication under way."""
+        """The engine that progresses all communication of this network."""
         return self.context.engine
 
     @property
@@ -173,7 +173,7 @@ class Lifecycle:
         return self.size == 1 or (self.node is not None and self.node.single_node)
 
     def _begin_timeline(self, prefix: str | None, node: NodeMemory | None) -> Timeline | None:
-        """Begin to write down what this rank does, where that is asked for; collective then."""
+        """Begin to record a timeline, if requested; collective then."""
         path = prefix or _prefix()
         if not path:
             return None
@@ -195,7 +195,7 @@ class Lifecycle:
             return
         if (
             self.matching.departures.left
-        ):  # by all ranks, which may be one call apart: the next network frees it
+        ):  # by all ranks, which may be in different calls: the next network frees it
             self._leave()
             return
         with self.engine:
@@ -215,7 +215,9 @@ class Lifecycle:
             raise error
 
     def _end_mixers_and_windows(self) -> None:
-        """Complete what is under way, or abandon it where that is not possible on all ranks."""
+        """Complete communication in progress, or abandon it where that is not possible on all
+        ranks.
+        """
         ends: Ending = "left" if self in _LEFT else "complete"
         if self.matching.broken or self.matching.apart:
             ends = "broken"
@@ -238,8 +240,8 @@ class Lifecycle:
             post.abandon() if lost else post.close(self.matching.meet)
 
     def _drop(self, together: Collectives) -> None:
-        """Free what needs no call on a communicator whose ranks are one call apart; collective
-        over another one.
+        """Free what can be freed without the communicator, whose ranks may be in different calls;
+        collective over another one.
         """
         for mixer in list(self._mixers):
             with contextlib.suppress(Exception):
@@ -302,7 +304,7 @@ def _meet_all() -> None:
 def _node_memory(
     comm: MPI.Intracomm, engine: ProgressEngine, per_node: int | None
 ) -> NodeMemory | None:
-    """The memory of the node, if another rank is there; collective."""
+    """Return the memory of the node, if another rank is there; collective."""
     node = NodeMemory(comm, engine, per_node) if comm.size > 1 else None
     if node is not None and not node.useful:
         node.close()
@@ -311,7 +313,7 @@ def _node_memory(
 
 
 def _prefix() -> str:
-    """Where the environment asks for a timeline, or ""."""
+    """Return where the environment asks for a timeline, or ""."""
     return os.environ.get(NATIVE) or os.environ.get(BLUEFOG) or ""
 
 
@@ -357,7 +359,7 @@ def _agreed(
 
 
 def _wanted(n: object, transport: str | None, windows: str | None, timeline: str) -> dict[str, int]:
-    """The arguments of a network on this rank, checked; of words their places."""
+    """Return the arguments of a network on this rank, checked; of words their places."""
     agents = _whole(n)
     chosen = transport or os.environ.get("MPIDEC_TRANSPORT") or "auto"
     check.choice(chosen, "transport", TRANSPORTS)

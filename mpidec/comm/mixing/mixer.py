@@ -96,11 +96,11 @@ class Mixer(Operator[Phase]):
         return f"{type(self).__name__}({self.topology!r}{', closed' * self.closed})"
 
     def at(self, k: int) -> Phase:
-        """The operator of step `k`."""
+        """Return the operator of step `k`."""
         return self.phase(k)
 
     def phase(self, k: int) -> Phase:
-        """The operator of one topology of the schedule: that of step `k`."""
+        """Return the operator of one topology of the schedule: that of step `k`."""
         if self._static is not None:
             return self._static
         if self.closed:
@@ -151,7 +151,7 @@ class Mixer(Operator[Phase]):
         return (self._static or self._advance()).start(X, out)
 
     def with_weights(self, A: ArrayLike | csr_array) -> Phase:
-        """The operator of the current step with other weights; see `Phase.with_weights`."""
+        """Return the operator of the current step with other weights; see `Phase.with_weights`."""
         return (self._static or self._advance()).with_weights(A)
 
     @cached_property

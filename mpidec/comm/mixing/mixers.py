@@ -36,7 +36,7 @@ class Mixers:
         self._agreement, self._open = agreement, open_
 
     def make(self, topology: Topology | Schedule, mixing: str = "W(X)") -> Mixer:
-        """The mixer of a topology; `mixing` names it in messages and timelines."""
+        """Return the mixer of a topology; `mixing` names it in messages and timelines."""
         context = replace(self._agreement.context, mixing=mixing)
         self._open[:] = [mixer for mixer in self._open if not mixer.closed]
         with context.engine:
@@ -49,8 +49,8 @@ class Mixers:
         return made
 
     def agreed(self, op: str, given: TopologyLike, n: int, what: str = "") -> Topology | Schedule:
-        """The topology that is given; one that is not for `n` agents, or differs between ranks,
-        is refused; collective.
+        """Return the topology that is given; one that is not for `n` agents, or differs between
+        ranks, is refused; collective.
         """
         with self._agreement.agreeing(op):
             topology = as_graph(given, n)

@@ -1,4 +1,4 @@
-"""The network: agents on ranks, and all that users ask of them."""
+"""The network: agents on ranks, and its public interface."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ class Network(NetworkOperators):
         return range(self.lo, self.hi)
 
     def spanning_tree(self, topology: TopologyLike, rounds: int | None = None) -> Topology:
-        """A spanning tree that the agents find by messages to their neighbours, of which alone they
-        know.
+        """Return a spanning tree that the agents find by messages to neighbours, knowing only their
+        own.
 
         Each agent tells its neighbours the smallest number of an agent that it has heard of, the
         root, and its own distance from it; its parent is the neighbour that is closest to the root,
@@ -260,8 +260,8 @@ class Network(NetworkOperators):
         progress: bool | None = None,
         transport: str | None = None,
     ) -> Window:
-        """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any
-        time.
+        """Return a one-sided window: `x`, and a slot for each in-neighbour, which writes to it at
+        any time.
 
         Parameters
         ----------
@@ -388,7 +388,7 @@ class Network(NetworkOperators):
             )
 
     def _window_messenger(self, what: str) -> WindowMessenger | None:
-        """The messages of windows, which a helper may look after, or of other slots, whose
+        """Return the messages of windows, which a helper may look after, or of other slots, whose
         receivers are not made for that.
         """
         if self.size > 1 and what not in self._messengers:

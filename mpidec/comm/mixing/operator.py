@@ -1,4 +1,4 @@
-"""Mixers of any kind, and those that are made of another one: compressed, past faults, repeated,
+"""Base class of the mixers, and mixers derived from another one: compressed, faulty, repeated,
 accelerated.
 """
 
@@ -72,7 +72,7 @@ _GENERAL = (
 
 
 class Kept(NamedTuple):
-    """What `rebuilt` keeps of a mixer.
+    """Options of `rebuilt`: which parts of a mixer are kept.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Kept(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What of a mixer limits the accuracy of exact methods on rows of one length.
+    """Properties of a mixer that limit the accuracy of exact methods on rows of one length.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Operator(ABC, Generic[Step]):
 
     @abstractmethod
     def at(self, k: int) -> Step:
-        """The operator of step `k`."""
+        """Return the operator of step `k`."""
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see
@@ -385,7 +385,7 @@ class Operator(ABC, Generic[Step]):
         return Channel(self, [fault()])
 
     def _allow(self, call: str) -> None:
-        """Refuse a call that cannot make another mixer of this one.
+        """Refuse a call that cannot be applied to this mixer.
 
         Raises
         ------
@@ -410,20 +410,20 @@ class Operator(ABC, Generic[Step]):
 
     @property
     def calls(self) -> str:
-        """The calls that make it of the mixer `W` of the topology."""
+        """The calls by which it is derived from the mixer `W` of the topology."""
         return "W"
 
     @property
     def base(self) -> Operator[StepOperator]:
-        """The mixer of the topology, of which it is made."""
+        """The mixer of the topology, from which it is derived."""
         return cast("Operator[StepOperator]", self)
 
     def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
-        """The same mixer made of another `base`, by the calls that are to be kept."""
+        """Return the same mixer derived from another `base`, by the calls that are kept."""
         return base
 
     def limits(self, d: int) -> Limits:
-        """What of it limits the accuracy of exact methods on rows of `d` entries."""
+        """Return what limits the accuracy of exact methods on rows of `d` entries."""
         return Limits()
 
     @property
@@ -442,8 +442,8 @@ class Operator(ABC, Generic[Step]):
         return int(self.counts.bytes)
 
     def gamma(self, d: int) -> float:
-        r"""The :math:`\gamma` for which the mixer is close to :math:`I + \gamma (W - I)` on rows
-        of `d` entries.
+        r"""Return the :math:`\gamma` for which the mixer is close to :math:`I + \gamma (W - I)` on
+        rows of `d` entries.
         """
         return 1.0
 
@@ -482,7 +482,7 @@ class Operator(ABC, Generic[Step]):
 
 
 class Wrapped(Operator[Step]):
-    """A mixer made of the mixer `W`, with the same agents, topology and counters.
+    """A mixer derived from the mixer `W`, with the same agents, topology and counters.
 
     Attributes
     ----------
@@ -502,7 +502,7 @@ class Wrapped(Operator[Step]):
 
     @abstractmethod
     def over(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
-        """The same mixer made of another one."""
+        """Return the same mixer made of another one."""
 
     def with_weights(self, A: object) -> StepOperator:
         """Refused; see `StepOperator.with_weights`."""
@@ -535,7 +535,7 @@ class Wrapped(Operator[Step]):
         return f"{self.W!r}.{self.call}"
 
     def memory(self) -> dict[str, np.ndarray]:
-        """The memory of the mixer below."""
+        """Return the memory of the mixer below."""
         return self.W.memory()
 
     def recall(self, memory: Mapping[str, np.ndarray]) -> None:
@@ -548,7 +548,7 @@ class Wrapped(Operator[Step]):
 
 
 class Channel(Wrapped[StepOperator]):
-    """A mixer whose rows meet faults on their way over the edges; made by `attacked`, `noisy`,
+    """A mixer whose rows are subject to faults on the edges; made by `attacked`, `noisy`,
     `lossy` and `robust`.
 
     Parameters
@@ -594,7 +594,7 @@ class Channel(Wrapped[StepOperator]):
         return " and ".join(filter(None, map(str, self.faults)))
 
     def at(self, k: int) -> StepOperator:
-        """The operator of step `k`; its calls are counted from zero."""
+        """Return the operator of step `k`; its calls are counted from zero."""
         phase = self.W.at(k)
         if isinstance(phase, EdgeOperator):
             return ChannelPhase(
@@ -666,7 +666,7 @@ class Compressed(Wrapped[CompressedPhase]):
         return cast(EdgeExchange, self.W.at(k))
 
     def at(self, k: int) -> CompressedPhase:
-        """The operator of step `k`; its calls are counted from zero."""
+        """Return the operator of step `k`; its calls are counted from zero."""
         return CompressedPhase(self._phase_at(k), k, self.at, self._compression, count())
 
     def gamma(self, d: int) -> float:
@@ -734,7 +734,7 @@ class Repeated(Wrapped[RepeatedPhase]):
         return Repeated(W, self.S)
 
     def at(self, k: int) -> RepeatedPhase:
-        """The operator of step `k`."""
+        """Return the operator of step `k`."""
         phases = list(map(self.W.at, range(self.S * k, self.S * k + self.S)))
         return RepeatedPhase(phases, k, self.at)
 
@@ -796,7 +796,7 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         return Accelerated(W, self.K, self.method)
 
     def at(self, k: int) -> AcceleratedPhase:
-        """The operator of step `k`."""
+        """Return the operator of step `k`."""
         return AcceleratedPhase(self.W.at(k), k, self.at, self.omegas)
 
     def omegas(self, d: int) -> tuple[float, ...]:

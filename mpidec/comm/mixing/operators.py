@@ -27,7 +27,7 @@ class NetworkOperators(NetworkReductions):
     mixers: Mixers
 
     def mixer(self, topology: TopologyLike) -> Mixer:
-        """The operator `W` of a topology or a schedule on this network.
+        """Return the operator `W` of a topology or a schedule on this network.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class NetworkOperators(NetworkReductions):
             node.late = before
 
     def keeping(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """A solver's step that never changes rows that it has handed to `W`; leave with
+        """Return a solver's step that never changes rows that it has handed to `W`; leave with
         `wait_for_readers`.
         """
         node = None if self.node is None else self.node.node

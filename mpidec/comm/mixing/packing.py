@@ -37,7 +37,7 @@ class Pack(NamedTuple):
     restores: tuple[Restore, ...]
 
     def unpack(self, mixed: np.ndarray) -> list[Any]:
-        """The arrays, from mixed rows."""
+        """Return the arrays, from mixed rows."""
         arrays, start = [], 0
         for restore, end in zip(self.restores, self.ends):
             arrays.append(restore(np.ascontiguousarray(mixed[:, start:end])))
@@ -45,7 +45,7 @@ class Pack(NamedTuple):
         return arrays
 
     def describe(self, names: Sequence[object] = ()) -> str:
-        """The columns of each array, by name if the arrays have `names`, in words."""
+        """Return the columns of each array, by name if the arrays have `names`, as text."""
         columns = np.diff((0, *self.ends)).tolist()
         return repr(
             dict(zip([names[place] for place in self.places], columns)) if names else columns
@@ -81,12 +81,12 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-def apart(rows: np.ndarray, like: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The columns of rows side by side that belong to each array, in C order.
+def split(rows: np.ndarray, like: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the columns of rows side by side that belong to each array, in C order.
 
     Examples
     --------
-    >>> [part.tolist() for part in apart(np.array([[1, 2, 3]]), [np.ones((1, 2)), np.ones((1, 1))])]
+    >>> [part.tolist() for part in split(np.array([[1, 2, 3]]), [np.ones((1, 2)), np.ones((1, 1))])]
     [[[1, 2]], [[3]]]
     """
     if len(like) == 1:
@@ -96,5 +96,5 @@ def apart(rows: np.ndarray, like: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def by_name(arrays: Mapping[Name, object]) -> list[Name]:
-    """The names of arrays in an order that does not depend on that of the mapping."""
+    """Return the names of arrays in an order that does not depend on that of the mapping."""
     return sorted(arrays, key=lambda name: (type(name).__name__, repr(name)))

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class OneCall(Protocol):
-    """A whole mixing in one compiled call; None, and nothing has happened, if it takes another
-    way.
+    """A whole mixing in one compiled call; returns None, without effects, if the general path is
+    needed.
     """
 
     def __call__(self, X: RowsT, out: RowsT | None, /) -> RowsT | None: ...
@@ -135,12 +135,12 @@ class Phase(EdgeExchange):
         return self._at(self._k + 1)
 
     def at(self, k: int) -> Phase:
-        """The operator of step `k` of the same schedule."""
+        """Return the operator of step `k` of the same schedule."""
         return self._at(k)
 
     def with_weights(self, A: ArrayLike | csr_array) -> Phase:
-        """The operator of the same graph with other weights, which may change at each step at
-        hardly any cost; W itself stays as it is.
+        """Return the operator of the same graph with other weights, which may change at each step
+        at hardly any cost; W itself stays as it is.
 
         Parameters
         ----------
@@ -188,7 +188,7 @@ class Phase(EdgeExchange):
         return trace(made, "mixing", self._context.timeline)
 
     def _local_rows(self, A: Any) -> np.ndarray:
-        """The local rows of a mixing matrix."""
+        """Return the local rows of a mixing matrix."""
         n, m = self.n, self.m
         if self.topology.kind not in ("doubly", "row"):
             raise ValueError(
@@ -304,7 +304,7 @@ class Phase(EdgeExchange):
         return restore(Y, format) if out is None else out
 
     def _mix_list(self, arrays: Sequence[object]) -> Any:
-        """The same of several arrays of one dtype of the host, in one message."""
+        """Return the same of several arrays of one dtype of the host, in one message."""
         for X in arrays:
             if type(X) is not np.ndarray and plain_tensor(X) is None:
                 return None
@@ -335,8 +335,8 @@ class Phase(EdgeExchange):
                 raise
 
     def _participate(self, X: object, out: object, error: Exception) -> bool:
-        """Mix nevertheless where `out` alone is wrong, so that all ranks stay in step; whether
-        that was so.
+        """Mix nevertheless if only `out` is invalid, so that all ranks stay in step; return whether
+        it was.
         """
         if out is None or isinstance(error, MemoryError):
             return False
@@ -420,7 +420,7 @@ class Phase(EdgeExchange):
         """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what
         `restore` makes of it.
 
-        `shape` is that of a row before it was flattened, in words, which must be the same on all
+        `shape` is that of a row before it was flattened, as text, which must be the same on all
         ranks.
         """
         out = empty(rows.shape, rows.dtype) if target is None else target
@@ -461,7 +461,7 @@ class Reweighted(Phase):
         self._begin()
 
     def _refuse(self, rows: np.ndarray) -> NoReturn:
-        """Say what is wrong with the local rows of W."""
+        """Raise with a description of what is wrong with the local rows of W."""
         where, lo, off = f"W.with_weights{self._over}", self.agents.start, abs(rows.sum(axis=1) - 1)
         if not (off <= TOLERANCE).all():
             i = int(np.argmax(~(off <= TOLERANCE)))
@@ -483,11 +483,11 @@ class Reweighted(Phase):
 
     @property
     def next(self) -> Phase:
-        """Itself."""
+        """Return this operator, which has no following step."""
         return self
 
     def at(self, k: int) -> Phase:
-        """Itself, at any step."""
+        """Return this operator, at any step."""
         return self
 
     @property

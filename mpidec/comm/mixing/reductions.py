@@ -66,7 +66,7 @@ class NetworkReductions(Lifecycle):
         return self._sum("net.sum", rows)
 
     def _sum(self, op: str, X: np.ndarray) -> np.ndarray:
-        """The sum of checked rows."""
+        """Return the sum of checked rows."""
         Z = X.reshape(self.m, math.prod(X.shape[1:]))
         if Z.dtype.kind not in "fc":  # whole numbers as NumPy sums them: int64 or uint64
             Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)
@@ -114,7 +114,8 @@ class NetworkReductions(Lifecycle):
         return self._sum("net.mean", rows) / self.n
 
     def gather(self, X: np.ndarray) -> np.ndarray | None:
-        """The rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the others.
+        """Return the rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the
+        others.
 
         Raises
         ------
@@ -125,7 +126,8 @@ class NetworkReductions(Lifecycle):
         return self.gather_rows(X, self.partition.counts())
 
     def gather_rows(self, X: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray | None:
-        """The local rows of all ranks, one rank after the other, on rank 0; None on the others.
+        """Return the local rows of all ranks, one rank after the other, on rank 0; None on the
+        others.
 
         `counts` are the numbers of rows on each rank, if they are known.
         """
@@ -156,7 +158,8 @@ class NetworkReductions(Lifecycle):
         return stack
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
-        """The local agents' rows of a stack `(n, ...)` that rank 0 holds; the inverse of `gather`.
+        """Return the local agents' rows of a stack `(n, ...)` that rank 0 holds; the inverse of
+        `gather`.
 
         Raises
         ------
@@ -209,8 +212,8 @@ class NetworkReductions(Lifecycle):
 
     @contextmanager
     def raising_together(self) -> Iterator[None]:
-        """A context that an exception on one rank ends on all ranks, each in its next wait; the
-        network is out of step then.
+        """Context that an exception on one rank ends on all ranks, each in its next wait; the
+        network is then out of step.
         """
         try:
             yield
@@ -220,7 +223,7 @@ class NetworkReductions(Lifecycle):
             raise
 
     def _rows(self, op: str, X: ArrayLike) -> np.ndarray:
-        """The rows `X`, checked; errors are reported to the other ranks."""
+        """Return the rows `X`, checked; errors are reported to the other ranks."""
         try:
             rows = native(X, "biufc")
             if rows.ndim == 0 or len(rows) != self.m:

@@ -50,7 +50,7 @@ class RepeatedPhase(WrappedPhase):
         return arrays
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
-        """Refused: only averages can be repeated.
+        """Raise: only averages can be repeated.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class RepeatedPhase(WrappedPhase):
         )
 
     def own(self, X: np.ndarray) -> np.ndarray:
-        """Refused: the diagonal of a product of matrices would need communication.
+        """Raise: the diagonal of a product of matrices would need communication.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Robust rules of each agent in place of the average, as values."""
+"""Robust aggregation rules in place of the average, as frozen values."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class TrimmedMean:
 
 
 class RuleAverage(Average):
-    """What a rule makes of each local agent's row, and of those that arrive."""
+    """The robust average of each local agent's row and of those that arrive."""
 
     weighted = False
 
@@ -192,7 +192,7 @@ class Robust(Fault):
         delta: float | None = None,
         trim: int | None = None,
     ) -> Robust:
-        """The rule of this name, with its parameters; see `Mixer.robust`.
+        """Return the rule of this name, with its parameters; see `Mixer.robust`.
 
         Raises
         ------

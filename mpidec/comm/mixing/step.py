@@ -1,4 +1,4 @@
-"""The operators of one step, as all mixers have them."""
+"""Interface of the operators of one step, shared by all mixers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...exceptions import RankMismatchError
 from ..arrays.host import ArrayT, Restore
 from ..runtime.pending import Pending
 from .edges import LocalEdges
-from .packing import RowsT, apart, joined
+from .packing import RowsT, joined, split
 
 if TYPE_CHECKING:
     from ...topology import Topology
@@ -65,10 +65,10 @@ class StepOperator(ABC):
 
     @abstractmethod
     def at(self, k: int) -> StepOperator:
-        """The operator of step `k`."""
+        """Return the operator of step `k`."""
 
     def gamma(self, d: int) -> float:
-        """The step towards the neighbours of a compressed mixing of rows of `d` entries; 1
+        """Return the step towards the neighbours of a compressed mixing of rows of `d` entries; 1
         without a codec.
         """
         return 1.0
@@ -97,8 +97,8 @@ class StepOperator(ABC):
 
     @abstractmethod
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
-        """Take no part in a mixing, or in another operation, so that the neighbours do not wait
-        for this rank.
+        """Withdraw from a mixing, or from another operation, so that the neighbours do not wait for
+        this rank.
         """
 
     @contextmanager
@@ -115,7 +115,7 @@ class StepOperator(ABC):
 
     @abstractmethod
     def to_edges(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges,
+        """Return the sender's row for each edge out of the local agents: `(m, ...) -> (out-edges,
         ...)`.
         """
 
@@ -129,7 +129,9 @@ class StepOperator(ABC):
 
     @abstractmethod
     def own(self, X: np.ndarray) -> np.ndarray:
-        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`."""
+        """Return the rows times the agents' weights for themselves: `D X`, with the diagonal D of
+        `W`.
+        """
 
     @property
     @abstractmethod
@@ -200,8 +202,8 @@ class EdgeOperator(StepOperator):
 
     @abstractmethod
     def edge_rows(self, M: ArrayT) -> tuple[np.ndarray, str, Restore[ArrayT]]:
-        """The rows of `exchange`, checked, on the host; their format, and what makes results of
-        the kind of `M`.
+        """Return the rows of `exchange`, checked, on the host; their format, and what makes results
+        of the kind of `M`.
         """
 
     @abstractmethod
@@ -217,4 +219,4 @@ class EdgeOperator(StepOperator):
         of each array the rows as all agents know them, and those that arrived over each edge.
         """
         sent = [leave(rows[self.edges.senders]) for rows in arrays]
-        return list(zip(arrays, apart(self.carry(joined(sent)), sent)))
+        return list(zip(arrays, split(self.carry(joined(sent)), sent)))

@@ -84,8 +84,8 @@ class StripedPhase(WrappedPhase):
         return len(self._order.arriving)
 
     def to_edges(self, X: ArrayT) -> ArrayT:
-        """The sender's row for each edge out of the local agents; of each row, only the columns
-        of its graph travel.
+        """Return the sender's row for each edge out of the local agents; of each row, only the
+        columns of its graph travel.
         """
         rows, format, restore = to_host(X)
         sent: ArrayT = restore(rows[self._order.senders], format)
@@ -108,13 +108,13 @@ class StripedPhase(WrappedPhase):
         return self._columns(M, lambda part, stripe, rows: part.sum_edges(rows[order.into(stripe)]))
 
     def own(self, X: ArrayT) -> ArrayT:
-        """The rows times the agents' weights for themselves; see `Phase.own`."""
+        """Return the rows times the agents' weights for themselves; see `Phase.own`."""
         return self._columns(X, lambda part, stripe, rows: part.own(rows))
 
     def _columns(
         self, X: ArrayT, act: Callable[[StepOperator, int, np.ndarray], np.ndarray]
     ) -> ArrayT:
-        """The rows of the local agents that each graph makes of its columns."""
+        """Return the rows of the local agents that each graph makes of its columns."""
         K, (rows, format, restore) = len(self._parts), to_host(X)
         rows = widen(rows, format) if format == BFLOAT16 else rows
         result = np.empty((self.m, *rows.shape[1:]), rows.dtype)
@@ -132,11 +132,11 @@ class Order(NamedTuple):
     arriving: np.ndarray  # and into them
 
     def out_of(self, stripe: int) -> np.ndarray:
-        """The edges of a graph among those out of the local agents, in its own order."""
+        """Return the edges of a graph among those out of the local agents, in its own order."""
         return np.flatnonzero(self.leaving == stripe)
 
     def into(self, stripe: int) -> np.ndarray:
-        """The edges of a graph among those into the local agents, in its own order."""
+        """Return the edges of a graph among those into the local agents, in its own order."""
         return np.flatnonzero(self.arriving == stripe)
 
 

@@ -31,7 +31,7 @@ class StripedMixer(Mixer):
         self.striped = topology
 
     def at(self, k: int) -> StripedPhase:  # type: ignore[override]  # its parts are phases
-        """The operator of step `k`: all graphs act in each step."""
+        """Return the operator of step `k`: all graphs act in each step."""
         parts = [self.phase(stripe) for stripe in range(self.striped.period)]
         return StripedPhase(parts, k, self.at, self.agents)
 
@@ -44,7 +44,7 @@ class StripedMixer(Mixer):
         return self.at(0).start(X, out)
 
     def compress(self, codec: str | Codec, **options: Any) -> NoReturn:
-        """Refused: a codec encodes whole rows.
+        """Raise: a codec encodes whole rows.
 
         Raises
         ------

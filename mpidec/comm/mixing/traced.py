@@ -1,5 +1,5 @@
-"""Networks, mixings and windows that write down what they do: subclasses that are only made
-where a timeline is asked for.
+"""Networks, mixings and windows that record their calls in a timeline: subclasses used only
+if a timeline is requested.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Traced(Pending):
 
 
 def trace(made: ObjectT, kind: str, timeline: Timeline | None) -> ObjectT:
-    """Let an object of a `kind` write its calls down, if there is a timeline; the same object."""
+    """Make an object of a `kind` record its calls, if there is a timeline; return the object."""
     if timeline is not None:
         made.__class__ = _subclass(cast(Hashable, type(made)), kind)
         setattr(made, _TIMELINE, timeline)
@@ -102,8 +102,8 @@ def _of_all(net: Any, *args: object, **kwargs: object) -> Near:
 
 
 def _of_neighbors(place: int, name: str, dests: str) -> Callable[..., Near]:
-    """Those that the call names as sources, or the in-neighbours in the graph; all where only
-    the receivers are named.
+    """Return those that the call names as sources, or the in-neighbours in the graph; all where
+    only the receivers are named.
     """
 
     def near(net: Any, x: Any, *args: Any, **kwargs: Any) -> Near:
@@ -133,7 +133,7 @@ def _of_pair(net: Any, x: Any, peer: Any, *_: Any, **__: Any) -> Near:
 
 
 def _listed(given: Any) -> Sequence[int] | None:
-    """Ranks as the user has named them; what they are is checked later."""
+    """Return the ranks that the user has named, unchecked."""
     try:
         return [rank for rank in given if isinstance(rank, int)]
     except TypeError:

@@ -1,6 +1,4 @@
-"""Base of the steps of mixers that are made of another mixer: the same interface, another
-operator.
-"""
+"""Base class of the operators of mixers that are derived from another mixer."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ class WrappedPhase(StepOperator):
         return self._at(self._k + 1)
 
     def at(self, k: int) -> StepOperator:
-        """The operator of step `k`."""
+        """Return the operator of step `k`."""
         return self._at(k)
 
     def gamma(self, d: int) -> float:
@@ -111,7 +109,7 @@ class WrappedPhase(StepOperator):
     def start_all(self, arrays: list[np.ndarray], out: np.ndarray | None = None) -> Pending: ...
 
     def to_edges(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents; see `Phase.to_edges`."""
+        """Return the sender's row for each edge out of the local agents; see `Phase.to_edges`."""
         return self._phase.to_edges(X)
 
     def sum_edges(self, M: np.ndarray) -> np.ndarray:
@@ -119,7 +117,7 @@ class WrappedPhase(StepOperator):
         return self._phase.sum_edges(M)
 
     def own(self, X: np.ndarray) -> np.ndarray:
-        """The rows times the agents' weights for themselves; see `Phase.own`."""
+        """Return the rows times the agents' weights for themselves; see `Phase.own`."""
         return self._phase.own(X)
 
     @property
@@ -129,5 +127,5 @@ class WrappedPhase(StepOperator):
 
 
 def targets(arrays: list[np.ndarray], out: np.ndarray | None) -> list[np.ndarray]:
-    """Where the results of some arrays go; of a single one to `out`, if that is given."""
+    """Return where the results of some arrays go; of a single one to `out`, if that is given."""
     return [out] if out is not None else [empty(X.shape, X.dtype) for X in arrays]

@@ -1,4 +1,4 @@
-"""Where everything lies in the memory of a window: a block of each rank."""
+"""Memory layout of a window: one block on each rank."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from . import records
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Where things lie in each block: what one-sided calls need, the mutex, control words, 16-bit
-    rows, records, mailboxes.
+    """Offsets in each block: the area of one-sided calls, the mutex, control words, 16-bit rows,
+    records, mailboxes.
 
     The records are those of the values of the rank's agents, of a buffer, and of the slots.
 
@@ -66,19 +66,19 @@ class BlockLayout:
         return self.mailbox_at(agents, slots, slots)
 
     def mailbox_at(self, agents: int, slots: int, k: int) -> int:
-        """The offset of the k-th mailbox of a rank with so many agents and slots."""
+        """Return the offset of the k-th mailbox of a rank with so many agents and slots."""
         return self._values + self.step * (agents + 1 + slots) + self.mailbox * k
 
     def record_at(self, k: int) -> int:
-        """The offset of the k-th record."""
+        """Return the offset of the k-th record."""
         return self._values + self.step * k
 
     def shown_at(self, k: int) -> int:
-        """The offset of the k-th 16-bit row."""
+        """Return the offset of the k-th 16-bit row."""
         return self._halves + self._width * k
 
     def mutex(self, block: np.ndarray) -> np.ndarray:
-        """The mutex of the rank."""
+        """Return the mutex of the rank."""
         return block[self.front : self._words]
 
     def control_words(self, block: np.ndarray) -> np.ndarray:
@@ -86,16 +86,16 @@ class BlockLayout:
         return block[self._words : self._halves].view(np.uint64).reshape(-1, 8)
 
     def shown(self, block: np.ndarray) -> np.ndarray:
-        """The 16-bit rows of the agents."""
+        """Return the 16-bit rows of the agents."""
         rows = block[self._halves : self._values].reshape(self.most, -1)
         return rows[:, : 2 * self.count].view(flat_dtype(self.half))
 
     def records(self, block: np.ndarray) -> np.ndarray:
-        """The records, shape (agents + 1 + slots or more, bytes)."""
+        """Return the records, shape (agents + 1 + slots or more, bytes)."""
         stop = self._values + (len(block) - self._values) // self.step * self.step
         return block[self._values : stop].reshape(-1, self.step)
 
     def rows(self, some: np.ndarray) -> np.ndarray:
-        """The rows of some records."""
+        """Return the rows of some records."""
         stop = records.HEADER + self.count * self.dtype.itemsize
         return some[:, records.HEADER : stop].view(self.dtype)

@@ -31,7 +31,7 @@ class Claims:
         self._slots, self._partition = slots, partition
 
     def is_near(self, agent: int) -> bool:
-        """Whether this rank reads and writes the word of an agent."""
+        """Return whether this rank reads and writes the word of an agent."""
         return self._slots.words.reaches(self._owner(agent))
 
     def take(self, agent: int, by: int) -> bool:
@@ -44,7 +44,7 @@ class Claims:
         return self._slots.words.swap(rank, self._place(agent, rank), by + 1, to + 1)
 
     def holder(self, agent: int) -> int:
-        """The owner of a near agent; -1: it is free."""
+        """Return the owner of a near agent; -1: it is free."""
         rank = self._owner(agent)
         return self._slots.words.read(rank, self._place(agent, rank)) - 1
 
@@ -173,5 +173,5 @@ class RankLocks:
 
 
 def is_rank(rank: object) -> bool:
-    """Whether a rank is a whole number."""
+    """Return whether a rank is a whole number."""
     return type(rank) is int or (isinstance(rank, numbers.Integral) and not isinstance(rank, bool))

@@ -1,4 +1,4 @@
-"""What the records of agents are connected to: slots and values in memory that this rank maps,
+"""Connections of the agents' records: to slots and values in memory that this rank maps, and to
 outboxes and mailboxes elsewhere.
 """
 
@@ -77,7 +77,7 @@ class Connections:
         return list(zip(agents, self._partition.owner(np.array(agents, np.int64)).tolist()))
 
     def _connect(self, place: int, agent: int) -> Records:
-        """The records of a local agent."""
+        """Return the records of a local agent."""
         mine, m = self._parts[self._me], len(self._senders)
         senders = self._owners(self._senders[place])
         agents: Records = records.native.AgentRecords(
@@ -100,8 +100,8 @@ class Connections:
         return agents
 
     def _source(self, place: int, k: int, agent: int, sender: int, rank: int) -> np.ndarray | None:
-        """The record of the value of the k-th in-neighbour of a local agent, if this rank maps
-        it.
+        """Return the record of the value of the k-th in-neighbour of a local agent, if this rank
+        maps it.
         """
         layout, there = self._layout, sender - self._partition.bounds(rank)[0]
         if rank in self._parts:
@@ -115,8 +115,8 @@ class Connections:
         return None
 
     def _outbox(self, place: int, k: int, agent: int, receiver: int, rank: int) -> np.ndarray:
-        """The slot of a local agent at its k-th out-neighbour, or a record of its own if this
-        rank does not map that one.
+        """Return the slot of a local agent at its k-th out-neighbour, or a record of its own if
+        this rank does not map that one.
         """
         if rank in self._parts:
             return self._slot(agent, receiver, rank)
@@ -141,7 +141,7 @@ class Connections:
         return last - first
 
     def _slots(self, rank: int) -> dict[tuple[int, int], int]:
-        """The places of the slots of a rank, by sender and receiver."""
+        """Return the places of the slots of a rank, by sender and receiver."""
         if rank not in self._places:
             first, last = self._partition.bounds(rank)
             some = _others(self._topology.rows(first, last), first)
@@ -151,14 +151,14 @@ class Connections:
 
 
 def neighbours(topology: Topology, lo: int, hi: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The in- and out-neighbours of each of some agents, ascending: the order of slots and
+    """Return the in- and out-neighbours of each of some agents, ascending: the order of slots and
     outboxes.
     """
     return _others(topology.rows(lo, hi), lo), _others(topology.columns(lo, hi), lo)
 
 
 def _others(rows: Block, lo: int) -> list[list[int]]:
-    """The agents in each row of a CSR matrix, but for that of the row itself."""
+    """Return the agents in each row of a CSR matrix, but for that of the row itself."""
     ends = rows.indptr.tolist()
     return [
         sorted(j for j in rows.indices[start:stop].tolist() if j != lo + i)

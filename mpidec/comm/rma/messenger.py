@@ -62,9 +62,7 @@ class Message(NamedTuple):
 
 
 class Section:
-    """What one thread at a time does, under a lock; it notes whether an exception has ended
-    that.
-    """
+    """Critical section of one thread at a time, which records whether an exception has ended it."""
 
     def __init__(self) -> None:
         self.lock, self._begun = threading.RLock(), False
@@ -82,12 +80,12 @@ class Section:
         return True
 
     def end(self) -> None:
-        """End what `begin` has begun."""
+        """Release the lock taken by `begin`."""
         self._begun = False
         self.lock.release()
 
     def release(self) -> None:
-        """An exception has ended it in this thread, which ends."""
+        """Release the lock after an exception has ended the section in this thread."""
         with contextlib.suppress(RuntimeError):  # it was not in one
             self.lock.release()
 
@@ -223,8 +221,8 @@ class WindowMessenger:
         return not self._sending and not self._receiving
 
     def close(self, meet: Callable[[], object]) -> None:
-        """Receive all that is still on its way, so that nothing of it can meet another network, and
-        free the communicator.
+        """Receive all messages in transit, so that none of them can reach another network, and free
+        the communicator.
 
         Parameters
         ----------
@@ -248,7 +246,7 @@ class WindowMessenger:
         self.comm.Free()
 
     def abandon(self) -> None:
-        """Keep the communicator, as ranks may have gone different ways."""
+        """Keep the communicator unfreed, since the ranks may be in different calls."""
         self._receivers.clear()
         abandon((self.comm, self._sending, self._receiving))
 

@@ -1,5 +1,5 @@
-"""Records: arrays with a push-sum weight that others write to; see `_records.c`, and the same
-without a compiler.
+"""Records: arrays with a push-sum weight that other ranks write to; compiled (`_records.c`), or
+in Python.
 
 Without the compiled extension no other process reads or writes the records of this one: all rows
 arrive in messages.

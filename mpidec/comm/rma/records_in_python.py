@@ -1,4 +1,4 @@
-"""Records without a compiler: what `_records.c` does, on memory that only this process uses."""
+"""Python version of `_records.c`, for memory that only this process uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def _alone(method: Callable[P, T]) -> Callable[P, T]:
-    """A method that only one thread is in at a time: the main one, or a `Helper`."""
+    """Return a method that only one thread is in at a time: the main one, or a `Helper`."""
 
     @wraps(method)
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -30,7 +30,7 @@ def _alone(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class AgentRecords:
-    """All that one agent does with records."""
+    """Operations of one agent on its records."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How arrays of any kind lie in the rows of a window."""
+"""Layout of arrays of any kind in the rows of a window."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class RowLayout:
             array[...] = new
 
     def row(self, x: Arrays) -> np.ndarray:
-        """The numbers of arrays like those of the window; the memory of `x` where possible."""
+        """Return the numbers of arrays like those of the window; the memory of `x` where possible."""
         if (
             type(x) is np.ndarray
             and x.dtype == self.dtype

@@ -200,13 +200,15 @@ class Slots:
 
     @property
     def unaided(self) -> bool:
-        """Whether no rank ever needs another one's help: nobody need look after messages."""
+        """Return whether no rank ever needs the help of another one, so that no messages must be
+        polled.
+        """
         return self.carrier is None or self.carrier.unaided
 
     # Messages
 
     def send_outboxes(self) -> None:
-        """Move on the rows in the outboxes, and answer who waits for the mutex, unless another
+        """Progress the rows in the outboxes, and grant the mutex to waiting ranks, unless another
         thread does so.
         """
         if self._messenger is None or self.carrier is None or not self._messenger.handling.begin():
@@ -231,7 +233,7 @@ class Slots:
         return True
 
     def poll(self) -> None:
-        """Look after messages, unless another thread does so; any thread may call this."""
+        """Handle messages, unless another thread does so; any thread may call this."""
         if self.carrier is not None and self._messenger is not None:
             if not self.carrier.unaided:
                 self._messenger.poll()
@@ -247,7 +249,7 @@ class Slots:
             self.others(rank, message)
 
     def value(self, place: int, k: int) -> tuple[np.ndarray, float]:
-        """A copy of the value of a local agent (k = -1), or, with `half`, of its k-th
+        """Return a copy of the value of a local agent (k = -1), or, with `half`, of its k-th
         in-neighbour on this node; its `p`.
         """
         row = np.empty(self._count, self._dtype)
@@ -260,13 +262,13 @@ class Slots:
         return row if fresh else widen(into, self._half), p
 
     def renew(self) -> None:
-        """With `half`: take over what users have written."""
+        """With `half`: copy what the user has written into the 16-bit arrays to the rows."""
         for port, shown in zip(self.agents, self.shown):
             port.set(widen(shown, self._half))
             port.shown()
 
     def show(self) -> None:
-        """With `half`: show users the values."""
+        """With `half`: copy the rows to the user's 16-bit arrays."""
         for port, shown, value in zip(self.agents, self.shown, self.values):
             shown[:] = narrow(value, self._half)
             port.shown()
@@ -337,7 +339,7 @@ class Slots:
         return "rows of a window to arrive at agents " + ", ".join(str(edge.dest) for edge in late)
 
     def close(self) -> None:
-        """Forget everything; all ranks have come here."""
+        """Release everything; all ranks have reached this call."""
         self.closed = True
         self._context.engine.remove(self.send_outboxes)
         if self._messenger is not None:
@@ -366,7 +368,7 @@ class GetRequest:
         self.sources: list[int] = []  # agents whose values have not arrived
 
     def test(self) -> bool:
-        """Whether all are there; makes progress."""
+        """Return whether all are there; makes progress."""
         if self.sources:
             self._slots.poll()
             progress()

@@ -1,4 +1,4 @@
-"""One-sided windows: what users see of `rma`."""
+"""One-sided windows: the public interface of `rma`."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ class Window:
                 self._poll()
 
     def sent(self) -> Pending:
-        """What is complete when all that this rank has sent is in its slots."""
+        """Return a handle that completes when everything that this rank has sent is in its slots."""
         return Pending(None if self._slots.empty else self._slots, lambda: None)
 
     # The slots
@@ -333,8 +333,8 @@ class Window:
             return self._combine(own, weights, reset)
 
     def slot(self, rank: int) -> Any:
-        """A copy of the slot of an in-neighbour: what `put`, `accumulate` or `get` have brought.
-        Changes nothing.
+        """Return a copy of the slot of an in-neighbour: what `put`, `accumulate` or `get` have
+        brought. Changes nothing.
 
         Raises
         ------
@@ -375,7 +375,7 @@ class Window:
         return self._value
 
     def _store(self) -> None:
-        """Take over what the user has written to a value that is no array in the row."""
+        """Copy what the user has written to a value that is not a view of the row."""
         if self._layout.half:
             self._slots.renew()
         else:
@@ -448,8 +448,8 @@ class Window:
             self._slots.poll()
 
     def _receive(self) -> None:
-        """Before slots are read: what has been sent is there, whatever the helper does at this
-        moment.
+        """Before slots are read, make sure that arrived rows are in them, whatever the helper is
+        doing.
         """
         if not self._quiet:
             self._slots.poll()
@@ -490,7 +490,7 @@ class Window:
         self._ended.free(self._together)
 
     def _forget(self) -> None:
-        """The end without the other ranks."""
+        """End without the other ranks."""
         if self.closed:
             return
         self._last_p = self._records.p
@@ -538,7 +538,7 @@ def _number(name: str, value: SupportsFloat | None, infinite: bool = False) -> f
 def _weights(
     name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str
 ) -> Weights:
-    """The weight of each neighbour, None for those that are left out."""
+    """Return the weight of each neighbour, None for those that are left out."""
     weights: Weights = [None] * len(places)
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
         raise TypeError(f"{name} is {given!r}, expected a dict {{rank: weight}} or a list of ranks")

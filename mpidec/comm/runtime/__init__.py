@@ -1,1 +1,1 @@
-"""A process among processes: launching, waiting, memory of the node, agents on ranks."""
+"""Run-time services of one process: launch checks, waiting, memory of the node, agents on ranks."""

@@ -1,4 +1,4 @@
-"""Input that one rank reads for all, or that each rank reads: refused on every rank or on none."""
+"""Collective validation of input: an error on any rank is raised on all ranks."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:
 
 
 def meet(comm: MPI.Intracomm) -> None:
-    """Return when all ranks have come here, however long one of them works; the others sleep, to
-    leave the cores to it.
+    """Wait until all ranks have arrived, however long one of them works; the others sleep, to leave
+    the cores to it.
     """
     done, pause = comm.Ibarrier(), 0.001
     while not done.Test():

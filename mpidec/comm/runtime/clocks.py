@@ -1,4 +1,4 @@
-"""How far the clocks of nodes are apart."""
+"""Offsets between the clocks of nodes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Small collective operations that make progress while they wait, and end the job when a rank
-does not come.
+"""Small collective operations that make progress while they wait, and end the job if a rank
+never arrives.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Collectives:
     Attributes
     ----------
     interrupted : bool
-        Whether an exception has ended a wait or a call: other ranks may be one collective apart
-        from this one.
+        Whether an exception has ended a wait or a call: other ranks may be one collective ahead of
+        or behind this one.
     ask : callable, optional
         Called from time to time in waits that have no `ask` of their own; raises what other ranks
         report.
@@ -81,7 +81,7 @@ class Collectives:
     def minimum(
         self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None
     ) -> np.ndarray:
-        """The least of the arrays of all ranks, entry by entry."""
+        """Return the least of the arrays of all ranks, entry by entry."""
         if self._comm.size == 1:
             return mine
         least = np.empty_like(mine)
@@ -89,14 +89,14 @@ class Collectives:
         return least
 
     def gather_all(self, mine: np.ndarray, what: str) -> np.ndarray:
-        """The arrays of all ranks, shape `(size, ...)`."""
+        """Return the arrays of all ranks, shape `(size, ...)`."""
         all_ = np.empty((self._comm.size, *mine.shape), mine.dtype)
         mine = np.ascontiguousarray(mine)
         self.wait(lambda: self._comm.Iallgather(mine, all_), what)
         return all_
 
     def broadcast(self, thing: T, root: int, what: str) -> T:
-        """An object of rank `root`, on all ranks."""
+        """Return an object of rank `root`, on all ranks."""
         if self._comm.size == 1:
             return thing
         data = (
@@ -141,8 +141,8 @@ class Collectives:
 
 
 def portable(error: Exception) -> Exception:
-    """A copy of an exception that can be sent to another rank; a `RuntimeError` if its own type
-    cannot.
+    """Return a copy of an exception that can be sent to another rank; a `RuntimeError` if its own
+    type cannot.
     """
     try:
         copied: Exception = pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""The context of a network: what lower objects need of it, instead of the network itself."""
+"""The context of a network: the interface that lower objects get, instead of the network itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Matching(Protocol):
         """Number an operation after the neighbours have been found to begin the same one."""
 
     def agree(self, op: str, signature: str) -> int:
-        """Number an operation after all ranks have come to the same one."""
+        """Number an operation after all ranks have reached the same one."""
 
     def ask(self, ranks: Iterable[int], number: int, op: str, signature: str, before: int) -> None:
         """Ask the ranks that an operation waits for where they are."""

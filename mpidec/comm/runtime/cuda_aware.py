@@ -25,7 +25,7 @@ _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h
 
 
 def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
-    """Whether MPI accepts device arrays (None: unknown), and the source of this information.
+    """Return whether MPI accepts device arrays (None: unknown), and the source of this information.
 
     The first of these sources that gives an answer: `MPIDEC_GPU_MPI=on|off`; the library
     (`MPIX_Query_cuda_support`, `MPIX_GPU_query_support`); the environment variables that enable it
@@ -61,14 +61,14 @@ def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, s
 
 @lru_cache
 def cuda_aware() -> tuple[bool, str]:
-    """Whether device arrays are passed to MPI, and the reason; determined once per process."""
+    """Return whether device arrays are passed to MPI, and the reason; determined once per process."""
     aware, reason = detect()
     return bool(aware), reason
 
 
 def query_library() -> tuple[bool, str] | None:
-    """The answer of the MPI library that mpi4py has loaded, and the function that gave it; None
-    if it has no such function.
+    """Return the answer of the MPI library that mpi4py has loaded, and the function that gave it;
+    None if it has no such function.
     """
     try:
         library = ctypes.CDLL(

@@ -9,8 +9,8 @@ COMPILED = _kernel is not None and shared is not None
 
 
 def watch(change: int = 0) -> bool:
-    """Whether a mixing of this process has made a number that is not finite since the last call,
-    while it was watched.
+    """Return whether a mixing of this process has made a number that is not finite since the last
+    call, while it was watched.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ def compiled_copy() -> Path | None:
 
 
 def remedy() -> str:
-    """What to do where compiled modules are missing."""
+    """Return what to do where compiled modules are missing."""
     copy, here = compiled_copy(), Path(__file__).resolve().parents[2]
     if copy is None:
         return "install a C compiler and the headers of Python, then reinstall mpidec"

@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C, or a batch system's signal) that take effect where a run can end cleanly."""
+"""Interrupts (Ctrl-C, or a batch system's signal), deferred until a run can end cleanly."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def check_launcher(comm: MPI.Intracomm) -> None:
 
 
 def _command() -> str:
-    """The command line of this process, without the code of ``python -c``."""
+    """Return the command line of this process, without the code of ``python -c``."""
     words = sys.orig_argv[1:]
     return shlex.join(
         ["python", *words[: words.index("-c") + 1], "..."] if "-c" in words else ["python", *words]

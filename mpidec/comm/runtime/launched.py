@@ -1,4 +1,4 @@
-"""Which rank of a job this process is, from what its launcher has left: without MPI.
+"""Which rank of a job this process is, from its launcher's environment variables, without MPI.
 
 A process that has the launcher's variables need not be a rank: programs that a rank starts inherit
 them, and so does the shell of a job step.  If such a process initialized MPI, it would hang, or the
@@ -32,20 +32,20 @@ _PROCESS = os.getpid()
 
 
 def rank() -> int:
-    """The rank of this process; 0 if it is no rank of a job."""
+    """Return the rank of this process; 0 if it is no rank of a job."""
     variable = _variable()
     value = os.environ[variable] if variable and not outside() else "0"
     return int(value) if value.isdigit() else 0
 
 
 def launched() -> bool:
-    """Whether this process is a rank of a job."""
+    """Return whether this process is a rank of a job."""
     return _variable() is not None and not outside()
 
 
 def outside() -> str | None:
-    """Why this process is no rank, although it has the variables of a launcher; None if it may be
-    one, or has none.
+    """Return why this process is no rank, although it has the variables of a launcher; None if it
+    may be one, or has none.
     """
     variable = _variable()
     if variable is None or os.environ.get("MPIDEC_ALONE") == "1":
@@ -70,8 +70,8 @@ def detach() -> None:
 
 
 def child() -> str | None:
-    """Why this process cannot use MPI, if it is a child of a rank: of multiprocessing, forked, or
-    started as a program of its own.
+    """Return why this process cannot use MPI, if it is a child of a rank: of multiprocessing,
+    forked, or started as a program of its own.
     """
     variable = _variable()
     multiprocessing = sys.modules.get("multiprocessing.process")
@@ -92,8 +92,8 @@ def _variable() -> str | None:
 
 
 def _started_by_rank() -> bool:
-    """Whether a process between the launcher and this one has loaded MPI; False on a system that
-    does not tell.
+    """Return whether a process between the launcher and this one has loaded MPI; False on a system
+    that does not tell.
     """
     if os.environ.get("MPIDEC_ALONE") == "1":
         return False
@@ -114,7 +114,7 @@ def _started_by_rank() -> bool:
 
 
 def _unanswered() -> bool:
-    """Whether the launcher has left a connection that is closed."""
+    """Return whether the launcher has left a connection that is closed."""
     given = os.environ.get("PMI_FD", "")
     if given.isdigit():
         try:

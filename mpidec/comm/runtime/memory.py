@@ -25,7 +25,7 @@ _MOST, _LEAST = 1 << 38, 1 << 26  # bytes of addresses; memory is taken as it is
 
 @cache
 def arena() -> tuple[int, int] | None:
-    """The arena's file descriptor and size in bytes, made at the first call; None where it
+    """Return the arena's file descriptor and size in bytes, made at the first call; None where it
     cannot be made.
     """
     if shared is None or not hasattr(os, "memfd_create"):
@@ -41,7 +41,7 @@ def arena() -> tuple[int, int] | None:
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialized array; in the arena if it is large and there is one."""
+    """Return an uninitialized array; in the arena if it is large and there is one."""
     if arena() is None:
         return np.empty(shape, dtype)
     before = shared.use_arena()

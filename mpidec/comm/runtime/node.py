@@ -1,4 +1,4 @@
-"""The node: ranks that can read one another's memory, and what this rank has under way there."""
+"""The node: ranks that can read one another's memory, and this rank's operations in progress there."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class NodeMemory:
             engine.on_interrupt(self._refuse)
 
     def _meet(self, local: MPI.Comm, engine: ProgressEngine) -> Any:
-        """The node with the headers of all its ranks; None if this rank cannot read those of
+        """Return the node with the headers of all its ranks; None if this rank cannot read those of
         another one.
         """
         mine = arena()
@@ -106,7 +106,7 @@ class NodeMemory:
                 request.complete()
 
     def poll(self) -> None:
-        """Move on the mixings under way, and let go of rows that have been read."""
+        """Progress mixings, and release rows that have been read."""
         for request in list(self.under_way):
             request.test()
 
@@ -114,7 +114,7 @@ class NodeMemory:
         self.node.refuse(reason)
 
     def refusal(self) -> Exception | None:
-        """The mismatch in an earlier mixing that has not been raised yet."""
+        """Return the mismatch in an earlier mixing that has not been raised yet."""
         try:
             self.node.release()
         except ValueError as error:
@@ -122,13 +122,13 @@ class NodeMemory:
         return None
 
     def close(self) -> None:
-        """Give everything back; all ranks have come here.  Safe to repeat."""
+        """Release everything; all ranks have reached this call.  Safe to repeat."""
         if self.node is not None:
             self.node.close()
 
 
 def ranks_of_node(comm: MPI.Intracomm, ranks_per_node: int | None = None) -> MPI.Comm:
-    """The ranks on the node of this one, or those of a pretended node of so many ranks;
+    """Return the ranks on the node of this one, or those of a pretended node of so many ranks;
     collective.
     """
     node: MPI.Comm = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
@@ -140,8 +140,8 @@ def ranks_of_node(comm: MPI.Intracomm, ranks_per_node: int | None = None) -> MPI
 
 
 def cores_of_node(comm: MPI.Intracomm) -> tuple[int, int]:
-    """The number of ranks of `comm` on this node, and of the cores that they may use together;
-    collective.
+    """Return the number of ranks of `comm` on this node, and of the cores that they may use
+    together; collective.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def cores_of_node(comm: MPI.Intracomm) -> tuple[int, int]:
 
 
 def describe_tag(tag: int, signature: int, floats: bool) -> str:
-    """What a published tag says, relative to the signature of an operation."""
+    """Describe a published tag relative to the signature of an operation, for messages."""
     difference = tag ^ signature
     if difference >> 40:
         return "other rows, or another step or topology"

@@ -30,7 +30,7 @@ class Partition:
         return rank * q + min(rank, r), (rank + 1) * q + min(rank + 1, r)
 
     def owner(self, agents: np.ndarray) -> np.ndarray:
-        """The rank that hosts each agent."""
+        """Return the rank that hosts each agent."""
         q, r = divmod(self.n, self.size)
         cut = r * (q + 1)
         return np.where(agents < cut, agents // (q + 1), r + (agents - cut) // max(q, 1))

@@ -1,4 +1,4 @@
-"""Handle of a communication under way."""
+"""Handle of a communication in progress."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 
 class Request(Protocol):
-    """Something under way: messages, a reader, an operation, or another `Pending`."""
+    """Something in progress: messages, a reader, an operation, or another `Pending`."""
 
     def test(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
 
     def wait(self) -> Any:
         """Return when it is complete."""
@@ -60,12 +60,12 @@ class Pending:
         return self._result
 
     def test(self) -> bool:
-        """Whether `wait` would return (or raise) at once; makes progress."""
+        """Return whether `wait` would return (or raise) at once; makes progress."""
         return self._finish is None or self._request is None or self._request.test()
 
 
 class Several:
-    """Communications under way, as the one request of a handle."""
+    """Several communications in progress, combined into one request."""
 
     def __init__(self, parts: Sequence[Pending]):
         self._parts = parts

@@ -1,6 +1,6 @@
-"""Progress of everything that is under way in this process, and waiting with an end.
+"""Progress of all communication of this process, and waits with a time-out.
 
-Mixings in shared memory and checked messages only move on when Python looks after them.  Each
+Mixings in shared memory and checked messages only progress when Python polls them.  Each
 network registers a `ProgressEngine`; every wait of the package calls `progress`, so that nothing
 that was started stands still while its rank waits for something else.
 """
@@ -55,7 +55,7 @@ class _Guard:
 
 
 class ProgressEngine:
-    """Everything under way on one network.
+    """All communication in progress on one network.
 
     Notes
     -----
@@ -83,8 +83,7 @@ class ProgressEngine:
 
     def on_interrupt(self, refuse: Callable[[str], None]) -> None:
         """Call `refuse(reason)` when an exception from outside (Ctrl-C, a signal handler) has ended
-        a call: this rank may be one
-        operation apart from the others."""
+        a call: this rank may be one operation ahead of or behind the others."""
         self._on_interrupt.append(refuse)
 
     def interrupt(self, reason: str) -> None:
@@ -142,7 +141,7 @@ class ProgressEngine:
 
 
 def _lives(thread: int) -> bool:
-    """Whether a thread has not ended."""
+    """Return whether a thread has not ended."""
     return thread in sys._current_frames()
 
 
@@ -173,13 +172,13 @@ def refuse_in_child(call: str) -> None:
 
 
 def progress() -> None:
-    """Move on everything that is under way in this process."""
+    """Progress all communication of this process."""
     for engine in list(_ENGINES):
         engine.poll()
 
 
 def _crowded() -> bool:
-    """Whether there are more ranks than cores on this host, as far as the launcher tells."""
+    """Return whether there are more ranks than cores on this host, as far as the launcher tells."""
     for variable in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"):
         if os.environ.get(variable, "").isdigit():
             return int(os.environ[variable]) > len(cores())
@@ -272,17 +271,17 @@ def wake_waits() -> None:
 
 
 def abandon(anything: object) -> None:
-    """Keep what MPI may still read or write although it will not be waited for."""
+    """Keep buffers alive that MPI may still read or write although no caller waits for them."""
     _ABANDONED.append(anything)
 
 
 def ranks(some: Sequence[int]) -> str:
-    """Ranks in words."""
+    """Describe some ranks, for messages."""
     return f"rank{'s' * (len(some) != 1)} {', '.join(map(str, some))}"
 
 
 def expire(what: str | Callable[[], str], waited: float) -> NoReturn:
-    """Say what this rank has waited for, and end the job."""
+    """Report what this rank has waited for, and end the job."""
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
     text = what if isinstance(what, str) else what()
     if "\n" not in text:

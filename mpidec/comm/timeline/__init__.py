@@ -1,1 +1,1 @@
-"""Timelines: what each rank does and when, in files for Perfetto, and who waited for whom."""
+"""Timelines: the events of each rank in files for Perfetto, and an analysis of waiting times."""

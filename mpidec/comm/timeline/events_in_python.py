@@ -1,4 +1,4 @@
-"""Events without a compiler: what `_events.c` does, ten times slower."""
+"""Python version of `_events.c`, ten times slower."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Log:
         numbers: Iterator[int],
         busy: bytearray,
     ) -> Callable[P, R | None]:
-        """A function whose calls are events, unless it returns None, or a larger call is under
-        way.
+        """Return a function whose calls are events, unless it returns None, or a larger call is
+        under way.
         """
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> R | None:

@@ -1,4 +1,4 @@
-"""The file of one rank: a list of Chrome trace events, one in a line, complete at any moment but
+"""The file of one rank: a list of Chrome trace events, one in a line, valid at any time except
 for its last bracket.
 """
 
@@ -62,7 +62,7 @@ class TimelineFile:
 
     @classmethod
     def of(cls, prefix: str, rank: int) -> TimelineFile:
-        """The file `<prefix><rank>.json`; the same object for all networks of this process."""
+        """Return the file `<prefix><rank>.json`; the same object for all networks of this process."""
         path = os.path.abspath(f"{prefix}{rank}.json")
         file = _FILES.get(path)
         if file is None or file.closed or not os.path.exists(path):
@@ -77,11 +77,11 @@ class TimelineFile:
         return self._closed or os.getpid() != self._process
 
     def synchronize(self, offset: int) -> None:
-        """Take note of how far this clock is from that of rank 0, in nanoseconds."""
+        """Store the offset of this clock from that of rank 0, in nanoseconds."""
         self._meta("clock", offset=offset / 1e3)
 
     def kind(self, name: str, category: str, counted: bool = False, /, **args: object) -> bytes:
-        """A kind of events: all of their text but thread and times, and a number if they are
+        """Return a kind of events: all of their text but thread and times, and a number if they are
         counted.
         """
         about = {"ph": "X", "name": name, "cat": category, "pid": self.rank, "args": args}

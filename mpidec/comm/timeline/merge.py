@@ -18,7 +18,7 @@ SHORT = 5.0  # microseconds of waiting that get no arrow
 
 
 def read(text: str) -> list[dict[str, Any]]:
-    """The events of one rank; of a job that was killed, all complete ones."""
+    """Return the events of one rank; of a job that was killed, all complete ones."""
     events = []
     for line in text.splitlines():
         try:
@@ -31,7 +31,7 @@ def read(text: str) -> list[dict[str, Any]]:
 
 
 def files(prefix: str) -> list[str]:
-    """The files `<prefix><rank>.json`, in the order of the ranks."""
+    """Return the files `<prefix><rank>.json`, in the order of the ranks."""
     pattern = re.compile(re.escape(os.path.basename(prefix)) + r"(\d+)\.json")
     folder = os.path.dirname(prefix)
     ranks = {
@@ -43,7 +43,7 @@ def files(prefix: str) -> list[str]:
 
 
 def aligned(texts: Iterable[str]) -> list[dict[str, Any]]:
-    """The events of all ranks by the clock of rank 0, from 0 on, in their order."""
+    """Return the events of all ranks by the clock of rank 0, from 0 on, in their order."""
     about, spans = [], []
     for text in texts:
         offset, own = 0.0, read(text)
@@ -62,8 +62,8 @@ def aligned(texts: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An arrow for each wait, from what the late rank began to the end of the wait; both ends
-    lie within an event.
+    """Return an arrow for each wait, from what the late rank began to the end of the wait; both
+    ends lie within an event.
     """
     made: list[dict[str, Any]] = []
     for number, wait in enumerate(
@@ -71,14 +71,14 @@ def arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ):
         common = {"name": "waited for", "cat": "wait", "id": number}
         begin, end = _within(wait.cause, wait.until), _within(wait.event, wait.until)
-        if begin <= end:  # else the clocks are apart
+        if begin <= end:  # else the clocks differ too much
             made.append({"ph": "s", **common, **_place(wait.cause, begin)})
             made.append({"ph": "f", "bp": "e", **common, **_place(wait.event, end)})
     return made
 
 
 def _within(event: Event, time: float) -> float:
-    """The time within an event that is nearest to another one; its end belongs to the next
+    """Return the time within an event that is nearest to another one; its end belongs to the next
     event.
     """
     inside = min(time, event["ts"] + max(event["dur"] - 0.001, 0.0))
@@ -113,8 +113,8 @@ class Gathers(Protocol):
 
 
 def prefix_of(path: str | os.PathLike[str]) -> str:
-    """Where the files of the ranks lie until they are merged into `path`: run.json is made of
-    run.0.json, run.1.json, ...
+    """Return where the files of the ranks lie until they are merged into `path`: run.json is made
+    of run.0.json, run.1.json, ...
 
     Examples
     --------
@@ -141,8 +141,8 @@ def gathered(
 
 
 def table(waited: Sequence[Waited]) -> list[list[str]]:
-    """The table of stragglers: rank, share of its time that it waited, for whom most, and how
-    long others waited for it.
+    """Return the table of stragglers: rank, share of its time that it waited, for whom most, and
+    how long others waited for it.
     """
     rows = [["rank", "waited", "most for", "others waited for it"]]
     for each in waited:

@@ -17,12 +17,12 @@ R = TypeVar("R")
 
 
 def native(op: str) -> tuple[str, str]:
-    """The names of an event that begins a call, and of one that takes part in it."""
+    """Return the names of an event that begins a call, and of one that takes part in it."""
     return f"start {op}", op
 
 
 def bluefog(op: str) -> tuple[str, str]:
-    """The same as BlueFog names them.
+    """Return the same as BlueFog names them.
 
     Examples
     --------
@@ -34,8 +34,8 @@ def bluefog(op: str) -> tuple[str, str]:
 
 
 class Timeline:
-    """What a network and all that lives on it write down; `None` takes its place where nothing is
-    asked for.
+    """Recorder of the calls of a network and its objects; `None` in its place if no timeline is
+    requested.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Timeline:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call a function, and write down how long it takes.
+        """Call a function, and record how long it takes.
 
         Parameters
         ----------
@@ -133,8 +133,8 @@ class Timeline:
     def timed(
         self, op: str, near: Sequence[int], function: Callable[P, R | None]
     ) -> Callable[P, R | None]:
-        """A function of `op` that returns None where it has done nothing: as `call`, for short
-        ones.
+        """Return a function of `op` that returns None where it has done nothing: as `call`, for
+        short ones.
         """
         around = tuple(near)
         return self.file.log.timed(
@@ -158,7 +158,7 @@ class Timeline:
         )
 
     def computing(self, name: str, function: Callable[P, R]) -> Callable[P, R]:
-        """A function whose calls are events of this rank alone."""
+        """Return a function whose calls are events of this rank alone."""
         kind = self.file.kind(name, "computation")
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:

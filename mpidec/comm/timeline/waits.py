@@ -1,4 +1,4 @@
-"""Who waited for whom: what the events of all ranks say together."""
+"""Analysis of who waited for whom, from the events of all ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Event = Mapping[str, Any]
-CLOCKS = 100.0  # microseconds that the clocks of two nodes may be apart
+CLOCKS = 100.0  # microseconds by which the clocks of two nodes may differ
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _end(event: Event) -> float:
 
 @dataclass(frozen=True)
 class Waited:
-    """What one rank waited in all.
+    """Total waiting times of one rank.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Waited:
 
 
 def stragglers(events: Sequence[Event]) -> list[Waited]:
-    """What each rank waited, and for whom."""
+    """Return what each rank waited, and for whom."""
     begin: dict[int, float] = {}
     end: dict[int, float] = {}
     for event in events:

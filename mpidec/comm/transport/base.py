@@ -14,7 +14,7 @@ from ..runtime.pending import Request
 
 @lru_cache
 def words(shape: tuple[int, ...]) -> str:
-    """The shape of a row, in words.
+    """Describe the shape of a row, for messages.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class Transport(ABC):
         target : array (k, d)
             C-contiguous: the halo, or the sums.
         shape : str, optional
-            What a row was before it was flattened, in words, which must be the same on all ranks;
+            What a row was before it was flattened, as text, which must be the same on all ranks;
             `"d"` by default.
         """
 
@@ -73,7 +73,7 @@ class Transport(ABC):
         return self.mix
 
     def give_up(self, error: Exception) -> None:
-        """Tell the neighbours that this rank takes no part in the operation that they begin."""
+        """Notify the neighbours that this rank withdraws from the operation that they begin."""
 
     def free(self) -> None:
         """Free what the transport holds; collective."""

@@ -44,14 +44,14 @@ class DeviceSum:
         self._slots: dict[np.dtype, list[tuple[Array, ...]]] = {}
 
     def halo(self, flat: Array) -> Array:
-        """Where the rows of the halo will be."""
+        """Return where the rows of the halo will be."""
         with self.device.on(self.place):
             shape = len(self.plan.halo), flat.shape[1]
             halo: Array = self.device.empty(shape, self.device.format(flat), self.place)
             return halo
 
     def leaving(self, flat: Array) -> Array:
-        """The rows in the order in which they are sent."""
+        """Return the rows in the order in which they are sent."""
         send = self.plan.halo_route.send
         if send is None:
             return flat
@@ -111,7 +111,7 @@ class DeviceSums:
     plan : Plan
         A plan without other ranks of the node.
     over : str
-        The phase in words.
+        Text of the phase, for messages.
     count : callable (row_bytes)
     """
 

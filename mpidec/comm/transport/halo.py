@@ -1,4 +1,4 @@
-"""The halo exchange: rows between ranks in messages, after the ranks have been found to make the
+"""The halo exchange: rows between ranks in messages, after a check that the ranks make the
 same exchange.
 """
 
@@ -22,7 +22,7 @@ from .messages import MessageRequest, Messages, NeighborCollective, PointToPoint
 from .plan import Plan, Route
 
 Ending = Literal["complete", "left", "broken"]
-Kind = tuple[str, str, np.dtype]  # the operation, the shape of a row in words, its dtype
+Kind = tuple[str, str, np.dtype]  # the operation, the shape of a row as text, its dtype
 Kinds = dict["Plan | None", set[Kind]]  # of a step; of all steps that do not come again
 _UNDER_WAY = 16  # requests from which on those are looked for that have ended
 _BRIEFLY = 0.1  # seconds
@@ -35,7 +35,7 @@ class HaloExchange:
     ----------
     context : Context
     over : str
-        The phase in words.
+        Text of the phase, for messages.
     signature : int
         Its fingerprint.
     periodic : bool
@@ -90,7 +90,7 @@ class HaloExchange:
             raise
 
     def messages(self, plan: Plan) -> Messages:
-        """The messages of a plan: point to point, unless `use` has set others."""
+        """Return the messages of a plan: point to point, unless `use` has set others."""
         if plan not in self._messages:
             self._messages[plan] = PointToPoint(self._context.comm, self._context.row_type, plan)
         return self._messages[plan]
@@ -120,8 +120,8 @@ class HaloExchange:
         return partial(matching.ask, sources, number, call.op, call.signature, before)
 
     def describe(self, kind: Kind, route: Route) -> tuple[PastOperation, list[int]]:
-        """What an exchange is called, what must be the same on both sides, and who receives; who
-        sends.
+        """Return what an exchange is called, what must be the same on both sides, and who receives;
+        who sends.
         """
         if kind not in self._calls:
             signature = f"rows of {kind[1]} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
@@ -131,7 +131,7 @@ class HaloExchange:
         return self._calls[kind]
 
     def known(self, plan: Plan, kind: Kind) -> bool:
-        """Whether an exchange need not be announced."""
+        """Return whether an exchange need not be announced."""
         return self.periodic and kind in self._kinds.get(plan, ())
 
     def _interrupted(self, where: str, error: BaseException) -> None:
@@ -165,13 +165,13 @@ class HaloExchange:
 
 
 def fingerprint(kind: Kind) -> int:
-    """A number for a kind of rows, the same on all ranks."""
+    """Return a number for a kind of rows, the same on all ranks."""
     return zlib.crc32(repr((kind[0], kind[1], kind[2].str)).encode())
 
 
 def _completes(request: MessageRequest) -> bool:
-    """Whether a request ends soon, because the other ranks have sent and received what belongs
-    to it.
+    """Return whether a request will end without further calls of other ranks, which have made
+    theirs.
     """
     until = time.monotonic() + _BRIEFLY
     while not request.test() and time.monotonic() < until:

@@ -29,7 +29,7 @@ class MessageRequest:
     sent, arrived : array
         What the messages read and write, kept alive.
     what : str or callable
-        What this rank waits for, in words.
+        Text of what this rank waits for, for messages.
     ask : callable, optional
         Asks the other ranks where they are.
     interrupted : callable, optional
@@ -122,11 +122,11 @@ class PointToPoint(Messages):
     def bind_receives(
         self, route: Route, recv: Any, nbytes: int, kind: int = 0
     ) -> list[MPI.Prequest]:
-        """The persistent requests that receive."""
+        """Return the persistent requests that receive."""
         return self._begin(self.comm.Recv_init, route.arriving, recv, nbytes, kind)
 
     def bind_sends(self, route: Route, send: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
-        """The persistent requests that send."""
+        """Return the persistent requests that send."""
         return self._begin(self.comm.Send_init, route.leaving, send, nbytes, kind)
 
     def _begin(
@@ -137,7 +137,7 @@ class PointToPoint(Messages):
         nbytes: int,
         kind: int,
     ) -> list[RequestT]:
-        """A request for each rank and its rows."""
+        """Return a request for each rank and its rows."""
         row, tag = self._row_type(nbytes), (self._fingerprint + kind) % _TAGS
         return [
             begin([rows[start:stop], stop - start, row], rank, tag) for rank, start, stop in parts
@@ -178,7 +178,8 @@ class NeighborCollective(Messages):
 def neighbor_collectives(
     comm: MPI.Intracomm, row_type: RowTypes, plans: Sequence[Plan]
 ) -> list[Messages]:
-    """The messages of these plans, by neighbourhood collectives wherever these work; collective.
+    """Return the messages of these plans, by neighbourhood collectives wherever these work;
+    collective.
 
     Notes
     -----

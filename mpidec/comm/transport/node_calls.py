@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..checks.mismatch import apart, not_expected, not_sent
+from ..checks.mismatch import lists_disagree, not_expected, not_sent
 from ..runtime.context import Checked, Context
 from ..runtime.memory import GRAIN, empty, shared
 from ..runtime.node import Counts, NodeMemory
@@ -47,7 +47,7 @@ class NodeCalls:
         checked: Checked,
         fixed: dict[int, float] | None,
     ) -> WeightedSum:
-        """The sums over the same ranks of arrays of the same shape and dtype.
+        """Return the sums over the same ranks of arrays of the same shape and dtype.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class NodeCalls:
         sends : ranks, optional
             That the array goes to; None: all.
         note : str
-            The array in words.
+            Text of the array, for messages.
         checked : bool or "all"
             Whether the lists of both sides must agree, or those of all ranks.
         fixed : dict, optional
@@ -88,7 +88,9 @@ class NodeCalls:
         self.among(op, takes, sends, "no array", "all", None)(np.empty(0), 0.0, takes, sends)
 
     def give_up(self, op: str, error: Exception) -> None:
-        """Take part in a call with nothing, so that the ranks that wait for this one raise, too."""
+        """Take part in a call without an array, so that the ranks that wait for this one raise,
+        too.
+        """
         self._memory.complete_overdue()
         self._reader(op, ()).give_up(f"{type(error).__name__}: {error}")
 
@@ -136,7 +138,7 @@ class WeightedSum:
         self._fingerprint = zlib.crc32(note.encode()) << 28 | 1 << 60
 
     def factors(self, given: Mapping[int, float] | None) -> array[float] | None:
-        """The factors of the ranks, in their order."""
+        """Return the factors of the ranks, in their order."""
         return (
             None
             if given is None
@@ -229,7 +231,7 @@ class WeightedSum:
     def _raise(self, mismatch: int) -> NoReturn:
         if self._checked == 2:
             pair, sends = divmod(mismatch, 2)
-            raise apart(*divmod(pair, self._context.size), bool(sends), self._op)
+            raise lists_disagree(*divmod(pair, self._context.size), bool(sends), self._op)
         place, what = divmod(mismatch, 8)
         me, other = self._context.rank, self._ranks[place]
         text = (

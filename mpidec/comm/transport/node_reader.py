@@ -32,7 +32,7 @@ class NodeReports:
     ----------
     context : Context
     where : str
-        The operation in words.
+        Text of the operation, for messages.
     signature : int
         Its fingerprint.
     floats : bool
@@ -47,7 +47,7 @@ class NodeReports:
         self._refused: tuple[tuple[int, int], float] | None = None
 
     def __call__(self, answer: int, seq: int) -> None:
-        """Make progress elsewhere, ask a rank that is late where it is, and raise what is wrong."""
+        """Make progress elsewhere, query a late rank for its position, and raise mismatches."""
         what, index = answer >> 32, answer & 0xFFFFFFFF
         other = int(self._memory.near[index])
         if what in (shared.OTHER_TAG, shared.REFUSED):
@@ -115,7 +115,7 @@ class NodeReader(Transport):
     ----------
     context : Context
     where : str
-        The operation in words.
+        Text of the operation, for messages.
     counts : Counters
     plan : Plan
         With the places of the rows of the other ranks on the node.
@@ -166,7 +166,7 @@ class NodeReader(Transport):
 
     @classmethod
     def sums(cls, context: Context, where: str, counts: Counters, plan: Plan) -> NodeReader:
-        """The weighted sums of a mixing."""
+        """Return the weighted sums of a mixing."""
         return cls(
             context, where, counts, plan, plan.topology.fingerprint(), *plan.sources(), plan.terms
         )
@@ -175,7 +175,7 @@ class NodeReader(Transport):
     def halo(
         cls, context: Context, where: str, counts: Counters, plan: Plan, whole: Plan
     ) -> NodeReader:
-        """The rows of the agents `whole.halo`, all of which live on the node."""
+        """Return the rows of the agents `whole.halo`, all of which live on the node."""
         owner = plan.partition.owner(whole.halo)
         first = np.array([plan.partition.bounds(rank)[0] for rank in plan.ins.tolist()], np.int64)
         source = np.searchsorted(plan.ins, owner)
@@ -193,8 +193,8 @@ class NodeReader(Transport):
     def edges(
         cls, context: Context, where: str, counts: Counters, plan: Plan, whole: Plan
     ) -> NodeReader:
-        """A row for each edge into the local agents, from the rows for the edges out of other
-        agents.
+        """Return a row for each edge into the local agents, from the rows for the edges out of
+        other agents.
         """
         source, row = whole.edge_places(plan.ins)
         return cls(context, where, counts, plan, plan.topology.fingerprint() ^ 1 << 61, source, row)
@@ -263,8 +263,8 @@ class NodeReader(Transport):
 
 @lru_cache
 def _shaped(shape: str, d: int, dtype: np.dtype) -> tuple[int, str | None]:
-    """A fingerprint of what rows of `d` numbers were before they were flattened, and a note for
-    ranks with other rows.
+    """Return a fingerprint of what rows of `d` numbers were before they were flattened, and a note
+    for ranks with other rows.
     """
     if shape == str(d):
         return 0, None

@@ -91,7 +91,7 @@ class PersistentExchange:
         return self._sends[address]
 
     def abandon(self) -> None:
-        """Leave requests alone that are under way and will not be waited for."""
+        """Abandon requests in progress for which no caller will wait."""
         self.free.detach()
 
 

@@ -129,7 +129,7 @@ class Plan:
         self.weights = Weights.of(self.lo, self._rows, places, columns, topology.kind == "any")
 
     def _places(self, agents: np.ndarray) -> np.ndarray:
-        """The numbers of these agents' rows; sets `ins` and `halo`."""
+        """Return the numbers of these agents' rows; sets `ins` and `halo`."""
         owner = self.partition.owner(agents)
         on_node = np.isin(owner, self._on_node)
         self.ins = np.unique(owner[on_node])
@@ -147,7 +147,8 @@ class Plan:
         return places
 
     def reweighted(self, rows: np.ndarray) -> Plan | None:
-        """The same plan with other weights, those of the dense local rows (m, n) of a matrix.
+        """Return the same plan with other weights, those of the dense local rows (m, n) of a
+        matrix.
 
         None if they do not sum to one, are not >= 0, or lie beside the edges.
         """

@@ -41,7 +41,7 @@ def average(
 
 
 def matrices(X: object, out: object, m: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """The arrays of a mixing of the common kind, and a new one if `out` is None.
+    """Return the arrays of a mixing of the common kind, and a new one if `out` is None.
 
     None if one of them is of another kind, or if there is no memory, which `start` then finds, too,
     and tells the other ranks.

@@ -29,7 +29,7 @@ CODECS: dict[str, type[Codec]] = {
 
 
 def codec(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
-    """The codec with this name and these parameters; a `Codec` is returned unchanged.
+    """Return the codec with this name and these parameters; a `Codec` is returned unchanged.
 
     `seed` (by default 0) is used only if the codec draws random numbers.
 

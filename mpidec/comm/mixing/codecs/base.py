@@ -73,15 +73,15 @@ class Codec(Described):
         X += Q if scale == 1 else scale * Q
 
     def delta(self, d: int) -> float:
-        r"""The contraction parameter :math:`\delta`, in (0, 1], for rows of `d` entries;
+        r"""Return the contraction parameter :math:`\delta`, in (0, 1], for rows of `d` entries;
         :math:`1 / (1 + \omega)` if unbiased.
         """
         raise NotImplementedError
 
 
 def encode(codec: Codec, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
-    """What a codec, perhaps one of a user's, makes of the rows `X`, which it cannot change: uint8
-    (m, nbytes).
+    """Return the rows `X` encoded by a codec, which may be user-defined and cannot change them:
+    uint8 (m, nbytes).
 
     Raises
     ------
@@ -96,7 +96,7 @@ def encode(codec: Codec, X: np.ndarray, step: int, agents: Agents) -> np.ndarray
 def decode(
     codec: Codec, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
 ) -> np.ndarray:
-    """The rows of `d` numbers that a codec makes of rows of bytes, as a new array.
+    """Return the rows of `d` numbers decoded from rows of bytes, as a new array.
 
     Raises
     ------
@@ -121,13 +121,13 @@ def _checked(
 
 
 def bytes_of(Z: np.ndarray) -> np.ndarray:
-    """The rows of `Z` as bytes: uint8 (m, width)."""
+    """Return the rows of `Z` as bytes: uint8 (m, width)."""
     Z = np.ascontiguousarray(Z)
     return Z.reshape(Z.size).view(np.uint8).reshape(len(Z), Z.itemsize * math.prod(Z.shape[1:]))
 
 
 def numbers_of(rows: np.ndarray, start: int, count: int, dtype: DTypeLike) -> np.ndarray:
-    """The `count` numbers of each row of bytes that begin at byte `start`: array (m, count)."""
+    """Return the `count` numbers of each row of bytes that begin at byte `start`: array (m, count)."""
     dtype = np.dtype(dtype)
     part = np.ascontiguousarray(rows[:, start : start + count * dtype.itemsize])
     result: np.ndarray = part.reshape(part.size).view(dtype).reshape(len(rows), count)

@@ -288,7 +288,9 @@ class QSGD(Codec):
         return rows
 
     def _rounded(self, X: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The norms of the buckets, and the levels of their entries, shifted by s to start at 0."""
+        """Return the norms of the buckets, and the levels of their entries, shifted by s to start
+        at 0.
+        """
         s, V, d = self.levels, _blocks(X, self.bucket), X.shape[1]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             norm = np.sqrt(np.square(V).sum(axis=-1)).astype(np.float32)
@@ -327,7 +329,7 @@ def _largest(V: np.ndarray) -> np.ndarray:
 
 
 def _power(exponent: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The column `2**exponent`."""
+    """Return the column `2**exponent`."""
     result: np.ndarray = np.ldexp(dtype.type(1), exponent.astype(np.int32))[:, None].astype(dtype)
     return result
 

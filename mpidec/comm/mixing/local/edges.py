@@ -150,7 +150,7 @@ class Edges(NamedTuple):
 
 
 def repeatable(given: Nodes) -> Nodes:
-    """The same; as a list, if it can be iterated over only once."""
+    """Return the argument; as a list, if it can be iterated over only once."""
     return list(given) if isinstance(given, Iterator) else given
 
 
@@ -183,7 +183,7 @@ def weighted(given: Nodes, what: str, me: int, size: int, kind: str = "rank") ->
 
 
 def index(key: SupportsIndex, what: str, size: int, kind: str = "rank") -> int:
-    """A node's number, checked."""
+    """Return a node's number, checked."""
     try:
         node = operator.index(key)
     except TypeError:
@@ -196,14 +196,14 @@ def index(key: SupportsIndex, what: str, size: int, kind: str = "rank") -> int:
 
 
 def number(weight: object, what: str, node: int | None = None) -> float:
-    """A weight (of a node) as a float, checked."""
+    """Return a weight (of a node) as a float, checked."""
     with contextlib.suppress(TypeError, ValueError):
         weight = float(weight)  # type: ignore[arg-type]  # also of tensors and strings
     return check.number(weight, what if node is None else f"{what}[{node}]")
 
 
 def valid_nodes(given: object, size: int) -> set[int]:
-    """The nodes in an argument that may be wrong otherwise."""
+    """Return the valid nodes in an argument that may contain errors."""
     if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable)):
         return set()
     return {int(node) for node in given if isinstance(node, (int, np.integer)) and 0 <= node < size}

@@ -17,7 +17,7 @@ _PRECISE = "fdFD"  # dtypes in which sums are taken as they are
 
 
 class FlatArray(NamedTuple):
-    """A contiguous 1-D array, its format, and what it came from.
+    """A contiguous 1-D array, its format, and the array that it was made from.
 
     Attributes
     ----------
@@ -89,15 +89,15 @@ class FlatArray(NamedTuple):
         return bits if bits.dtype.char in _PRECISE else widen(bits, self.dtype)
 
     def restore(self, values: np.ndarray) -> Any:
-        """A result, in the precision of the arithmetic, as an array of the same shape, format
-        and kind.
+        """Return a result, in the precision of the arithmetic, as an array of the same shape,
+        format and kind.
         """
         return self.restore_bits(
             values if values.dtype == self.flat.dtype else narrow(values, self.dtype)
         )
 
     def restore_bits(self, bits: np.ndarray, shape: tuple[int, ...] | None = None) -> Any:
-        """A result in the same format as an array of the same kind, of the same or another
+        """Return a result in the same format as an array of the same kind, of the same or another
         shape.
         """
         return self.make(bits.reshape(self.shape if shape is None else shape), self.dtype)

@@ -1,4 +1,4 @@
-"""Graph of the local-view calls: the topology that was set, seen from one node."""
+"""Graph of the local-view calls: the current topology, seen from one node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Graph:
         self._plan = lru_cache(_PLANS if topology.period is None else None)(self._make_plan)
 
     def take(self) -> Plan:
-        """The plan of the current step; the next call gets the next one."""
+        """Return the plan of the current step; the next call gets the next one."""
         self.step += 1
         return self.at(self.step - 1)
 
@@ -44,7 +44,7 @@ class Graph:
 
     @property
     def signature(self) -> str:
-        """The step that was taken last, in words."""
+        """Describe the step that was taken last, for messages."""
         return f"step {self._key(self.step - 1)} of {self._name}"
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Graph:
             self.mixer.close()
 
     def at(self, step: int) -> Plan:
-        """The plan of a step."""
+        """Return the plan of a step."""
         return self._plan(self._key(step))
 
     def _make_plan(self, key: int) -> Plan:

@@ -35,7 +35,7 @@ def _finish_edges(
 def _mixed(
     edges: Edges, node: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]
 ) -> np.ndarray:
-    """The weighted sum at a node, in the precision of the arithmetic."""
+    """Return the weighted sum at a node, in the precision of the arithmetic."""
     if edges.plan is None:
         return combine(edges.terms(node, own, arrived), own)
     halo = (

@@ -22,7 +22,7 @@ from ....topology.schedule import refuse_filter
 from ...arrays.devices import Array
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.matching import Matching
-from ...checks.mismatch import apart
+from ...checks.mismatch import lists_disagree
 from ...checks.operation import Operation, Steps
 from ...rma.window import Window
 from ...runtime.context import Checked
@@ -165,7 +165,7 @@ class LocalView:
         self._machine_graph = Graph(made, self._machine)
 
     def machines(self) -> list[list[int]]:
-        """The ranks of each machine; collective when called for the first time.
+        """Return the ranks of each machine; collective when called for the first time.
 
         Examples
         --------
@@ -211,8 +211,8 @@ class LocalView:
         src_weights: Nodes = None,
         dst_weights: Nodes = None,
     ) -> Any:
-        r"""A weighted sum of this rank's array and its neighbours': :math:`s_i x_i + \sum_j r_{ij}
-        t_{ji} x_j`.
+        r"""Return a weighted sum of this rank's array and its neighbours': :math:`s_i x_i + \sum_j
+        r_{ij} t_{ji} x_j`.
 
         Parameters
         ----------
@@ -281,7 +281,7 @@ class LocalView:
     def _neighbor_allreduce(
         self, x: Any, self_weight: Weight, src_weights: Nodes, dst_weights: Nodes
     ) -> Any:
-        """A `neighbor_allreduce` that is not one mixing."""
+        """Perform a `neighbor_allreduce` that cannot be done as one mixing."""
         if self_weight is not None and type(x) is np.ndarray and self._node_calls is not None:
             y = self._sum_as_before(x, self_weight, src_weights, dst_weights)
             if y is not None:
@@ -400,7 +400,7 @@ class LocalView:
     def _sum_as_before(
         self, x: np.ndarray, self_weight: Weight, src_weights: Any, dst_weights: Any
     ) -> np.ndarray | None:
-        """The sum with weights of this call, if one of such an array over the same ranks has
+        """Return the sum with weights of this call, if one of such an array over the same ranks has
         been taken before; else None.
         """
         key = self._sum_key(x, src_weights, dst_weights)
@@ -416,8 +416,8 @@ class LocalView:
             return y
 
     def _sum_key(self, x: Any, src_weights: Nodes, dst_weights: Nodes) -> tuple[Any, ...] | None:
-        """What identifies the ranks of a call with weights, and its array; None if the next one
-        is to be prepared again.
+        """Return a key for the ranks of a call with weights, and its array; None if its preparation
+        cannot be reused.
         """
         if (
             type(x) is not np.ndarray
@@ -455,8 +455,8 @@ class LocalView:
     def neighbor_allgather(
         self, x: Any, src_ranks: Iterable[int] | None = None, dst_ranks: Iterable[int] | None = None
     ) -> Any:
-        """The neighbours' arrays, one after the other along the first axis; this rank's own is not
-        among them.
+        """Return the neighbours' arrays, one after the other along the first axis; this rank's own
+        is not among them.
 
         Parameters
         ----------
@@ -606,7 +606,7 @@ class LocalView:
         src_machine_weights: Nodes = None,
         dst_machine_weights: Nodes = None,
     ) -> Any:
-        r"""The machines' averages, mixed between machines: every rank of machine m gets
+        r"""Return the machines' averages, mixed between machines: every rank of machine m gets
         :math:`\sum_{m'} W_{mm'} \bar x_{m'}`.
 
         Parameters
@@ -702,7 +702,7 @@ class LocalView:
     # Calls of all ranks
 
     def allreduce(self, x: Any, average: bool = True) -> Any:
-        """The average (or sum) of the arrays of all ranks; whole numbers can be summed.
+        """Return the average (or sum) of the arrays of all ranks; whole numbers can be summed.
 
         Notes
         -----
@@ -733,8 +733,8 @@ class LocalView:
         return self._begin("allreduce", prepare, name=name)
 
     def allgather(self, x: Any) -> Any:
-        """The arrays of all ranks, one after the other along the first axis, in the order of the
-        ranks.
+        """Return the arrays of all ranks, one after the other along the first axis, in the order of
+        the ranks.
 
         Parameters
         ----------
@@ -771,7 +771,7 @@ class LocalView:
         return self._begin("allgather", prepare, name=name)
 
     def broadcast(self, x: Any, root: int) -> Any:
-        """The array of rank `root`, on all ranks; shape and dtype are the same everywhere.
+        """Return the array of rank `root`, on all ranks; shape and dtype are the same everywhere.
 
         Examples
         --------
@@ -796,9 +796,7 @@ class LocalView:
         return self._begin("broadcast", prepare, name=name)
 
     def barrier(self) -> None:
-        """Return when all ranks have come here, and what they have sent through windows is in
-        its slots.
-        """
+        """Wait until all ranks have arrived, and all transfers through windows are in their slots."""
         for window in self._windows:
             window.flush()
         self.start_barrier().wait()
@@ -880,7 +878,7 @@ class LocalView:
         mine[0, 0, list(sends)] = mine[0, 1, list(takes)] = True
         rows = self.allgather(mine)
         for sender, receiver in np.argwhere(rows[:, 0] != rows[:, 1].T).tolist():
-            raise apart(sender, receiver, bool(rows[sender, 0, receiver]), op)
+            raise lists_disagree(sender, receiver, bool(rows[sender, 0, receiver]), op)
 
     def _connect(self, operation: Operation, edges: Edges, check: bool = True) -> bool:
         """Tell an operation who takes part; whether the receivers must confirm that they expect
@@ -908,12 +906,12 @@ class LocalView:
 
 
 def named(op: str, name: str) -> str:
-    """The words for a call that has a name."""
+    """Return the words for a call that has a name."""
     return f"{op} {name!r}" if name else op
 
 
 def _rows_of(x: Any) -> FlatArray:
-    """An array that can be joined to others along its first axis."""
+    """Return an array that can be joined to others along its first axis."""
     array = FlatArray.of(x, _NUMBERS)
     if not array.shape:
         raise ValueError(

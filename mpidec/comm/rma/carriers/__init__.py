@@ -1,5 +1,5 @@
-"""What moves the rows of a window: memory that the ranks of a node map ("shared"), messages, MPI's
-one-sided calls ("rma").
+"""Carriers of the rows of a window: memory that the ranks of a node map ("shared"), messages, or
+MPI's one-sided calls ("rma").
 
-They know records and messages, and nothing of slots and windows, which stand above them.
+They depend on records and messages only, not on slots and windows, which are built on them.
 """

@@ -1,5 +1,5 @@
-"""What moves rows between ranks that map no memory of each other: the interface of messages and
-of MPI's one-sided calls.
+"""Interface of the carriers between ranks without shared memory: messages and MPI's one-sided
+calls.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Mutexes(Protocol):
         """Hold those of some ranks; see `mutex.Mutex.held`."""
 
     def receive(self, rank: int, message: Message) -> None:
-        """Take note of what another rank asks or answers."""
+        """Handle a request or an answer of another rank."""
 
     def serve(self) -> None:
-        """Answer ranks whose turn it is."""
+        """Grant the mutex to the rank whose turn it is."""
 
     def close(self) -> None:
         """Forget the memory."""
@@ -82,13 +82,15 @@ class Words(Protocol):
     """Words of ranks, 8 of each rank and 8 of each of its agents, zeros at first."""
 
     def reaches(self, rank: int) -> bool:
-        """Whether this rank reads and changes those of a rank itself, instead of asking it."""
+        """Return whether this rank accesses the words of another one directly, instead of by
+        messages.
+        """
 
     def swap(self, rank: int, k: int, before: int, after: int) -> bool:
-        """Set the k-th one to `after` if it is `before`; whether it was."""
+        """Set the k-th word to `after` if it is `before`; return whether it was."""
 
     def read(self, rank: int, k: int) -> int:
-        """The k-th one."""
+        """Return the k-th one."""
 
 
 class Carrier(Protocol):
@@ -107,13 +109,13 @@ class Carrier(Protocol):
     unaided: bool
 
     def guard(self, agent: Records) -> Records:
-        """The records of a local agent, as all others are to use them."""
+        """Return the records of a local agent, guarded against concurrent access by other ranks."""
 
     def take(self) -> None:
-        """Move what has come to the slots.  Never waits for another rank."""
+        """Move arrived rows to the slots.  Never waits for another rank."""
 
     def ship(self) -> None:
-        """Move on what is under way, rows from outboxes and values that were asked for."""
+        """Progress transfers: rows from outboxes, and values that were requested."""
 
     def fetch(self, place: int, k: int, deliver: Callable[[np.ndarray, float], None]) -> None:
         """Begin to read the value of the k-th in-neighbour of a local agent; `ship` hands it,
@@ -124,4 +126,4 @@ class Carrier(Protocol):
         """Take a message of this carrier on another rank."""
 
     def close(self) -> None:
-        """Forget everything; all ranks have come here."""
+        """Release everything; all ranks have reached this call."""

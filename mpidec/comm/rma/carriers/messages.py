@@ -1,4 +1,4 @@
-"""Rows in messages: one row of an edge is under way, and those that wait for it are joined in
+"""Rows in messages: one row per edge is in transit, and later ones are combined in
 its outbox.
 """
 
@@ -14,14 +14,14 @@ from .carrier import Edge, Records
 
 
 class AgentSlots(Protocol):
-    """What a carrier needs of the slots that it works for."""
+    """Interface of `Slots` that a carrier uses."""
 
     number: int
     agents: list[Records]
     senders: list[list[int]]
 
     def value(self, place: int, k: int) -> tuple[np.ndarray, float]:
-        """A copy of a value, and its `p`."""
+        """Return a copy of a value, and its `p`."""
 
     def tell(self, rank: int, kind: int, source: int, dest: int, number: int = 0) -> None:
         """Send a message without a row."""
@@ -60,11 +60,11 @@ class Messages:
         self._asked: dict[tuple[int, int], list[Callable[[np.ndarray, float], None]]] = {}
 
     def guard(self, agent: Records) -> Records:
-        """No other rank writes to these records."""
+        """Return the records unguarded: no other rank writes to them."""
         return agent
 
     def take(self) -> None:
-        """Rows are in their slots when they have been received."""
+        """Do nothing: received rows are in their slots already."""
 
     def ship(self) -> None:
         """Send the rows in the outboxes whose rows before have arrived."""

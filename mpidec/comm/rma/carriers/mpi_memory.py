@@ -93,7 +93,7 @@ class MPIMemory:
         return self._win.Rget_accumulate([new, 1, word], [old, 1, word], rank, place, op)
 
     def fetch(self, rank: int, at: int) -> int:
-        """A word of a rank; waits for it."""
+        """Return a word of a rank; waits for it."""
         old = np.empty(1, np.int64)
         self._fetch(self._none, old, rank, at, MPI.NO_OP).Wait()
         return int(old[0])
@@ -187,13 +187,13 @@ def _free_kept() -> None:
 
 
 def refusal() -> str:
-    """Why this MPI library is not used for one-sided calls; empty if it is."""
+    """Return why this MPI library is not used for one-sided calls; empty if it is."""
     library = MPI.Get_library_version()
     return next((why for pattern, why in _REFUSED if re.search(pattern, library)), "")
 
 
 def _seen(memory: np.ndarray) -> np.ndarray:
-    """The same memory, of which a forked child gets a private copy."""
+    """Return the same memory, of which a forked child gets a private copy."""
     if not hasattr(native, "Block"):
         return memory
     return np.frombuffer(

@@ -163,7 +163,7 @@ class Mutex(HeldMutexes):
         self._granted.discard(request)
 
     def _withdrawn(self, rank: int, number: int) -> bool:
-        """Wait no longer for a mutex; False if it has been handed over in the meantime."""
+        """Withdraw a request for a mutex; return False if it has been granted in the meantime."""
         if rank in self._memory:
             if native.leave_mutex(self._memory[rank], self._me):
                 return True
@@ -190,7 +190,7 @@ class Mutex(HeldMutexes):
             self._ask(rank, Kind.UNLOCK, 0)
 
     def receive(self, rank: int, message: Message) -> None:
-        """Take note of what another rank asks or answers."""
+        """Handle a request or an answer of another rank."""
         mine = self._memory[self._me]
         if message.kind == Kind.LOCK:
             self._queue[rank] = message.number
@@ -208,7 +208,7 @@ class Mutex(HeldMutexes):
         self.serve()
 
     def serve(self) -> None:
-        """Answer ranks whose turn it is."""
+        """Grant the mutex to the rank whose turn it is."""
         for rank, number in list(self._queue.items()):
             if native.try_mutex(self._memory[self._me], rank) < 0:
                 del self._queue[rank]

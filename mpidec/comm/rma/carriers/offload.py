@@ -1,5 +1,5 @@
-"""Whether the network adapter performs MPI's one-sided calls itself: what the system and the MPI
-library say about it.
+"""Detection of network adapters that perform MPI's one-sided calls in hardware, from the system
+and the MPI library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPEN_MPI = ("osc", "pml", "btl"), ("FI_PROVIDER", "UCX_TLS")
 
 
 class Interconnect(NamedTuple):
-    """What is known of the way between nodes."""
+    """Properties of the interconnect between nodes."""
 
     offloaded: bool
     text: str
@@ -29,8 +29,8 @@ class Interconnect(NamedTuple):
 
 @cache
 def interconnect() -> Interconnect:
-    """Whether adapters perform one-sided calls, as far as adapters, settings and the library's
-    version tell.
+    """Return whether adapters perform one-sided calls, as far as adapters, settings and the
+    library's version tell.
     """
     found, said = adapters(SYSTEM), settings()
     library = MPI.Get_library_version()
@@ -58,8 +58,8 @@ def adapters(system: Path) -> list[str]:
 
 
 def settings() -> dict[str, str]:
-    """What the library and the layers below it have been told about the network, where that is
-    not the default.
+    """Return the network settings of the MPI library and the layers below it that differ from the
+    defaults.
     """
     names, environment = _MPICH if "MPICH" in MPI.Get_library_version() else _OPEN_MPI
     values = {name: _variable(name) for name in names}
@@ -68,7 +68,7 @@ def settings() -> dict[str, str]:
 
 
 def excludes(value: str) -> bool:
-    """Whether a list of components or transports names only such as have no remote memory
+    """Return whether a list of components or transports names only such as have no remote memory
     access.
     """
     names = {name.strip().split(";")[0] for name in value.lower().split(",")}
@@ -76,7 +76,7 @@ def excludes(value: str) -> bool:
 
 
 def _variable(name: str) -> str:
-    """A control variable of MPI's tools interface; empty if there is none."""
+    """Return a control variable of MPI's tools interface; empty if there is none."""
     index, handle, count, given = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
     text = ctypes.create_string_buffer(1 << 14)
     try:

@@ -8,8 +8,8 @@ a row, its `p` and the number of its transfers appear in one instant, without a 
 could hold while it is stopped.  What has not been taken is joined with what follows: it is written
 again, as a whole.
 
-A value changes under a counter, odd in the meantime: who reads the same even number before and
-after a row has a whole one.
+A value is protected by a counter that is odd while the value changes (a sequence lock): a reader
+that sees the same even number before and after reading has a consistent row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TOTAL, _REPLACED, _P = range(3)  # words of a mail
 
 
 class Turn(Enum):
-    """What a step waits for, besides requests."""
+    """Conditions other than requests for which a step waits."""
 
     NEXT = auto()  # a later call
     FLUSHED = auto()  # the rows that have been written to be there
@@ -105,11 +105,11 @@ class Outgoing:
 
     @property
     def written(self) -> bool:
-        """Whether it has written a row, and waits for a flush."""
+        """Return whether it has written a row, and waits for a flush."""
         return self.task is not None and self.task.awaited is Turn.FLUSHED
 
     def buffer(self, k: int) -> int:
-        """The offset of a buffer."""
+        """Return the offset of a buffer."""
         return self.at + HEADER + k * self._size
 
     def note_taken(self) -> None:
@@ -140,7 +140,7 @@ class Inbox:
 
 
 class Task:
-    """Steps of which each begins when the request before is complete, or in the turn that it waits
+    """Sequence of steps; each begins when the previous request is complete, or at the turn it waits
     for.
 
     Attributes
@@ -153,7 +153,7 @@ class Task:
         self.awaited: MPI.Request | Turn = Turn.NEXT
 
     def move_on(self) -> bool:
-        """Go as far as possible; whether the end has been reached."""
+        """Execute as many steps as possible; return whether the end has been reached."""
         while isinstance(self.awaited, Turn) or self.awaited.Test():
             try:
                 self.awaited = next(self._steps)
@@ -201,7 +201,7 @@ class GuardedRecords:
         self._words[COUNTER] += 1
 
     def _let_read(self, readers: int) -> None:
-        """Leave the value as it is for a moment: other ranks have often tried to read it."""
+        """Pause before changing the value, if other ranks have repeatedly failed to read it."""
         until = time.monotonic() + _PAUSE
         while self._words[READERS] == readers and time.monotonic() < until:
             progress()
@@ -285,7 +285,7 @@ class OneSided:
         }  # of each value, in their order
 
     def guard(self, agent: Records) -> Records:
-        """The records of the agent, which others read."""
+        """Return the records of the agent, which others read."""
         self._agent: Records = GuardedRecords(agent, self._words, self.memory.sync)
         return self._agent
 
@@ -399,7 +399,7 @@ class OneSided:
         deliver(row, float(head[2:3].view(np.float64)[0]))
 
     def receive(self, rank: int, message: Message) -> None:
-        """No such messages are sent."""
+        """Do nothing: this carrier sends no such messages."""
         raise RuntimeError(f"an unexpected message of rank {rank}: {message}")
 
     def close(self) -> None:
@@ -426,6 +426,6 @@ class OneSidedWords:
             return self._memory.compare(rank, WORD * (CLAIMS + k), before, after) == before
 
     def read(self, rank: int, k: int) -> int:
-        """The k-th one."""
+        """Return the k-th one."""
         with self._lock:
             return self._memory.fetch(rank, WORD * (CLAIMS + k))

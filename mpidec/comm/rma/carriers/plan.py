@@ -61,8 +61,8 @@ class OneSidedPlan:
         self._memory: MPIMemory | None = None
 
     def _is_best(self, context: Context) -> bool:
-        """Whether there are several nodes, whose adapters perform one-sided calls; the same on
-        all ranks.
+        """Return whether there are several nodes, whose adapters perform one-sided calls; the same
+        on all ranks.
         """
         if context.memory is not None and context.memory.single_node:
             return False
@@ -72,7 +72,7 @@ class OneSidedPlan:
         )
 
     def _on_one_node(self, ranks_per_node: int | None) -> bool:
-        """Whether all ranks are; collective."""
+        """Return whether all ranks are; collective."""
         node = ranks_of_node(self._comm, ranks_per_node)
         one = np.array([node.size == self._comm.size], np.int8)
         node.Free()
@@ -92,7 +92,7 @@ class OneSidedPlan:
         return self._memory.block
 
     def memory(self) -> MPIMemory | None:
-        """The blocks of all ranks, if there are one-sided calls."""
+        """Return the blocks of all ranks, if there are one-sided calls."""
         memory, self._memory = self._memory, None
         if memory is not None:
             error = None

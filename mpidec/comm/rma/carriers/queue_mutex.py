@@ -1,5 +1,5 @@
-"""Mutexes by MPI's one-sided calls: ranks that wait stand in a queue, and each looks at its own
-memory only.
+"""Mutexes by MPI's one-sided calls (MCS queue locks): waiting ranks form a queue, and each polls
+its own memory only.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class QueueMutex(HeldMutexes):
                 return
 
     def receive(self, rank: int, message: Message) -> None:
-        """No such messages are sent."""
+        """Do nothing: this mutex sends no messages."""
         raise RuntimeError(f"an unexpected message of rank {rank}: {message}")
 
     def serve(self) -> None:
-        """Nobody asks for a mutex."""
+        """Do nothing: no rank sends requests for a mutex."""
 
     def close(self) -> None:
         """Forget the memory."""
@@ -113,7 +113,7 @@ class QueueMutex(HeldMutexes):
 
 
 def _next(rank: int) -> int:
-    """The offset of the word that says who follows in the queue of a rank's mutex."""
+    """Return the offset of the word that says who follows in the queue of a rank's mutex."""
     return WORD * (FIRST + 2 * rank)
 
 

@@ -126,7 +126,7 @@ class SharedWords:
         self._boards = boards
 
     def reaches(self, rank: int) -> bool:
-        """Whether this rank maps the memory of a rank."""
+        """Return whether this rank maps the memory of a rank."""
         return rank in self._boards
 
     def swap(self, rank: int, k: int, before: int, after: int) -> bool:
@@ -134,12 +134,12 @@ class SharedWords:
         return bool(native.swap(self._boards[rank], k, before, after))
 
     def read(self, rank: int, k: int) -> int:
-        """The k-th one."""
+        """Return the k-th one."""
         return int(self._boards[rank][k // 8, k % 8])
 
 
 def _mapped(pid: int, file: int, inode: int, size: int) -> np.ndarray:
-    """The block of another process."""
+    """Return the block of another process."""
     opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
     try:
         about = os.fstat(opened)
