@@ -172,7 +172,7 @@ def fault_row(name: str, solver: Solver, steps: int = 600) -> str:
 
 
 def row(name: str, solver: Solver) -> str:
-    """Return the row of a solver whose agents take common steps."""
+    """Return the row of a synchronous solver."""
     limit = "average" if not solver.needs.problem else "minimizer"
     bias = "–"
     if not solver.exact:

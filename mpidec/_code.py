@@ -38,7 +38,7 @@ def code(thing: object, arrays: bool = True) -> str:
     Notes
     -----
     Covered are bytecode, constants, defaults, the values of a closure, global constants that are
-    read, the functions and classes of one's own that are called (also from other files), and of
+    read, the user-defined functions and classes that are called (also from other files), and of
     objects their class and the parameters of its constructor.  Not covered are names of local
     variables, comments, the docstring, functions of installed packages (which count by their
     names), what a function keeps count in (variables that it assigns; lists, dicts and sets that
@@ -51,7 +51,7 @@ def code(thing: object, arrays: bool = True) -> str:
 
 
 class _Text:
-    """Texts of things; `found` tells whether a function of one's own was among them."""
+    """Texts of things; `found` tells whether a user-defined function was among them."""
 
     def __init__(self, arrays: bool) -> None:
         self.found, self._arrays = False, arrays
@@ -128,7 +128,7 @@ class _Text:
         )
 
     def _attributes(self, module: object, made: CodeType) -> object:
-        """Of a module of one's own, what the function may take from it."""
+        """Return the names that the function may use of a user's module."""
         names = {name for one in _nested(made) for name in one.co_names}
         return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
@@ -166,7 +166,7 @@ class _Text:
 
 
 def _own(module: str | None) -> bool:
-    """Whether a module is of the user: none of the package, of Python, or installed."""
+    """Return whether a module is of the user: none of the package, of Python, or installed."""
     top = (module or "").partition(".")[0]
     if top == "mpidec" or (top in sys.stdlib_module_names and top != "__main__"):
         return False
@@ -206,12 +206,12 @@ def _names(made: CodeType, *operations: str) -> Iterator[str]:
 
 
 def _assigned(made: CodeType) -> set[str]:
-    """The variables outside of the function that it assigns."""
+    """Return the variables outside of the function that it assigns."""
     return {*_names(made, "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF")}
 
 
 def _changed(made: CodeType) -> set[str]:
-    """The lists, dicts and sets outside of the function that it may change."""
+    """Return the lists, dicts and sets outside of the function that it may change."""
     found: set[str] = set()
     for one in _nested(made):
         line: list[str] = []  # what is read in a line of the source
@@ -229,7 +229,7 @@ def _changed(made: CodeType) -> set[str]:
 
 
 def _counted(kind: type) -> set[str]:
-    """The attributes that methods beside the constructor assign."""
+    """Return the attributes that methods beside the constructor assign."""
     return {
         name
         for one in kind.__mro__
@@ -240,6 +240,6 @@ def _counted(kind: type) -> set[str]:
 
 
 def _generated(value: object) -> bool:
-    """Whether it is a method that `dataclass` has written."""
+    """Return whether it is a method that `dataclass` has written."""
     made: Callable[..., object] | None = getattr(value, "__code__", None)
     return getattr(made, "co_filename", "") == "<string>"

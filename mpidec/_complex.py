@@ -12,7 +12,7 @@ Array = NDArray[Any]  # real or complex
 
 
 def is_complex(dtype: object) -> bool:
-    """Whether a dtype of NumPy, or an array, is complex.
+    """Return whether a dtype of NumPy, or an array, is complex.
 
     Examples
     --------
@@ -34,8 +34,8 @@ def as_reals(X: Array) -> Array:
 
 
 def from_reals(X: Array) -> Array:
-    """The complex rows whose pairs of real and imaginary parts are the rows of X, (m, 2 d) -> (m,
-    d).
+    """Return the complex rows whose pairs of real and imaginary parts are the rows of X, (m, 2 d)
+    -> (m, d).
 
     Examples
     --------
@@ -46,7 +46,7 @@ def from_reals(X: Array) -> Array:
 
 
 def width(X: Array) -> int:
-    """The number of real numbers in a row of X.
+    """Return the number of real numbers in a row of X.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def width(X: Array) -> int:
 
 
 def squares(X: Array) -> Array:
-    r"""The squares of the moduli of all entries, :math:`|x|^2`.
+    r"""Return the squares of the moduli of all entries, :math:`|x|^2`.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def squares(X: Array) -> Array:
 
 
 def double(X: Array) -> Array:
-    """The array in float64 or complex128, itself where it is so already.
+    """Return the array in float64 or complex128, itself where it is so already.
 
     Examples
     --------
@@ -90,8 +90,8 @@ def doubled(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def by_parts(function: Callable[..., Array], *arrays: Array) -> Array:
-    """The function of real arrays; of complex ones, that of their real parts and of their imaginary
-    parts.
+    """Return the function of real arrays; of complex ones, that of their real parts and of their
+    imaginary parts.
 
     Examples
     --------

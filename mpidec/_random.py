@@ -52,7 +52,7 @@ class Streams:
         self._state["state"]["key"][0] = seed
 
     def at(self, agent: int, step: int) -> np.random.Generator:
-        """The generator of an agent at a step; valid until the next call."""
+        """Return the generator of an agent at a step; valid until the next call."""
         words = self._state["state"]
         words["key"][1], words["counter"][1] = agent, step
         self._philox.state = self._state  # 1 microsecond; a new Philox costs 10

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from .plugins import canonical, did_you_mean as did_you_mean
 
 Array = NDArray[np.float64]
-COMPLEX = ": LeastSquares takes complex ones; of others, take real and imaginary parts apart"
+COMPLEX = ": LeastSquares takes complex ones; for others, pass real and imaginary parts separately"
 T = TypeVar("T")
 
 

@@ -55,7 +55,7 @@ class Described:
         return super().__new__(cls)
 
     def _extent(self) -> Mapping[str, object]:
-        """The sizes, by name."""
+        """Return the sizes, by name."""
         return {}
 
     def __repr__(self) -> str:
@@ -63,8 +63,8 @@ class Described:
 
 
 def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
-    """The class of an object, `sizes` (by default `m` and `d`), and arguments of its constructor
-    that are not the defaults.
+    """Return the class of an object, `sizes` (by default `m` and `d`), and arguments of its
+    constructor that are not the defaults.
 
     An argument is read from the attribute of its name (or with an underscore before it); data and
     `x_star` are left out.
@@ -93,7 +93,7 @@ def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
 
 
 def settings(thing: object) -> dict[str, object]:
-    """The fields of a dataclass with their values, by name; empty for any other object.
+    """Return the fields of a dataclass with their values, by name; empty for any other object.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def warn(text: str) -> None:
 
 
 def summary(thing: object) -> str:
-    """The first sentence of the docstring of an object, in one line without its full stop.
+    """Return the first sentence of the docstring of an object, in one line without its full stop.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def check_options(what: str, given: Iterable[str], known: tuple[str, ...] | None
 
 @cache
 def parameters(made: Callable[..., object]) -> tuple[str, ...] | None:
-    """The parameters that may be given by name; None if any may."""
+    """Return the parameters that may be given by name; None if any may."""
     kinds = inspect.signature(made).parameters
     if any(one.kind is one.VAR_KEYWORD for one in kinds.values()):
         return None
@@ -158,8 +158,8 @@ def parameters(made: Callable[..., object]) -> tuple[str, ...] | None:
 
 
 def with_known_options(make: Callable[P, T]) -> Callable[P, T]:
-    """The function, which refuses options that it does not have with the names of those that it
-    has.
+    """Return the function, which refuses options that it does not have with the names of those that
+    it has.
     """
 
     @wraps(make)
@@ -189,7 +189,7 @@ class ByName(dict[str, T]):
 
 
 def word(thing: object) -> str:
-    """An argument in words: an array by its shape and fingerprint, a function by its name, other
+    """Describe an argument: an array by its shape and fingerprint, a function by its name, other
     objects without addresses.
 
     Examples
@@ -217,7 +217,7 @@ def word(thing: object) -> str:
 
 
 def number(value: object) -> object:
-    """The number of which an array consists, if there is one."""
+    """Return the number of which an array consists, if there is one."""
     if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
         value = value.flat[0]
     return value.item() if isinstance(value, np.generic) else value

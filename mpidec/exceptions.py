@@ -70,8 +70,8 @@ class RankMismatchError(ValueError):
 
 
 class ResumeError(ValueError):
-    """The run in a file cannot be continued: the file is damaged, or what shapes the curve of
-    the run has changed.
+    """The run in a file cannot be continued: the file is damaged, or settings that determine
+    the run's results have changed.
     """
 
 
@@ -132,10 +132,10 @@ def mark(
 
 
 def on_all_ranks(error: BaseException) -> bool:
-    """Whether all ranks raise this error, so that none has to be notified."""
+    """Return whether all ranks raise this error, so that none has to be notified."""
     return bool(vars(error).get("on_all_ranks", False))
 
 
 def from_another_rank(error: BaseException) -> bool:
-    """Whether this rank has received the error from another one, which reports it."""
+    """Return whether this rank has received the error from another one, which reports it."""
     return bool(vars(error).get("from_another_rank", False))

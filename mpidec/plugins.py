@@ -123,7 +123,7 @@ def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.5) -> str
 
 
 def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """The error of a module without this attribute, with the public names that are similar.
+    """Return the error of a module without this attribute, with the public names that are similar.
 
     Examples
     --------
@@ -347,7 +347,7 @@ class Table(Mapping[str, T]):
 
 @cache  # once per process: files of all installed packages are read
 def _declared(*path: str) -> tuple[EntryPoint, ...]:
-    """The entry points for this package of those installed on a path."""
+    """Return the entry points for this package of those installed on a path."""
     from importlib.metadata import entry_points  # imported on use: it takes 30 ms
 
     points = entry_points()

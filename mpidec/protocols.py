@@ -1,5 +1,5 @@
-"""What one room needs of another, as structural types: `mpidec.Network` is a `Reductions`, and
-so is one process alone.
+"""Interfaces between the rooms of the package, as structural types: `mpidec.Network` is a
+`Reductions`, and so is a single process.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Collectives(Protocol):
     def minimum(
         self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None
     ) -> np.ndarray:
-        """The least of the arrays of all ranks, entry by entry."""
+        """Return the least of the arrays of all ranks, entry by entry."""
 
     def gather_all(self, mine: np.ndarray, what: str) -> np.ndarray:
-        """The arrays of all ranks, shape `(size, ...)`."""
+        """Return the arrays of all ranks, shape `(size, ...)`."""
 
     def broadcast(self, thing: T, root: int, what: str) -> T:
-        """An object of rank `root`, on all ranks."""
+        """Return an object of rank `root`, on all ranks."""
 
 
 class Reductions(Protocol):
@@ -68,15 +68,15 @@ class Reductions(Protocol):
         """Collective operations of the ranks."""
 
     def sum(self, X: np.ndarray) -> np.ndarray:
-        """The sum of the rows of all agents, on every rank: the same bits for any number of
+        """Return the sum of the rows of all agents, on every rank: the same bits for any number of
         ranks.
         """
 
     def mean(self, X: np.ndarray) -> np.ndarray:
-        """The average of the rows of all agents, likewise."""
+        """Return the average of the rows of all agents, likewise."""
 
     def gather(self, X: np.ndarray) -> np.ndarray | None:
-        """The rows of all agents, shape `(n, ...)`, on rank 0; None on the others."""
+        """Return the rows of all agents, shape `(n, ...)`, on rank 0; None on the others."""
 
     def agree(self, error: Exception | None = None) -> None:
         """Raise on every rank if any rank has an error: that of the lowest such rank."""
@@ -90,28 +90,28 @@ class Agents(Reductions, Protocol):
         """The agents of this rank."""
 
     def scatter(self, X: np.ndarray | None) -> np.ndarray:
-        """The rows of the local agents, of the stack that rank 0 has."""
+        """Return the rows of the local agents, of the stack that rank 0 has."""
 
 
 class Functions(Protocol):
     """The functions of the local agents at one step, as solvers ask them (`Solver.ask`)."""
 
     def grad(self, X: np.ndarray) -> np.ndarray:
-        """The gradients of the smooth parts, of the oracle's draw for this step: `(m, d) -> (m,
-        d)`, a new array.
+        """Return the gradients of the smooth parts, of the oracle's draw for this step: `(m, d) ->
+        (m, d)`, a new array.
         """
 
     def value(self, X: np.ndarray) -> np.ndarray:
-        """The values of the functions, with their term: `(m, d) -> (m,)`."""
+        """Return the values of the functions, with their term: `(m, d) -> (m,)`."""
 
     def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
-        """The proximal points of the term, with the number `t`: `(m, d) -> (m, d)`; `V` itself
-        where there is no term.
+        """Return the proximal points of the term, with the number `t`: `(m, d) -> (m, d)`; `V`
+        itself where there is no term.
         """
 
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """The proximal points of the functions with their term, with a parameter for each agent,
-        `(m, 1)`: `(m, d) -> (m, d)`.
+        """Return the proximal points of the functions with their term, with a parameter for each
+        agent, `(m, 1)`: `(m, d) -> (m, d)`.
 
         Points near them as `start`, such as those of the last step, save time.
         """
@@ -121,11 +121,11 @@ class Matrix(Protocol):
     """A sparse matrix."""
 
     def toarray(self) -> np.ndarray:
-        """The dense matrix."""
+        """Return the dense matrix."""
 
 
 class Graph(Protocol):
-    """What a solver asks of a graph, of one topology or of a schedule of them."""
+    """Interface of a graph (a topology or a schedule of them) that solvers use."""
 
     @property
     def name(self) -> str:
@@ -154,7 +154,7 @@ class Graph(Protocol):
         """
 
     def at(self, k: int) -> ConstantGraph:
-        """The graph of step k."""
+        """Return the graph of step k."""
 
 
 class ConstantGraph(Graph, Protocol):
@@ -173,7 +173,7 @@ class ConstantGraph(Graph, Protocol):
         """Whether there is a path from every agent to every other."""
 
     def spectral_gap(self) -> float:
-        """The fraction by which a step reduces the largest disagreement."""
+        """Return the fraction by which a step reduces the largest disagreement."""
 
     @property
     def is_tree(self) -> bool:
@@ -226,10 +226,10 @@ class Operator(Protocol):
         """Number of edges into the local agents."""
 
     def at(self, k: int) -> Operator:
-        """The operator of step k."""
+        """Return the operator of step k."""
 
     def gamma(self, d: int) -> float:
-        """The step towards the neighbours of a compressed mixing of rows of `d` entries; 1
+        """Return the step towards the neighbours of a compressed mixing of rows of `d` entries; 1
         without a codec.
         """
 
@@ -239,7 +239,7 @@ class Operator(Protocol):
         """
 
     def to_edges(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges,
+        """Return the sender's row for each edge out of the local agents: `(m, ...) -> (out-edges,
         ...)`.
         """
 
@@ -250,4 +250,6 @@ class Operator(Protocol):
         """Sum over the edges into each local agent: `(in-edges, ...) -> (m, ...)`."""
 
     def own(self, X: np.ndarray) -> np.ndarray:
-        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`."""
+        """Return the rows times the agents' weights for themselves: `D X`, with the diagonal D of
+        `W`.
+        """

@@ -65,7 +65,7 @@ class Contender:
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """An array that begins where a page begins.
+    """Return an array that begins where a page begins.
 
     Copying between arrays whose places in their pages differ by a few bytes takes up to 20 times as
     long: the processor takes what is read for what has just been written, 4096 bytes away.  Chance
@@ -116,7 +116,7 @@ class Cell:
 
     @classmethod
     def arrays(cls, ranks: int, transports: int) -> int:
-        """How many arrays of the size of a row a rank holds, at most."""
+        """Return how many arrays of the size of a row a rank holds, at most."""
         raise NotImplementedError
 
     def _contenders(self) -> Iterator[Contender]:
@@ -128,7 +128,7 @@ class Cell:
         agents: np.ndarray | None = None,
         columns: slice = slice(None),
     ) -> np.ndarray:
-        """The rows of some agents, by default of the local ones."""
+        """Return the rows of some agents, by default of the local ones."""
         c = coefficients[self.lo : self.hi] if agents is None else coefficients[agents]
         value: np.ndarray = c[:, :1] * self.base[columns] + c[:, 1:]
         return value
@@ -148,8 +148,8 @@ class Cell:
         return Contender(ALLREDUCE, [call] * self.period, self.total, self.y, role=ALLREDUCE)
 
     def _weights(self, phase: Topology) -> tuple[Weights, np.ndarray]:
-        """The weights of the local agents' sums, and the other agents whose rows are in them,
-        ascending.
+        """Return the weights of the local agents' sums, and the other agents whose rows are in
+        them, ascending.
         """
         entries = phase.source.rows(self.lo, self.hi)
         others = np.setdiff1d(entries.indices, np.arange(self.lo, self.hi))
@@ -192,15 +192,15 @@ class Cell:
         return requests
 
     def _graph(self, phase: Topology) -> tuple[MPI.Distgraphcomm, int, int]:
-        """The neighbours as a communicator, and how many there are."""
+        """Return the neighbours as a communicator, and how many there are."""
         sources, dests = phase.in_neighbors(self.lo).tolist(), phase.out_neighbors(self.lo).tolist()
         graph = self.comm.Create_dist_graph_adjacent(sources, dests, reorder=False)
         self._stack.callback(graph.Free)
         return graph, len(sources), len(dests)
 
     def _all_receive(self) -> bool:
-        """Whether every agent has neighbours in every phase; neighbourhood collectives of Open
-        MPI 5 hang otherwise.
+        """Return whether every agent has neighbours in every phase; neighbourhood collectives of
+        Open MPI 5 hang otherwise.
         """
         return all(
             len(phase.in_neighbors(i)) and len(phase.out_neighbors(i))
@@ -236,7 +236,7 @@ class Cell:
                     )
 
     def measure(self, seconds: float) -> list[Timing]:
-        """The times of all contenders, block by block in turn, after each has been checked."""
+        """Return the times of all contenders, block by block in turn, after each has been checked."""
         with np.errstate(
             over="ignore", invalid="ignore"
         ):  # a solver may diverge on a graph that is not for it

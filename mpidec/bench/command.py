@@ -120,7 +120,7 @@ class Suite:
         )
 
     def flags(self) -> list[Flag]:
-        """The flags of the command."""
+        """Return the flags of the command."""
         cells = self.cells.items()
         names = [name for name, cell in cells if not cell.requires]
         transports = Flag(
@@ -270,7 +270,7 @@ class Suite:
 
 
 def machine(comm: MPI.Intracomm) -> dict[str, Any]:
-    """What the numbers were measured on; collective."""
+    """Return what the numbers were measured on; collective."""
     hosts = comm.allgather(MPI.Get_processor_name())
     return {
         "cpu": host.cpu(),

@@ -84,7 +84,7 @@ class MixingCell(Cell):
         return call
 
     def _by_numpy(self, phase: Topology, term: np.ndarray) -> Callable[[], None]:
-        """The weighted sum as one writes it in NumPy, without allocating anything."""
+        """Return the weighted sum as one writes it in NumPy, without allocating anything."""
         dense = phase.rows(self.lo, self.hi).toarray()[0]
         own, weights = dense[self.lo], dense[phase.in_neighbors(self.lo)].tolist()
         x, y, halo = self.x[0], self.y[0], self.halo
@@ -146,7 +146,7 @@ class NodesCell(Cell):
             )
 
     def _ranks_per_node(self) -> int:
-        """The ranks of a node; pretended if all ranks are on one host."""
+        """Return the ranks of a node; pretended if all ranks are on one host."""
         variable = "MPIDEC_RANKS_PER_NODE"
         given = os.environ.get(variable)
         if given:

@@ -63,7 +63,7 @@ class Ratio(NamedTuple):
     inverse: bool = False
 
     def of(self, each: Timing, timings: Sequence[Timing]) -> float | None:
-        """The ratio for `each`, to the fastest of its task with this role; None if there are
+        """Return the ratio for `each`, to the fastest of its task with this role; None if there are
         none.
         """
         if not self.role:
@@ -167,14 +167,14 @@ def ratios(name: str, group: Group, timings: Sequence[Timing]) -> list[dict[str,
 
 
 def legend(group: Group) -> str:
-    """What the columns of a group's table are, a line each."""
+    """Return what the columns of a group's table are, a line each."""
     lines = [("us", "microseconds of one call")]
     lines += [(ratio.heading, ratio.meaning) for ratio in group.shown]
     return "\n".join(f"  {line}" for line in aligned(lines, "<<"))
 
 
 def table(rows: Sequence[Mapping[str, Any]], group: Group, graph: str) -> str:
-    """The rows of a group on one graph, sizes side by side, some at a time."""
+    """Return the rows of a group on one graph, sizes side by side, some at a time."""
     mine = [row for row in rows if row["graph"] == graph]
     sizes = list(dict.fromkeys(row["bytes"] for row in mine))
     names = list(dict.fromkeys(row["contender"] for row in mine))

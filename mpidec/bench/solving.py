@@ -66,7 +66,7 @@ class SolveCell(Cell):
             yield Contender(f"simulate, {STEPS} steps", [events], [], task="events")
 
     def _due(self, steps: int) -> np.ndarray:
-        """The coefficients of the rows after so many steps."""
+        """Return the coefficients of the rows after so many steps."""
         c = 0 * self.start
         for k in range(steps):
             W = self.phases[k % self.period].W.toarray()

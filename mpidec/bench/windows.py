@@ -99,7 +99,7 @@ class WindowsCell(Cell):
         )
 
     def _carried(self, carrier: str) -> Window | None:
-        """A window by this carrier, if it is possible here: the same on all ranks."""
+        """Return a window by this carrier, if it is possible here: the same on all ranks."""
         try:
             return self._window(carrier)
         except (ValueError, RuntimeError):
@@ -130,7 +130,7 @@ class WindowsCell(Cell):
         return total
 
     def _raw(self, most: int) -> tuple[MPI.Win, np.ndarray]:
-        """An allocated window with the value and a slot for each in-neighbour, in a passive
+        """Return an allocated window with the value and a slot for each in-neighbour, in a passive
         epoch.
         """
         window = MPI.Win.Allocate(8 * self.d * (1 + most), 8, comm=self.comm)

@@ -63,7 +63,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def cluster(args: argparse.Namespace) -> Cluster:
-    """The cluster of a profile, not started; its `mpirun` is that of `bfrun`.
+    """Return the cluster of a profile, not started; its `mpirun` is that of `bfrun`.
 
     Raises
     ------

@@ -151,7 +151,8 @@ def find(name: str, environment: MutableMapping[str, str], remedy: str) -> str:
 
 
 def host_list(args: argparse.Namespace) -> list[str]:
-    """The hosts as ``name`` or ``name:slots``, from -H or a file with lines ``name slots=4``.
+    """Return the hosts as ``name`` or ``name:slots``, from -H or a file with lines ``name
+    slots=4``.
 
     Raises
     ------
@@ -184,7 +185,7 @@ def host_list(args: argparse.Namespace) -> list[str]:
 def mpi_flags(
     args: argparse.Namespace, mpirun: str, environment: MutableMapping[str, str]
 ) -> list[str]:
-    """The flags of `mpirun` for the given hosts, and further ones.
+    """Return the flags of `mpirun` for the given hosts, and further ones.
 
     Raises
     ------
@@ -235,14 +236,14 @@ def found_before(command: Sequence[str]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """What an error says, in one line."""
+    """Return what an error says, in one line."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def command_line(argv: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """The `mpirun` that a command line of `bfrun` asks for; the environment is that of its
+    """Return the `mpirun` that a command line of `bfrun` asks for; the environment is that of its
     processes, in place.
 
     Raises

@@ -1,5 +1,5 @@
-"""What programs of BlueFog's time expect of other packages, whose current versions have dropped
-it.
+"""Functions of other packages that programs of BlueFog's time use, and current versions have
+dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 def restore() -> None:
-    """Put it back; once per process.
+    """Restore them; once per process.
 
     `networkx.to_numpy_matrix` (until networkx 3), lists of numbers that require gradients as arrays
     (until NumPy 1.19), which programs plot, and `use_cuda` as the second argument of
@@ -27,7 +27,7 @@ def restore() -> None:
         return
 
     def as_array(tensor: torch.Tensor, *dtype: object) -> np.ndarray:
-        """The array of a tensor; also of a number that requires gradients."""
+        """Return the array of a tensor; also of a number that requires gradients."""
         return plain(tensor.detach() if tensor.ndim == 0 else tensor, *dtype)  # type: ignore[no-any-return]
 
     torch.Tensor.__array__ = as_array

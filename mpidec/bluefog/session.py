@@ -44,7 +44,7 @@ class NamedWindow:
     _view: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether this is the tensor of the window."""
+        """Return whether this is the tensor of the window."""
         return tensor is self.tensor or (
             tensor.data_ptr() == self.tensor.data_ptr()
             and tensor.shape == self.tensor.shape
@@ -52,8 +52,8 @@ class NamedWindow:
         )
 
     def _array(self) -> np.ndarray:
-        """The memory of the tensor, where the window holds an array; a program may give it other
-        memory or strides.
+        """Return the memory of the tensor, where the window holds an array; a program may give it
+        other memory or strides.
         """
         place = self.tensor.data_ptr(), self.tensor.shape, self.tensor.stride()
         if place != self._place:
@@ -61,12 +61,12 @@ class NamedWindow:
         return self._view
 
     def load(self) -> None:
-        """Take over what the program has written into the tensor."""
+        """Copy what the program has written into the tensor to the window."""
         direct = self.tensor.dtype in DIRECT and type(self.window.value) is np.ndarray
         self.window.value = self._array() if direct else in_window(self.tensor)
 
     def store(self) -> None:
-        """Show in the tensor what the window holds."""
+        """Copy the contents of the window to the tensor."""
         value = self.window.value
         if type(value) is np.ndarray:
             self._array()[...] = value
@@ -76,7 +76,7 @@ class NamedWindow:
 
 
 def in_window(tensor: torch.Tensor) -> np.ndarray | torch.Tensor:
-    """A tensor as a window takes it: the memory of one on the host as an array, which is
+    """Return a tensor as a window takes it: the memory of one on the host as an array, which is
     quickest.
     """
     own = tensor.detach() if tensor.is_floating_point() else tensor.double()
@@ -85,7 +85,7 @@ def in_window(tensor: torch.Tensor) -> np.ndarray | torch.Tensor:
 
 @dataclass
 class Session:
-    """What lives between `init` and `shutdown`.
+    """State between `init` and `shutdown`.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ _ended = False
 
 
 def current(call: str) -> Session:
-    """The session, or a ValueError that says which call needs one."""
+    """Return the session, or a ValueError that says which call needs one."""
     if _session is None:
         state = "has been shut down" if _ended else "is not initialised"
         raise ValueError(f"bf.{call}: BlueFog {state}: call bf.init() first")
@@ -143,7 +143,7 @@ def current(call: str) -> Session:
 
 
 def network() -> Network:
-    """The `mpidec.Network` under BlueFog's calls, for native ones in the same program."""
+    """Return the `mpidec.Network` under BlueFog's calls, for native ones in the same program."""
     return current("network").net
 
 
@@ -172,8 +172,8 @@ def init(topology_fn: Callable[[int], nx.DiGraph] | None = None, is_weighted: bo
 
 
 def _in_step(session: Session) -> bool:
-    """Whether all ranks have come here after the same calls, with as many windows; if not, all
-    leave the network.
+    """Return whether all ranks have come here after the same calls, with as many windows; if not,
+    all leave the network.
     """
     net, error = session.net, RankMismatchError("other ranks have come out of step")
     here = False
@@ -213,7 +213,7 @@ def rank() -> int:
 
 
 def _machine(call: str) -> tuple[int, list[int]]:
-    """The number of this rank's machine, and the ranks on it."""
+    """Return the number of this rank's machine, and the ranks on it."""
     net = current(call).net
     return next((m, ranks) for m, ranks in enumerate(net.machines()) if net.rank in ranks)
 
@@ -239,7 +239,7 @@ def machine_rank() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether all machines have equally many ranks, in blocks."""
+    """Return whether all machines have equally many ranks, in blocks."""
     machines = current("is_homogeneous").net.machines()
     return [r for ranks in machines for r in ranks] == list(range(size())) and len(
         {len(ranks) for ranks in machines}
@@ -252,9 +252,8 @@ def is_homogeneous() -> bool:
 def _topology(
     call: str, graph: object, count: int, what: str, weighted: bool, node: int
 ) -> tuple[Topology, OwnWeights]:
-    """The graph with W[i, j] = A[j, i], or uniform weights, and those of a node where no `Topology`
-    has such weights: they do not
-    sum to 1, or are 0 on an edge.
+    """Return the graph with W[i, j] = A[j, i], or uniform weights, and those of a node where no
+    `Topology` has such weights: they do not sum to 1, or are 0 on an edge.
     """
     if not isinstance(graph, nx.DiGraph):
         raise TypeError(
@@ -283,8 +282,8 @@ def _finite(call: str, graph: nx.DiGraph) -> None:
 
 
 def _is_stochastic(graph: nx.DiGraph) -> bool:
-    """Whether the weights that each rank gives to what it receives are positive and, with its
-    own, sum to 1.
+    """Return whether the weights that each rank gives to what it receives are positive and, with
+    its own, sum to 1.
     """
     A, edges = matrix(graph), graph.edges(data="weight", default=1.0)
     positive = A.min() >= 0 and all(weight for i, j, weight in edges if i != j)
@@ -306,7 +305,9 @@ def set_topology(topology: nx.DiGraph | None = None, is_weighted: bool = False) 
 
 
 def _native(session: Session, graph: nx.DiGraph, weighted: bool) -> tuple[Topology, OwnWeights]:
-    """The graph as `mpidec` has it, and the weights of this rank where that graph has others."""
+    """Return the graph as `mpidec` has it, and the weights of this rank where that graph has
+    others.
+    """
     key: Hashable = None
     if isinstance(graph, nx.DiGraph):
         key = (*graph.nodes,), (*graph.edges(data="weight"),), weighted
@@ -320,7 +321,7 @@ def _native(session: Session, graph: nx.DiGraph, weighted: bool) -> tuple[Topolo
 
 
 def load_topology() -> nx.DiGraph | None:
-    """The graph that was set."""
+    """Return the graph that was set."""
     return current("load_topology").graph
 
 
@@ -340,17 +341,17 @@ def set_machine_topology(topology: nx.DiGraph | None, is_weighted: bool = False)
 
 
 def load_machine_topology() -> nx.DiGraph | None:
-    """The graph between machines, or None."""
+    """Return the graph between machines, or None."""
     return current("load_machine_topology").machine_graph
 
 
 def is_topo_weighted() -> bool:
-    """Whether the weights of the graph count."""
+    """Return whether the weights of the graph count."""
     return current("is_topo_weighted").weighted
 
 
 def is_machine_topo_weighted() -> bool:
-    """Whether the weights of the graph between machines count."""
+    """Return whether the weights of the graph between machines count."""
     return current("is_machine_topo_weighted").machine_weighted
 
 
@@ -362,20 +363,20 @@ def _neighbors(graph: nx.DiGraph | None, node: int, senders: bool) -> list[int]:
 
 
 def in_neighbor_ranks() -> list[int]:
-    """The ranks that send to this one."""
+    """Return the ranks that send to this one."""
     return _neighbors(current("in_neighbor_ranks").graph, rank(), True)
 
 
 def out_neighbor_ranks() -> list[int]:
-    """The ranks to which this one sends."""
+    """Return the ranks to which this one sends."""
     return _neighbors(current("out_neighbor_ranks").graph, rank(), False)
 
 
 def in_neighbor_machine_ranks() -> list[int]:
-    """The machines that send to this one."""
+    """Return the machines that send to this one."""
     return _neighbors(current("in_neighbor_machine_ranks").machine_graph, machine_rank(), True)
 
 
 def out_neighbor_machine_ranks() -> list[int]:
-    """The machines to which this one sends."""
+    """Return the machines to which this one sends."""
     return _neighbors(current("out_neighbor_machine_ranks").machine_graph, machine_rank(), False)

@@ -51,7 +51,7 @@ def ignored(environment: Mapping[str, str]) -> list[str]:
 
 
 def level(environment: Mapping[str, str]) -> str | None:
-    """The level of Python's logging that BLUEFOG_LOG_LEVEL asks for, or None.
+    """Return the level of Python's logging that BLUEFOG_LOG_LEVEL asks for, or None.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""What all commands share: parsing, exit status, signals, progress."""
+"""Infrastructure of all commands: parsing, exit status, signals, progress."""

@@ -64,7 +64,7 @@ class Status(enum.IntEnum):
 
 
 class Interrupts(enum.Enum):
-    """Where Ctrl-C ends a command."""
+    """How Ctrl-C ends a command."""
 
     AT_ONCE = enum.auto()  # and the job with it
     DEFERRED = enum.auto()  # at the next step, also of SIGTERM and SIGUSR1: the file can be resumed
@@ -250,7 +250,7 @@ class Command(Generic[T]):
             return Status.INTERRUPTED
 
     def _asked(self, argv: Sequence[str], job: Job) -> argparse.Namespace | str:
-        """The arguments, or the text that they ask for, on each rank."""
+        """Return the arguments, or the text that they ask for, on each rank."""
         args = self._refusing(self.parse, argv)
         if isinstance(args, str) or not any(vars(args).get(name) for name in TEXTS):
             return args
@@ -319,7 +319,7 @@ def version() -> str:
 
 
 def let_warnings_pass() -> None:
-    """Let all warnings pass but those for developers: of what packages call in each other."""
+    """Show all warnings except those for developers about calls between packages."""
     warnings.simplefilter("default")
     for category in (DeprecationWarning, PendingDeprecationWarning):
         warnings.simplefilter("ignore", category)
@@ -352,7 +352,8 @@ def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
 
 
 def is_foreign(filename: str) -> bool:
-    """Whether a file is of Python or of an installed package, neither of mpidec nor of the user.
+    """Return whether a file is of Python or of an installed package, neither of mpidec nor of the
+    user.
 
     Examples
     --------

@@ -12,7 +12,7 @@ _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
 def _command() -> str:
-    """The command that is started: ``python -m mpidec.run``, or ``mpidec run``; "" for other
+    """Return the command that is started: ``python -m mpidec.run``, or ``mpidec run``; "" for other
     programs.
     """
     started, *rest = sys.argv or [""]

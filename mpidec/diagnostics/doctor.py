@@ -198,7 +198,7 @@ def blas_threads(comm: MPI.Intracomm) -> Finding:
 
 
 def compiled(comm: MPI.Intracomm) -> Finding:
-    """The compiled modules, and their replacements where they are missing."""
+    """Return the compiled modules, and their replacements where they are missing."""
     missing = {
         name: why for found in comm.allgather(host.uncompiled()) for name, why in found.items()
     }
@@ -234,7 +234,7 @@ def compiled(comm: MPI.Intracomm) -> Finding:
 
 
 def _ways(comm: MPI.Intracomm) -> tuple[str, dict[tuple[int, int], str]]:
-    """The transport of a network, and how the rows of j reach i on an exponential graph."""
+    """Return the transport of a network, and how the rows of j reach i on an exponential graph."""
     with Network(comm.size, comm) as net:
         chosen = net.transport
         near = comm.allgather(selftest.node_of(net) - {comm.rank})

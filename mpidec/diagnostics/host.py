@@ -100,7 +100,7 @@ def installed(package: str) -> str | None:
 
 
 def gpu_libraries() -> list[str]:
-    """The installed libraries for CUDA devices, with their versions."""
+    """Return the installed libraries for CUDA devices, with their versions."""
     return [f"{name} {found}" for name in ("cupy", "torch") if (found := installed(name))]
 
 

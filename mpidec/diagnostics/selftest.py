@@ -189,7 +189,7 @@ def known_sum(comm: MPI.Intracomm) -> None:
 
 
 def node_of(net: Network) -> set[int]:
-    """The ranks whose rows this rank reads in the shared memory of its node."""
+    """Return the ranks whose rows this rank reads in the shared memory of its node."""
     return set() if net.node is None else set(net.node.near.tolist())
 
 

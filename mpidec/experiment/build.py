@@ -102,7 +102,9 @@ class Job:
         return W
 
     def conditions(self, net: Network) -> dict[str, Any]:
-        """The arguments that only common steps have, or delays, losses and paces."""
+        """Return the arguments of synchronous runs only, or delays, losses and paces of
+        asynchronous ones.
+        """
         wanted = self.experiment.run
         pauses = wanted.pauses()
         if not self.asynchronous:
@@ -133,7 +135,7 @@ class Job:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether agents take steps at times of their own."""
+        """Whether the solver is asynchronous."""
         return is_asynchronous(self.solver)
 
     def solve(
@@ -253,7 +255,7 @@ def build(experiment: Experiment, net: Network) -> Job:
     step_size = parameters(catalogue.SOLVERS[experiment.solver.name]).get("step_size")
     if step_size is not None and not isinstance(
         step_size.default, (int, float)
-    ):  # a number: the default of one's own solver
+    ):  # a number: the default of a user-defined solver
         solver_options.setdefault("step_size", "auto")
     experiment = replace(
         experiment,
@@ -276,7 +278,7 @@ def build(experiment: Experiment, net: Network) -> Job:
     with agreed(net):
         named_so = experiment.run.own_metrics().items()
         metrics = checked({name: catalogue.METRICS.find(place) for name, place in named_so})
-    with agreed(net):  # one's own problem, which `solve` would refuse with a traceback
+    with agreed(net):  # a user-defined problem, which `solve` would refuse with a traceback
         X = resolve.initial_rows(x0, problem, net)
         resolve.check_callbacks(problem, X, net.lo, solver.needs.problem)
     note = "; ".join(filter(None, (note, idle_codec(experiment))))
@@ -311,7 +313,7 @@ def _mixing(wanted: Mixing, solver: Solver, topology: Topology | Schedule) -> Mi
 
 
 def accepted(experiment: Experiment) -> bool:
-    """Whether the solver of an experiment can use its graph."""
+    """Return whether the solver of an experiment can use its graph."""
     topology = _topology(experiment)
     solver = catalogue.SOLVERS[experiment.solver.name](**experiment.solver.options)
     try:
@@ -322,8 +324,8 @@ def accepted(experiment: Experiment) -> bool:
 
 
 def idle_codec(experiment: Experiment) -> str:
-    """Which other method the solver of an experiment is, as there is no codec; empty if it is
-    none, or if there is one.
+    """Return the method to which a compressed solver reduces without a codec; empty if there is
+    none, or if there is a codec.
     """
     name, method = (
         experiment.solver.name,
@@ -337,7 +339,7 @@ def idle_codec(experiment: Experiment) -> str:
 
 
 def seeded(experiment: Experiment, other: Experiment) -> bool:
-    """Whether an experiment may differ from the same one with another seed: False only where
+    """Return whether an experiment may differ from the same one with another seed: False only where
     nothing random is in it.
     """
     problem, mixing = experiment.problem, experiment.mixing

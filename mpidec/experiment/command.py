@@ -68,12 +68,12 @@ tables of an experiment file (flags override the file, and --set overrides flags
               attack = "2:sign_flip,5:100", robust = "clip" | "trimmed_mean" (tau or delta; trim)
   [run]       agents, steps, seed, every, out, stop_error, stop = "accuracy=0.95,..." (limits of metrics),
               trajectory, checkpoint (seconds between checkpoints),
-              metrics = "msd=own.py:msd,..." (of one's own: f(X, agents, k) returns one number per local agent),
+              metrics = "msd=own.py:msd,..." (user-defined: f(X, agents, k) returns one number per local agent),
               progress = "auto" | "bar" | "lines" | "none"; of asynchronous solvers delay = 0.1 | [0.0, 0.1], drop, simulate = true,
               straggler = "0:0.5,3:0.1" (agent 0 sleeps for half a second at each step, agent 3 for a tenth)
 
-asynchronous solvers (async_push_sum, pairwise_gossip, a2cid2, running_sum_tracking): agents take steps at times of their own, on
-the ranks in wall time, until they have taken --steps steps in the mean; the records are written at the end, and --stop-error is
+asynchronous solvers (async_push_sum, pairwise_gossip, a2cid2, running_sum_tracking): agents take steps asynchronously, on
+the ranks in wall time, until they have taken --steps steps on average; the records are written at the end, and --stop-error is
 judged there.  With --simulate they run on a queue of events in one process, and stop at the first record with error <= TOL.
 
 Solvers, topologies, problems, data sets and codecs of your own: --solver FILE.py:NAME or MODULE:NAME, or an entry point of an

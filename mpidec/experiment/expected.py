@@ -28,7 +28,7 @@ QUADRATIC, ROUNDING = 1e-6, 1e-12
 
 
 def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, float] | str:
-    """The `rate`, the factor per step by which the error falls in the end, the mean-square
+    """Return the `rate`, the factor per step by which the error falls in the end, the mean-square
     deviation `msd` at which it plateaus, and the `error_rms` of that; the reason where the theory
     does not apply.
 
@@ -69,7 +69,7 @@ def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, 
 
 
 def _outside(job: Job, result: Result | AsyncResult, net: Network) -> str:
-    """Why the theory does not apply to a run, or is not quick; empty if it may."""
+    """Return why the theory does not apply to a run, or is not quick; empty if it may."""
     wanted, graph, plain = job.experiment, job.topology, Mixing()
     reasons = {
         "the agents are on several ranks": net.size > 1,
@@ -89,7 +89,7 @@ def _outside(job: Job, result: Result | AsyncResult, net: Network) -> str:
 
 
 def _quadratic(problem: Problem, model: theory.Quadratic) -> bool:
-    """Whether the curvatures are those of the model away from the minimizer, too."""
+    """Return whether the curvatures are those of the model away from the minimizer, too."""
     e = np.random.default_rng(0).standard_normal(model.g.shape)
     e *= max(float(np.abs(model.x_star).max(initial=0.0)), 1.0)
     change = problem.grad(model.x_star + e) - problem.grad(model.x_star + 0 * e)
@@ -106,7 +106,7 @@ def state(path: str, found: dict[str, float] | str) -> None:
 
 
 def worded(found: dict[str, float] | str) -> str:
-    """What theory expects, as a phrase.
+    """Return what theory expects, as a phrase.
 
     Examples
     --------

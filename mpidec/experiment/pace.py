@@ -1,4 +1,4 @@
-"""What makes a run slow: more ranks than cores, or ranks that wait for each other longer than
+"""Why a run is slow: more ranks than cores, or ranks that wait for each other longer than
 they compute.
 """
 
@@ -18,7 +18,9 @@ FACTOR = 4  # one process is named where it takes less than the time of a step /
 
 
 def pace(job: Job, result: Result | AsyncResult, net: Network) -> str:
-    """What makes a run on several ranks slow, in one line; empty if nothing does.  Collective."""
+    """Return what makes a run on several ranks slow, in one line; empty if nothing does.
+    Collective.
+    """
     if net.size == 1:
         return ""
     crowded = max(net.comm.allgather(cores_of_node(net.comm)), key=lambda node: node[0] / node[1])
@@ -27,8 +29,8 @@ def pace(job: Job, result: Result | AsyncResult, net: Network) -> str:
 
 
 def remark(crowded: tuple[int, int], step: float, gradients: float, n: int) -> str:
-    """The line about a node with ranks and cores, the seconds of a step, and those of the gradients
-    of all n agents; 0: unknown.
+    """Return the line about a node with ranks and cores, the seconds of a step, and those of the
+    gradients of all n agents; 0: unknown.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Whether a job that its time limit has stopped goes on in another allocation: ``python -m
+"""Whether a job that was stopped by its time limit continues in another allocation: ``python -m
 mpidec.experiment.restarts``.
 
 For job scripts: with a file, print how far it is; with also how far it was when the allocation

@@ -315,8 +315,8 @@ def is_toml_type(hint: object) -> bool:
 
 
 def _only_in_python(hint: object) -> bool:
-    """Whether a form of a parameter is one of several that only programs use: a function, or an
-    object of the package.
+    """Return whether a form of a parameter is one of several that only programs use: a function, or
+    an object of the package.
     """
     own = getattr(hint, "__module__", "").startswith("mpidec.")
     return hint is type(None) or typing.get_origin(hint) is Callable or own

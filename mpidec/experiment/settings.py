@@ -104,7 +104,7 @@ class Problem:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def complete(self, agents: int) -> Problem:
-        """The table with the defaults that depend on other settings."""
+        """Return the table with the defaults that depend on other settings."""
         alpha, per_agent, options = self.alpha, self.per_agent, dict(self.options)
         if alpha is None and self.partition in ("dirichlet", "sizes"):
             alpha = 1.0
@@ -167,7 +167,7 @@ class Mixing:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def attacks(self) -> dict[int, str | float]:
-        """What each attacker sends: the name of an attack, or a number.
+        """Return what each attacker sends: the name of an attack, or a number.
 
         Raises
         ------
@@ -195,8 +195,8 @@ class Mixing:
         return found
 
     def calls(self, seed: int) -> dict[str, tuple[str, dict[str, Any]]]:
-        """The calls that make the mixer of one with a codec or without, each with its key and
-        arguments; draws have the seed.
+        """Return the calls that make the mixer of one with a codec or without, each with its key
+        and arguments; draws have the seed.
         """
         calls: dict[str, tuple[str, dict[str, Any]]] = {
             "attacked": ("attack", {"attacks": self.attacks()}),
@@ -226,8 +226,8 @@ def _metric_files(text: str, folder: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """Table ``[run]``: the number of agents and steps, the output, and what delays and stops
-    asynchronous agents.
+    """Table ``[run]``: the number of agents and steps, the output, and the delays and stragglers of
+    asynchronous runs.
     """
 
     agents: int = setting(
@@ -263,8 +263,8 @@ class Run:
         None,
         flag="metric",
         metavar="NAME=FILE.py:F",
-        help="metric of one's own: F(X, agents, k) returns one number per local agent, of which the "
-        "average is recorded; the flag may be repeated",
+        help="user-defined metric: F(X, agents, k) returns one number per local agent, whose average "
+        "is recorded; the flag may be repeated",
         repeat=True,
         locate=_metric_files,
     )
@@ -301,7 +301,7 @@ class Run:
     )
 
     def limits(self) -> dict[str, float]:
-        """The limits of metrics at which the run stops, all of them at one record.
+        """Return the limits of metrics at which the run stops, all of them at one record.
 
         Raises
         ------
@@ -330,7 +330,7 @@ class Run:
         return found
 
     def own_metrics(self) -> dict[str, str]:
-        """The user's own metrics: ``FILE.py:F`` or ``MODULE:F`` by name.
+        """Return the user's own metrics: ``FILE.py:F`` or ``MODULE:F`` by name.
 
         Raises
         ------
@@ -404,8 +404,8 @@ class Experiment:
     run: Run = Run()
 
     def sources(self) -> dict[str, str]:
-        """The names of data and components of the user's own, by setting: files, ``FILE.py:NAME``
-        and ``MODULE:NAME``.
+        """Return the names of data and components of the user's own, by setting: files,
+        ``FILE.py:NAME`` and ``MODULE:NAME``.
 
         Examples
         --------
@@ -636,7 +636,7 @@ class _Draft:
         level = given["solver"]["name"].level if "name" in given["solver"] else -1
         own_pace = is_asynchronous(solver)
         table, keys = "run", [key for key in OWN_PACE if key in run]
-        remedy = "takes common steps: omit it, or use an asynchronous solver: " + ", ".join(
+        remedy = "is synchronous: omit it, or use an asynchronous solver: " + ", ".join(
             known for known, kind in solvers.CATALOGUE.items() if is_asynchronous(kind)
         )
         if own_pace:

@@ -1,4 +1,4 @@
-"""What is printed at the end of a run: how it ended, and its table."""
+"""The summary printed at the end of a run: how it ended, and its table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .build import Job
 
 
 def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
-    """What the user must know about a run that did not end well, in one line; else an empty
+    """Return what the user must know about a run that did not end well, in one line; else an empty
     string.
     """
     if result.outcome == "diverged":
@@ -39,7 +39,7 @@ def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
 
 
 def _remedy(job: Job, result: Result | AsyncResult) -> str:
-    """What helps against the divergence of a run."""
+    """Return what helps against the divergence of a run."""
     mixing, step = job.experiment.mixing, result.step_size
     if ANY_SIZE in result.reason:
         if mixing.attack is not None and mixing.robust is None:
@@ -63,7 +63,7 @@ def _remedy(job: Job, result: Result | AsyncResult) -> str:
 
 
 def _given(job: Job, result: Result | AsyncResult) -> dict[str, Any]:
-    """The parameters of the solver, without a step size that has a row of its own."""
+    """Return the parameters of the solver, without a step size that has a row of its own."""
     found = dict(job.experiment.solver.options)
     if result.choice is not None:
         found.pop("step_size", None)
@@ -73,8 +73,8 @@ def _given(job: Job, result: Result | AsyncResult) -> dict[str, Any]:
 def summary(
     job: Job, result: Result | AsyncResult, ranks: int, slow: str = "", theory: str = ""
 ) -> str:
-    """The table printed at the end of a run; `slow` says what makes it slow, and `theory` what is
-    expected of it.
+    """Return the table printed at the end of a run; `slow` says what makes it slow, and `theory`
+    what is expected of it.
     """
     problem, wanted, n = job.experiment.problem, job.experiment.run, job.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
@@ -110,7 +110,7 @@ def summary(
 
 
 def _outcome(result: Result | AsyncResult, limits: Mapping[str, float]) -> str:
-    """How a run ended, with step and limits."""
+    """Return how a run ended, with step and limits."""
     more = {
         "stopped": f" at step {result.steps}: {Target(limits)}",
         "diverged": f" at step {result.steps}",
@@ -121,14 +121,14 @@ def _outcome(result: Result | AsyncResult, limits: Mapping[str, float]) -> str:
 
 
 def _missed(result: Result | AsyncResult, limits: Mapping[str, float]) -> str:
-    """The first limit that a run has not reached."""
+    """Return the first limit that a run has not reached."""
     last = {name: values[-1] for name, values in result.metrics.items()}
     name, limit = Target(limits).missed(last) or ("", 0.0)
     return f"{name} {'<' if rises(name) else '>'} {limit:g}"
 
 
 def _time(result: Result | AsyncResult, wanted: config.Run) -> str:
-    """How long a run took."""
+    """Return how long a run took."""
     steps, times = result.metrics["step"], result.metrics["time"]
     if wanted.simulate:
         return f"{times[-1]:.4g} units, simulated"
@@ -137,7 +137,7 @@ def _time(result: Result | AsyncResult, wanted: config.Run) -> str:
 
 
 def asynchronous_rows(wanted: config.Run) -> dict[str, str]:
-    """What delays, loses and stops messages and agents."""
+    """Return what delays, loses and stops messages and agents."""
     unit = "units" if wanted.simulate else "s"
     delay = wanted.delay if isinstance(wanted.delay, tuple) else (wanted.delay or 0.0,)
     times = " to ".join(f"{value:g}" for value in dict.fromkeys(delay))
@@ -151,7 +151,7 @@ def asynchronous_rows(wanted: config.Run) -> dict[str, str]:
 
 
 def async_rows(result: AsyncResult) -> dict[str, str]:
-    """What the agents, the edges and the ranks of an asynchronous run have done."""
+    """Return what the agents, the edges and the ranks of an asynchronous run have done."""
     counts, ages, idle = result.counts, result.staleness, result.idle
     messages = int(result.metrics["messages"][-1])
     rows = {
@@ -183,7 +183,7 @@ def async_rows(result: AsyncResult) -> dict[str, str]:
 
 
 def _classes(job: Job) -> list[tuple[int, str]]:
-    """The numbers that stand for the names of the classes."""
+    """Return the numbers that stand for the names of the classes."""
     return [
         (
             2 * c - 1 if len(job.classes) == 2 and job.experiment.problem.name == "logistic" else c,
@@ -194,7 +194,7 @@ def _classes(job: Job) -> list[tuple[int, str]]:
 
 
 def _penalties(problem: config.Problem) -> dict[str, object]:
-    """The options of a problem, and the settings of its scale and penalties that are not the
+    """Return the options of a problem, and the settings of its scale and penalties that are not the
     defaults.
     """
     names = ("scale", "intercept", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")

@@ -15,7 +15,7 @@ from ..exceptions import ConfigError
 
 
 def timeline_of(trace: str | None) -> str | None:
-    """Where the files of the ranks lie until they are merged, for `Network`.
+    """Return where the files of the ranks lie until they are merged, for `Network`.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def traced(net: Network, trace: str | None) -> list[Waited] | None:
 
 
 def stragglers(waited: Sequence[Waited], trace: str) -> str:
-    """Where the timeline is, and the table of stragglers."""
+    """Return where the timeline is, and the table of stragglers."""
     return "\n".join(
         [f"timeline {trace}, for https://ui.perfetto.dev", *aligned(table(waited), "><<>")]
     )

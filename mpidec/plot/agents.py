@@ -1,4 +1,4 @@
-"""Figure of asynchronous runs: what the agents, the edges and the ranks have done."""
+"""Figure of asynchronous runs: steps of agents, averagings of edges, idle time of ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def agents(
     label: Sequence[str] | None = None,
     style: str = "screen",
 ) -> Figure:
-    """Plot what the agents of asynchronous runs have done, with a row of panels per run.
+    """Plot the activity of the agents of asynchronous runs, with a row of panels per run.
 
     Panels: steps of each agent; averagings of each edge (pairwise methods), or the histogram of the
     staleness (push methods); the share of the time in which each rank was idle (runs on ranks).
@@ -66,7 +66,7 @@ def agents(
     runs = read_runs(paths)
     for run in runs:
         if not run.asynchronous:
-            ended = "has not ended" if "clock" in run.attributes else "takes common steps"
+            ended = "has not ended" if "clock" in run.attributes else "is synchronous"
             raise ValueError(
                 f"{run.path} {ended}: the figure of agents shows asynchronous runs that have ended"
             )

@@ -221,7 +221,7 @@ class Sheet:
                 axes.set_ylim(*self.view.ylim)
 
     def _explained(self, looks: Mapping[str, Look]) -> dict[str, Any]:
-        """The entries of the legend that explain colours, and then dashes."""
+        """Return the entries of the legend that explain colours, and then dashes."""
         from matplotlib.lines import Line2D
 
         one, handles = next(iter(looks.values())), {}
@@ -234,9 +234,7 @@ class Sheet:
         return handles
 
     def _write(self, axes: Axes, place: int) -> None:
-        """Write the ticks, labels and title of a panel; what its neighbours say is not said
-        again.
-        """
+        """Write the ticks, labels and title of a panel, omitting those that its neighbours show."""
         from matplotlib.ticker import EngFormatter, MaxNLocator
 
         panel, columns = self.panels[place], self.columns

@@ -55,7 +55,7 @@ def field(
     cmap: str = "viridis",
     style: str = "screen",
 ) -> Figure:
-    """Draw a network with a value at each agent, by colour, and if you like a second one by size.
+    """Draw a network with a value at each agent, by colour, and optionally a second one by size.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def animate(
     cmap: str = "viridis",
     titles: Sequence[str] | None = None,
 ) -> Animation:
-    """Animate networks: agents that move, values that change, graphs that come and go.
+    """Animate networks: moving agents, changing values, changing graphs.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def _sheet(
     cmap: str,
     style: str,
 ) -> tuple[Figure, Axes]:
-    """An empty picture with room for all frames, and the colour bar."""
+    """Return an empty picture with room for all frames, and the colour bar."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 

@@ -179,7 +179,7 @@ def _files(runs: Sequence[Run]) -> list[str]:
 
 
 def label(values: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """Return settings in words, as papers call them, or as `names` does."""
+    """Return settings as text, with the names of papers, or those in `names`."""
     text = ", ".join(displayed(key, value, names) for key, value in values.items())
     return names.get(text, text)
 
@@ -308,7 +308,7 @@ def _fewest(
 
 
 def worded(key: str, value: object) -> str:
-    """Return a setting in words.
+    """Return a setting as text.
 
     Examples
     --------

@@ -100,8 +100,8 @@ def axes_by_default(runs: Sequence[Run]) -> list[str]:
     are simulated."""
     if all("epoch" in run.metrics for run in runs):
         return ["epochs"]
-    clocks = {run.attributes.get("clock", "common steps") for run in runs}
-    if clocks == {"common steps"}:
+    clocks = {run.attributes.get("clock", "synchronous") for run in runs}
+    if clocks == {"synchronous"}:
         return ["steps", "bytes", "seconds"]
     return (
         ["seconds"]

@@ -1,4 +1,4 @@
-"""Figure of run files: which lines, which panels."""
+"""Figure of run files: arrangement of runs in lines and panels."""
 
 from __future__ import annotations
 

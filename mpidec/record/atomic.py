@@ -312,8 +312,8 @@ class AtomicFile(io.RawIOBase):
 
 
 def _hidden(name: str) -> str:
-    """The beginning of the names of the lock and the spare of a file: its own, or a hash of a long
-    one, as names have at most 255 bytes.
+    """Return the beginning of the names of the lock and the spare of a file: its own, or a hash of
+    a long one, as names have at most 255 bytes.
     """
     whole = os.fsencode(name)
     short = name if len(whole) <= LONGEST else hashlib.sha256(whole).hexdigest()[:32]
@@ -350,8 +350,8 @@ def _check_writable(given: str, path: str, existing: bool) -> None:
 
 
 def _verified(descriptor: int) -> Sums:
-    """The check sums of a file, all of which is as it was written; those of a file without any are
-    taken now.
+    """Return the check sums of a file, all of which is as it was written; those of a file without
+    any are taken now.
     """
     sums = Sums.of(descriptor)
     if sums is None:

@@ -1,4 +1,4 @@
-"""Reading of HDF5 files of the package: what a disk has spoilt is refused, in one line that names the
+"""Reading of HDF5 files of the package: corrupted content is refused, in one line that names the
 file.
 """
 
@@ -123,7 +123,7 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _said(error: Exception, told: str) -> str:
-    """What an exception means for the file that was read."""
+    """Translate an exception into an error about the file that was read."""
     if isinstance(error, SystemError) and isinstance(error.__cause__, Exception):
         return _said(error.__cause__, " ".join(str(error.__cause__).split()))  # what h5py has met
     if isinstance(error, MemoryError):
@@ -136,8 +136,8 @@ def _said(error: Exception, told: str) -> str:
 
 
 def _opened(path: str) -> int:
-    """A descriptor of the file, with a shared lock as HDF5 takes it: a writer then leaves its
-    content alone.
+    """Return a descriptor of the file, with a shared lock as HDF5 takes it: a writer then leaves
+    its content alone.
     """
     for _ in range(ATTEMPTS):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

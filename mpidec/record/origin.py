@@ -1,5 +1,5 @@
-"""What a run was made from: hashes of data and files, and its settings, by which a resumed run
-notices that they have changed.
+"""Origin of a run: hashes of data and files, and its settings, by which a resumed run
+detects changes.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _alike(one: object, other: object, rounding: float) -> bool:
 
 
 def _number(text: object) -> float | None:
-    """The number that a text is: 1 and 1.0 are the same."""
+    """Return the number that a text is: 1 and 1.0 are the same."""
     try:
         return float(str(text))
     except ValueError:

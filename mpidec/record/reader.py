@@ -72,7 +72,7 @@ class Run:
         )
 
     def to_frame(self) -> DataFrame:
-        """The metrics as a pandas table: a column for each metric, and the steps as index.
+        """Return the metrics as a pandas table: a column for each metric, and the steps as index.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class Run:
 
 
 def last_values(metrics: Mapping[str, NDArray[Any]]) -> str:
-    """Return the last objective, error and consensus in words, as far as they are recorded.
+    """Return the last objective, error and consensus as text, as far as they are recorded.
 
     Examples
     --------

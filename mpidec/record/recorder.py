@@ -59,10 +59,10 @@ class Rows(Reductions, Protocol):
     def partition(self) -> Blocks: ...
 
     def gather_rows(self, X: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray | None:
-        """The rows of all ranks, on rank 0."""
+        """Return the rows of all ranks, on rank 0."""
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
-        """The rows of this rank, from those on rank 0."""
+        """Return the rows of this rank, from those on rank 0."""
 
 
 class Phase(Protocol):
@@ -213,7 +213,7 @@ class Recorder(Generic[State]):
     def load(
         self, topology: Phases, meta: Mapping[str, Any]
     ) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
-        """The step, the state, the counters and the mixer's memory of the last checkpoint;
+        """Return the step, the state, the counters and the mixer's memory of the last checkpoint;
         collective, the file is not changed.
 
         `meta` are the root attributes that the run would have if it began now.
@@ -285,7 +285,7 @@ class Recorder(Generic[State]):
         return step, self._state(**state), counters, memory
 
     def asynchronous(self) -> dict[str, np.ndarray]:
-        """The arrays of `Run.asynchronous`; collective."""
+        """Return the arrays of `Run.asynchronous`; collective."""
         found: dict[str, np.ndarray] = self._shared(
             self._try(lambda: dict(read(self._spec.path).asynchronous)) or {}
         )
@@ -317,7 +317,7 @@ class Recorder(Generic[State]):
         return bool(self._shared(file is not None and file.later))
 
     def has(self, step: int) -> bool:
-        """Whether the resumed run has a record of `step`, its last one."""
+        """Return whether the resumed run has a record of `step`, its last one."""
         return self._kept == step
 
     def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
@@ -474,7 +474,7 @@ def column_phases(topology: Phases) -> list[csr_array]:
 
 
 def _equal_phases(there: Sequence[csr_array], given: Sequence[csr_array] | None) -> bool:
-    """Whether matrices are those of a file; a file without any fits all."""
+    """Return whether matrices are those of a file; a file without any fits all."""
     if not there or given is None:
         return not there
     return len(there) == len(given) and all(

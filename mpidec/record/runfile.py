@@ -33,7 +33,7 @@ NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 
 
 def rises(metric: str) -> bool:
-    """Whether more is better of a metric: its name begins with ``accuracy``.
+    """Return whether larger values of a metric are better: its name begins with ``accuracy``.
 
     Examples
     --------

@@ -1,4 +1,6 @@
-"""Check sums of a file, in its last bytes: a block that a disk has spoilt is noticed when it is read."""
+"""Checksums of a file, in its last bytes, by which corrupted blocks are detected when they are
+read.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ class Sums:
         raise ValueError("its check sums are damaged")
 
     def trailer(self) -> bytes:
-        """The bytes that follow the content."""
+        """Return the bytes that follow the content."""
         table = self.table.astype("<u4").tobytes()
         total = zlib.crc32(table, _seed(self.length))
         return table + _END.pack(self.length, BLOCK, total, MAGIC)
@@ -68,8 +70,8 @@ class Sums:
         ranges: Iterable[tuple[int, int]],
         known: Mapping[int, int] = NOTHING,
     ) -> Sums:
-        """The sums of a file of which `ranges`, (offset, length), were written since these; those
-        of whole blocks may be `known`, by number.
+        """Return the sums of a file of which `ranges`, (offset, length), were written since these;
+        those of whole blocks may be `known`, by number.
         """
         dirty = np.ones(_count(length), bool)
         dirty[: min(self.length, length) // BLOCK] = False
@@ -85,8 +87,8 @@ class Sums:
         return Sums(length, table)
 
     def spoilt(self, data: bytes, first: int) -> int | None:
-        """The first block that `data`, which begins with the block `first`, does not hold as it was
-        written.
+        """Return the first block that `data`, which begins with the block `first`, does not hold as
+        it was written.
         """
         view = memoryview(data)
         for block in range(first, first + _count(len(data))):
@@ -122,7 +124,7 @@ def note(known: dict[int, int], view: memoryview, offset: int) -> None:
 
 
 def wrong(block: int) -> str:
-    """What is said of a block that is not as it was written."""
+    """Return the message about a corrupted block."""
     return f"the bytes from {block * BLOCK:,} on are not those that were written (check sum)"
 
 
@@ -139,7 +141,7 @@ def _seed(length: int) -> int:
 
 
 def _longer(descriptor: int, size: int) -> bool:
-    """Whether the file goes on behind the end of its HDF5 content, where sums are."""
+    """Return whether the file continues after the end of its HDF5 content, where checksums are."""
     head = os.pread(descriptor, _SUPERBLOCK.size, 0)
     if len(head) < _SUPERBLOCK.size:
         return False

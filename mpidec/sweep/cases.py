@@ -220,8 +220,8 @@ def _with(value: object, given: object) -> object:
 
 
 def common_graph(settings: Sequence[Setting], variations: Sequence[Variation]) -> Sequence[Setting]:
-    """The graph of a sweep over solvers that names none: one that all of them can use, so that the
-    table compares solvers.
+    """Return the graph of a sweep over solvers that names none: one that all of them can use, so
+    that the table compares solvers.
 
     None if they have the same default, or no graph for all.
     """

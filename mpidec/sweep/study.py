@@ -54,7 +54,7 @@ class Plan:
     spoilt: Mapping[str, str] = field(default_factory=dict)  # why a file cannot be read, by file
 
     def open(self) -> list[int]:
-        """Return the numbers of the cases that have to run."""
+        """Return the indices of the cases that have to run."""
         done = (Status.FINISHED, Status.SPOILT)
         return [number for number, state in enumerate(self.states) if state not in done]
 
@@ -219,7 +219,7 @@ def plan(
 
 
 def _status(case: Case, spoilt: dict[str, str]) -> Status:
-    """The status of a case; that of a file that cannot be read is told of in `spoilt`."""
+    """Return the status of a case; that of a file that cannot be read is told of in `spoilt`."""
     try:
         return status(case)
     except ConfigError:

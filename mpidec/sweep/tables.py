@@ -138,7 +138,7 @@ class Table:
         return f"until {self.metric} {sign} {self.limit:g}{records}"
 
     def _what(self, columns: Sequence[str], sent: str) -> str:
-        """The costs among the columns, until the target."""
+        """Return the costs among the columns, until the target."""
         words = {"steps": "steps", "bytes": sent, "seconds": self.clock}
         *first, last = [words[column] for column in columns if column in words] or ["values"]
         return f"{', '.join(first)}{' and ' * bool(first)}{last} {self._until}"
@@ -364,7 +364,9 @@ class Table:
         return found
 
     def _rank(self, row: Row, column: str) -> float:
-        """Return what is to be small in a column; infinite where nothing counts."""
+        """Return the sort key of a column, of which smaller is better; infinite for cells without a
+        value.
+        """
         if column == "final":
             sign = -1 if rises(self.metric) else 1
             return math.inf if math.isnan(row.last) else max(sign * row.last, sign * self.limit)
@@ -489,7 +491,7 @@ def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:
 
 
 def _stored(file: str) -> Run | None:
-    """The run in a file; None without a file, and for one that cannot be read."""
+    """Return the run in a file; None without a file, and for one that cannot be read."""
     try:
         return read(file) if os.path.exists(file) else None
     except ValueError:
@@ -637,7 +639,7 @@ def _differing(cases: Sequence[Case]) -> list[str]:
 
 
 def _alike(runs: Sequence[Run | None]) -> bool:
-    """Whether there are several runs, and they are bit-identical except for their time."""
+    """Return whether there are several runs, and they are bit-identical except for their time."""
     first = runs[0]
     return (
         len(runs) > 1

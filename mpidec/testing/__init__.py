@@ -1,5 +1,5 @@
-"""Tests of components: the properties that every solver, graph, problem and codec must have, for
-those of users, too.
+"""Tests of components: the properties that every solver, graph, problem and codec must have,
+user-defined ones included.
 """
 
 from ..exceptions import ContractError as ContractError

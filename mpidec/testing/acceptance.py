@@ -1,4 +1,4 @@
-"""What graphs and sizes solvers take: kinds of W, one and two agents."""
+"""Graphs and sizes that solvers accept: kinds of W, one and two agents."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ COMMON = {
     "kinds": Property(acceptance.kinds, _always),
     "few_agents": Property(acceptance.few_agents, _always),
 }
-"""The properties of solvers whose agents take common steps."""
+"""The properties of synchronous solvers."""
 
 ASYNCHRONOUS = {
     "minimizer": Property(asynchronous.minimizer, _exact),

@@ -1,4 +1,4 @@
-"""Where solvers lead to, and how fast: the minimizer, the rate, the bias, the noise floor."""
+"""Limits of solvers and convergence to them: minimizer, rate, bias, noise floor."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def repeats(solver: Solver, method: Solver, W: Mixer, f: Quadratics, name: str) 
         (first == again).all(),
         solver,
         name,
-        f"five steps from the same rows end {abs(first - again).max():.2g} apart when they are "
-        "repeated, expected the same rows",
+        f"five steps from the same rows, repeated, differ by {abs(first - again).max():.2g}, "
+        "expected the same rows",
         "does step() keep something between steps that is not in the state?",
     )
 

@@ -183,9 +183,9 @@ def test_a_resumed_run_goes_on_with_its_time_and_its_counts():
         (["--topology=one_peer_exponential"], "A2CiD2 needs a constant graph"),
         (
             ["--solver=dgd", "--delay=1"],
-            "--delay: dgd takes common steps: omit it, or use an asynchronous solver: async_push_sum",
+            "--delay: dgd is synchronous: omit it, or use an asynchronous solver: async_push_sum",
         ),
-        (["--solver=dgd", "--simulate"], "--simulate: dgd takes common steps: omit it"),
+        (["--solver=dgd", "--simulate"], "--simulate: dgd is synchronous: omit it"),
     ],
 )
 def test_wrong_flags_are_one_line(capsys, argv, text):
@@ -371,7 +371,7 @@ def test_figures(capsys):
     for argv, text in (
         (
             ["g.h5", "--kind=agents"],
-            "g.h5 takes common steps: the figure of agents shows asynchronous runs",
+            "g.h5 is synchronous: the figure of agents shows asynchronous runs",
         ),
         (["w.h5", "--kind=agents", "--x", "steps"], "--x has no effect with --kind agents"),
         (["s.h5", "--x", "seconds"], "s.h5 is a simulated run, whose time is not in seconds"),

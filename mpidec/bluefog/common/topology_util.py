@@ -22,7 +22,7 @@ def _graph(topology: graphs.Topology) -> nx.DiGraph:
 
 
 def matrix(graph: nx.DiGraph) -> np.ndarray:
-    """A in the order of the ranks, whatever the order in which the nodes were added."""
+    """Return a in the order of the ranks, whatever the order in which the nodes were added."""
     return np.asarray(nx.to_numpy_array(graph, sorted(graph.nodes)))
 
 
@@ -84,7 +84,7 @@ def FullyConnectedGraph(size: int) -> nx.DiGraph:
 
 
 def IsTopologyEquivalent(topo1: nx.DiGraph | None, topo2: nx.DiGraph | None) -> bool:
-    """Whether both graphs have the same edges and the same matrix."""
+    """Return whether both graphs have the same edges and the same matrix."""
     if topo1 is None or topo2 is None or set(topo1.nodes) != set(topo2.nodes):
         return False
     same_edges = set(topo1.edges) == set(topo2.edges)  # those of weight 0 among them
@@ -92,7 +92,7 @@ def IsTopologyEquivalent(topo1: nx.DiGraph | None, topo2: nx.DiGraph | None) -> 
 
 
 def IsRegularGraph(topo: nx.DiGraph) -> bool:
-    """Whether all ranks have as many in-neighbours, and as many out-neighbours."""
+    """Return whether all ranks have as many in-neighbours, and as many out-neighbours."""
     return len({(topo.in_degree(r), topo.out_degree(r)) for r in topo.nodes}) <= 1
 
 
@@ -103,17 +103,17 @@ def _split(
 
 
 def GetRecvWeights(topo: nx.DiGraph, rank: int) -> tuple[float, dict[int, float]]:
-    """The weight of a rank for itself, and those of what it receives, also of weight 0."""
+    """Return the weight of a rank for itself, and those of what it receives, also of weight 0."""
     return _split(matrix(topo)[:, rank], rank, topo.predecessors(rank))
 
 
 def GetSendWeights(topo: nx.DiGraph, rank: int) -> tuple[float, dict[int, float]]:
-    """The weight of a rank for itself, and those of what it sends, also of weight 0."""
+    """Return the weight of a rank for itself, and those of what it sends, also of weight 0."""
     return _split(matrix(topo)[rank], rank, topo.successors(rank))
 
 
 def isPowerOf(x: int, base: int) -> bool:
-    """Whether x is 1, base, base^2, ...
+    """Return whether x is 1, base, base^2, ...
 
     Examples
     --------
@@ -187,8 +187,8 @@ def GetInnerOuterRingDynamicSendRecvRanks(
 def GetInnerOuterExpo2DynamicSendRecvRanks(
     world_size: int, local_size: int, self_rank: int
 ) -> Ranks:
-    """The same with the distances 1, 2, 4, ... on the machines and between them, where step k has
-    the distance of 2^k.
+    """Return the same with the distances 1, 2, 4, ... on the machines and between them, where step
+    k has the distance of 2^k.
 
     `mpidec.topology.inner_outer(n, machine_size, "exponential")` changes the distance between
     machines after `local_size` steps instead, so that each rank meets each distance.

@@ -25,12 +25,12 @@ def env(**variables: str | None) -> Iterator[None]:
 
 
 def is_running_from_ipython() -> bool:
-    """Whether this is an IPython kernel or shell."""
+    """Return whether this is an IPython kernel or shell."""
     return "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the interface for this library exists: that for torch does."""
+    """Return whether the interface for this library exists: that for torch does."""
     return ext_base_name == "torch"
 
 

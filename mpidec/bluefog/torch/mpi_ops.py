@@ -79,7 +79,7 @@ _skip_negotiation = False
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    """The tensor as mpidec takes it: the memory of one on the host as an array, which is
+    """Return the tensor as mpidec takes it: the memory of one on the host as an array, which is
     quickest.
     """
     if not isinstance(tensor, torch.Tensor):
@@ -107,7 +107,7 @@ def _into(tensor: torch.Tensor) -> Callable[[Any], torch.Tensor]:
 
 
 def _beginning(call: str, name: str | None) -> Session:
-    """The session, for a call with this name, which no call under way may have."""
+    """Return the session, for a call with this name, which no call under way may have."""
     session = current(call)
     if name is not None and any(name == other for other, *_ in session.handles.values()):
         raise ValueError(
@@ -141,7 +141,7 @@ def _under_way(call: str, handle: int) -> tuple[Session, Pending, Callable[[Any]
 
 
 def poll(handle: int) -> bool:
-    """Whether `wait` would return at once."""
+    """Return whether `wait` would return at once."""
     return _under_way("poll", handle)[1].test()
 
 
@@ -169,7 +169,7 @@ def barrier() -> None:
 
 
 def _local_sum(net: Network, tensor: torch.Tensor, average: bool, name: str) -> Pending:
-    """The sum or average over the ranks of this machine."""
+    """Return the sum or average over the ranks of this machine."""
     if average or tensor.dtype.is_floating_point:
         pending = net.start_hierarchical_neighbor_allreduce(_array(tensor), 1.0, {}, {}, name=name)
         ranks = 1 if average else next(len(m) for m in net.machines() if net.rank in m)
@@ -225,7 +225,7 @@ def allreduce(
     is_hierarchical_local: bool = False,
     name: str | None = None,
 ) -> torch.Tensor:
-    """The average or sum over all ranks, or those of this machine."""
+    """Return the average or sum over all ranks, or those of this machine."""
     net = current("allreduce").net
     if is_hierarchical_local:
         return _tensor(_local_sum(net, tensor, average, "").wait())
@@ -257,7 +257,7 @@ def broadcast_nonblocking_(tensor: torch.Tensor, root_rank: int, name: str | Non
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """The tensor of rank `root_rank`."""
+    """Return the tensor of rank `root_rank`."""
     return _tensor(current("broadcast").net.broadcast(_array(tensor), root_rank))
 
 
@@ -273,8 +273,8 @@ def allgather_nonblocking(tensor: torch.Tensor, name: str | None = None) -> int:
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
-    """The tensors of all ranks, one after the other along the first dimension, in which they may
-    differ.
+    """Return the tensors of all ranks, one after the other along the first dimension, in which they
+    may differ.
     """
     return _tensor(current("allgather").net.allgather(_array(tensor)))
 
@@ -370,8 +370,8 @@ def neighbor_allreduce(
     enable_topo_check: bool = True,
     name: str | None = None,
 ) -> torch.Tensor:
-    r"""The weighted sum :math:`s_i x_i + \sum_j r_{ij} t_{ji} x_j` of this rank's tensor and its
-    neighbours'.
+    r"""Return the weighted sum :math:`s_i x_i + \sum_j r_{ij} t_{ji} x_j` of this rank's tensor and
+    its neighbours'.
 
     Parameters
     ----------
@@ -425,7 +425,7 @@ def neighbor_allgather(
     enable_topo_check: bool = True,
     name: str | None = None,
 ) -> torch.Tensor:
-    """The tensors of the in-neighbours, or of `src_ranks` in this order, one after the other
+    """Return the tensors of the in-neighbours, or of `src_ranks` in this order, one after the other
     along the first dimension.
     """
     return wait(
@@ -495,7 +495,7 @@ def hierarchical_neighbor_allreduce(
     enable_topo_check: bool = False,
     name: str | None = None,
 ) -> torch.Tensor:
-    """The weighted sum of the averages of the machines, on each of their ranks."""
+    """Return the weighted sum of the averages of the machines, on each of their ranks."""
     return wait(
         hierarchical_neighbor_allreduce_nonblocking(
             tensor,
@@ -533,8 +533,8 @@ def pair_gossip(
     pair_weight: float | None = None,
     name: str | None = None,
 ) -> torch.Tensor:
-    """The average, or the weighted sum, of this rank's tensor and that of `target_rank`, which
-    calls with this one.
+    """Return the average, or the weighted sum, of this rank's tensor and that of `target_rank`,
+    which calls with this one.
     """
     return wait(pair_gossip_nonblocking(tensor, target_rank, self_weight, pair_weight))
 
@@ -549,7 +549,7 @@ def set_skip_negotiate_stage(value: bool) -> None:
 
 
 def get_skip_negotiate_stage() -> bool:
-    """What was set."""
+    """Return what was set."""
     return _skip_negotiation
 
 
@@ -567,10 +567,10 @@ def nccl_built() -> bool:
 
 
 def mpi_threads_supported() -> bool:
-    """Whether the MPI library was initialised with `MPI_THREAD_MULTIPLE`."""
+    """Return whether the MPI library was initialised with `MPI_THREAD_MULTIPLE`."""
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 
 def unified_mpi_window_model_supported() -> bool:
-    """Whether what a neighbour writes to a window is seen without a further call: always."""
+    """Return whether what a neighbour writes to a window is seen without a further call: always."""
     return True

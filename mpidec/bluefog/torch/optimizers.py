@@ -445,7 +445,7 @@ def DistributedAdaptThenCombineOptimizer(
     communication_type: CommunicationType = CommunicationType.neighbor_allreduce,
     num_steps_per_communication: int = 1,
 ) -> AdaptThenCombine:
-    """An optimizer that steps, then communicates."""
+    """Return an optimizer that steps, then communicates."""
     return AdaptThenCombine(optimizer, model, communication_type, num_steps_per_communication)
 
 
@@ -455,14 +455,14 @@ def DistributedAdaptWithCombineOptimizer(
     communication_type: CommunicationType = CommunicationType.neighbor_allreduce,
     num_steps_per_communication: int = 1,
 ) -> AdaptWithCombine:
-    """An optimizer that communicates during the backward pass, then steps."""
+    """Return an optimizer that communicates during the backward pass, then steps."""
     return AdaptWithCombine(optimizer, model, communication_type, num_steps_per_communication)
 
 
 def DistributedAllreduceOptimizer(
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> AdaptWithCombine:
-    """The older name of adapt with combine and `CommunicationType.allreduce`."""
+    """Return the older name of adapt with combine and `CommunicationType.allreduce`."""
     kind = CommunicationType.allreduce
     return AdaptWithCombine(optimizer, model, kind, num_steps_per_communication)
 
@@ -470,7 +470,7 @@ def DistributedAllreduceOptimizer(
 def DistributedNeighborAllreduceOptimizer(
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> AdaptWithCombine:
-    """The older name of adapt with combine."""
+    """Return the older name of adapt with combine."""
     kind = CommunicationType.neighbor_allreduce
     return AdaptWithCombine(optimizer, model, kind, num_steps_per_communication)
 
@@ -478,7 +478,7 @@ def DistributedNeighborAllreduceOptimizer(
 def DistributedHierarchicalNeighborAllreduceOptimizer(
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> AdaptWithCombine:
-    """The older name of adapt with combine and
+    """Return the older name of adapt with combine and
     `CommunicationType.hierarchical_neighbor_allreduce`.
     """
     kind = CommunicationType.hierarchical_neighbor_allreduce
@@ -488,7 +488,7 @@ def DistributedHierarchicalNeighborAllreduceOptimizer(
 def DistributedGradientAllreduceOptimizer(
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> GradientAllreduce:
-    """An optimizer that averages the gradients over all ranks, then steps."""
+    """Return an optimizer that averages the gradients over all ranks, then steps."""
     return GradientAllreduce(optimizer, model, num_steps_per_communication)
 
 
@@ -498,8 +498,8 @@ def DistributedWinPutOptimizer(
     num_steps_per_communication: int = 1,
     window_prefix: str | None = None,
 ) -> Windowed:
-    """An optimizer that writes the parameters to its neighbours, and combines them with what has
-    arrived; nobody waits.
+    """Return an optimizer that writes the parameters to its neighbours, and combines them with what
+    has arrived; nobody waits.
     """
     return Windowed(optimizer, model, num_steps_per_communication, window_prefix, pull=False)
 
@@ -507,8 +507,8 @@ def DistributedWinPutOptimizer(
 def DistributedPullGetOptimizer(
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> Windowed:
-    """An optimizer that reads the parameters of its neighbours, and combines them with its own;
-    nobody waits.
+    """Return an optimizer that reads the parameters of its neighbours, and combines them with its
+    own; nobody waits.
     """
     return Windowed(optimizer, model, num_steps_per_communication, None, pull=True)
 

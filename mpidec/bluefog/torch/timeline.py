@@ -19,7 +19,7 @@ _warned = False
 
 
 def _timeline(call: str) -> Timeline | None:
-    """The timeline of the session; without one, a line the first time."""
+    """Return the timeline of the session; without one, a line the first time."""
     global _warned
     timeline = current(call).net.context.timeline
     if timeline is None and not _warned:

@@ -15,7 +15,7 @@ Inferred = list[int] | tuple[list[int], np.ndarray]
 def InferSourceFromDestinationRanks(
     dst_ranks: Sequence[int], construct_adjacency_matrix: bool = False
 ) -> Inferred:
-    """The ranks that name this one among their `dst_ranks`.
+    """Return the ranks that name this one among their `dst_ranks`.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def InferSourceFromDestinationRanks(
 def InferDestinationFromSourceRanks(
     src_ranks: Sequence[int], construct_adjacency_matrix: bool = False
 ) -> Inferred:
-    """The ranks that name this one among their `src_ranks`; see
+    """Return the ranks that name this one among their `src_ranks`; see
     `InferSourceFromDestinationRanks`.
     """
     return _inferred("InferDestinationFromSourceRanks", src_ranks, construct_adjacency_matrix, True)

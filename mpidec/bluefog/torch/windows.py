@@ -79,7 +79,7 @@ def win_free(name: str | None = None) -> bool:
 
 
 def get_current_created_window_names() -> list[str]:
-    """The names of all windows, sorted."""
+    """Return the names of all windows, sorted."""
     return sorted(current("get_current_created_window_names").windows)
 
 
@@ -250,7 +250,7 @@ def win_wait(handle: int) -> bool:
 
 
 def win_poll(handle: int) -> bool:
-    """Whether `win_wait` would return at once."""
+    """Return whether `win_wait` would return at once."""
     pending = current("win_poll").transfers.get(handle)
     return pending is None or pending.test()
 
@@ -360,5 +360,5 @@ def turn_off_win_ops_with_associated_p() -> None:
 
 
 def win_associated_p(name: str) -> float:
-    """The push-sum weight of a window."""
+    """Return the push-sum weight of a window."""
     return _named("win_associated_p", name).window.p
