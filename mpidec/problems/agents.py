@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from .._validation import Array
 
-if TYPE_CHECKING:
-    from .oracles import Gradients
+
+class OfSome(Protocol):
+    """Gradients that can be taken for some of the local agents, such as `oracles.Gradients`."""
+
+    @property
+    def some(self) -> Callable[..., Array]:
+        """``some(X, k, agents=[i, ...])``: the gradients of these agents, one row of X for each."""
 
 
 def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
@@ -43,7 +48,7 @@ def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
     return of_some
 
 
-def of_one(gradients: Gradients) -> Callable[[int, Array, int], Array]:
+def of_one(gradients: OfSome) -> Callable[[int, Array, int], Array]:
     """Return `gradient(i, x, k)`: the gradient of local agent i at `x`, shape (d,), for its own
     step k; `gradients(X, k, agents=...)` returns those of some agents.
 
