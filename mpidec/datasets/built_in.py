@@ -135,7 +135,7 @@ def loaded(
     features: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """What `load` returns, without a word on how a file was read."""
+    """Return what `load` returns, without warnings on how a file was read."""
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(
             f"data = {source!r} is a {type(source).__name__}, expected a name or a path"
@@ -312,7 +312,7 @@ def _check_index(A: Any, y: Any, name: str) -> None:
 
 
 def _numbers(A: Any) -> Any:
-    """The numbers of a data frame whose columns differ in type, such as bools beside floats;
+    """Return the numbers of a data frame whose columns differ in type, such as bools beside floats;
     anything else as it is.
     """
     columns = getattr(A, "columns", None)
@@ -384,7 +384,7 @@ class Scaling:
 
     @classmethod
     def of(cls, A: Array) -> Scaling:
-        """The scaling of the samples `A`, (N, d)."""
+        """Return the scaling of the samples `A`, (N, d)."""
         powers = -np.frexp(np.abs(double(A)).max(axis=0))[1]
         A = _times(A, powers)
         mean = A.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Images, and samples of the user's own for training: the arrays of FILE.npz, or those that a
+"""Images, and user-defined samples for training: the arrays of FILE.npz, or those that a
 function FILE.py:NAME returns.
 """
 
@@ -35,7 +35,7 @@ class Images:
         Classes 0, 1, ...
     name : str
     note : str
-        How training and test samples were chosen, if they were not given apart.
+        How training and test samples were chosen, if they were not given separately.
 
     Examples
     --------

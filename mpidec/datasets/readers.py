@@ -66,13 +66,13 @@ def read(path: Path, label: str | int | None = None, features: int | None = None
 
 
 def _suffix(path: Path) -> str:
-    """The extension before that of the compression."""
+    """Return the extension before that of the compression."""
     suffix = path.suffix.lower()
     return path.with_suffix("").suffix.lower() if suffix in COMPRESSED else suffix
 
 
 def _by_content(path: Path) -> Callable[[Path, str | int | None], Samples]:
-    """The reader of a file whose extension says nothing."""
+    """Return the reader of a file whose extension says nothing."""
     if zipfile.is_zipfile(path):
         return _npz
     try:
@@ -93,7 +93,7 @@ def _by_content(path: Path) -> Callable[[Path, str | int | None], Samples]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Refuse what is no file or empty; errors of the system within the context become a
+    """Refuse a path that is not a file, or an empty file; system errors within the context become a
     ValueError that names the file.
     """
     try:

@@ -1,8 +1,8 @@
 """Tables of text: values separated by commas, semicolons, tabs or blanks, with or without names of
 the columns.
 
-What a table leaves open is decided by the rules of this module, and said in `Samples.notes` where
-another reading is possible.
+Ambiguities of a table are resolved by the rules of this module; `Samples.notes` reports each case
+in which another reading is possible.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def table(path: Path, label: str | int | None = None) -> Samples:
 
 
 def words_of(text: str, delimiter: str = "") -> list[str]:
-    """The words of a line; by default separated by what it has most of."""
+    """Return the words of a line; by default separated by what it has most of."""
     delimiter = delimiter or max(",;\t ", key=text.strip().count)
     if delimiter == " ":
         return text.split()
@@ -116,7 +116,9 @@ def _rows(path: Path) -> Iterator[Line]:
 
 
 def _has_names(first: Line, second: Line | None, label: str | int | None) -> tuple[bool, str]:
-    """Whether the first line has the names of the columns, and a note if it has numbers, too."""
+    """Return whether the first line has the names of the columns, and a note if it has numbers,
+    too.
+    """
     words = [word.strip() for word in first.words]
     numeric = [as_float(word) is not None for word in words]
     said = f"line 1 ({', '.join(words[:4])}{', ...' * (len(words) > 4)}) is taken as the names of the columns"
@@ -136,8 +138,8 @@ def _has_names(first: Line, second: Line | None, label: str | int | None) -> tup
 
 
 def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str]:
-    """The names of the columns, if the first line, of numbers, has them, and a note if it may be
-    read in another way; A are the features, with it.
+    """Return the names of the columns, if the first line, of numbers, has them, and a note if it
+    may be read in another way; A are the features, with it.
 
     Names are 0, 1, 2, ..., as pandas writes them for arrays, and numbers that increase, or
     decrease, and lie far from the values of each of their columns, by more than these differ:
@@ -170,7 +172,7 @@ def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str
 def _label_column(
     header: list[str], width: int, label: str | int | None, line: str
 ) -> tuple[int, str]:
-    """The number of the label's column, and a note if another one may be meant."""
+    """Return the number of the label's column, and a note if another one may be meant."""
     if "" in header:
         raise ValueError(
             f"{line}: column {header.index('') + 1} has no name (if it is a pandas index, write "
@@ -200,7 +202,7 @@ def _label_column(
 
 
 def _chosen(header: list[str], width: int, label: str | int, line: str) -> int:
-    """The number of the column that a name, or else a number, chooses."""
+    """Return the number of the column that a name, or else a number, chooses."""
     count = header.count(str(label))
     by_number = isinstance(label, int) and -width <= label < width
     if count > 1 or (count and by_number and header.index(str(label)) != int(label) % width):
@@ -264,7 +266,7 @@ class _Table:
         self._hints, self._spreadsheet = [""] * self._width, line.delimiter in ";\t"
 
     def finished(self) -> tuple[Array, list[str]]:
-        """The numbers, and the classes or none."""
+        """Return the numbers, and the classes or none."""
         if 0 < len(self._classes) < len(self._samples):  # one wrong word is an error, no class
             line, word = self._classes[0]
             raise ValueError(
@@ -275,7 +277,7 @@ class _Table:
 
     @property
     def notes(self) -> list[str]:
-        """That points may separate thousands."""
+        """Return a note if points may separate thousands."""
         columns = np.flatnonzero(self._dotted & self._spreadsheet)
         if not len(columns):
             return []
@@ -328,7 +330,9 @@ def _doubtful_classes(classes: Sequence[str]) -> list[str]:
 
 
 def _names_in_comment(path: Path, width: int) -> str:
-    """A note if the first line is a comment with the usual name of a label for another column."""
+    """Return a note if the first line is a comment with the usual name of a label for another
+    column.
+    """
     first = next(iter(lines(path)), "")
     names = re.split(r"[,;\s]+", first.strip("# \r\n").lower())
     usual = [i for i, name in enumerate(names) if name in LABELS and i < width - 1]

@@ -38,7 +38,7 @@ FORMS = (
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a file holds.
+    """Contents of a data file.
 
     Parameters
     ----------
