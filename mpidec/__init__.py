@@ -84,7 +84,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    missing = (
-        _PYTORCH if find_spec("torch") is None else ()
-    )  # they raise an ImportError with the remedy on use
+    # They raise an ImportError with the remedy on use.
+    missing = _PYTORCH if find_spec("torch") is None else ()
     return sorted({*__all__, *_LAZY, "simulate"} - {*missing})

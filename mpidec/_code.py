@@ -15,7 +15,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 
 import numpy as np
 
-TAG = str(sys.implementation.cache_tag)  # bytecode differs between versions of Python
+# Bytecode differs between versions of Python.
+TAG = str(sys.implementation.cache_tag)
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.generic)
 MUTATORS = frozenset(
     "append extend update add setdefault pop popitem insert remove discard clear appendleft".split()
@@ -55,7 +56,8 @@ class _Text:
 
     def __init__(self, arrays: bool) -> None:
         self.found, self._arrays = False, arrays
-        self._open: list[object] = []  # whose text is being made: functions may call themselves
+        # Whose text is being made: functions may call themselves.
+        self._open: list[object] = []
 
     def of(self, thing: object) -> str:
         if isinstance(thing, PLAIN):
@@ -214,7 +216,8 @@ def _changed(made: CodeType) -> set[str]:
     """Return the lists, dicts and sets outside of the function that it may change."""
     found: set[str] = set()
     for one in _nested(made):
-        line: list[str] = []  # what is read in a line of the source
+        # What is read in a line of the source.
+        line: list[str] = []
         before = ""
         for step in dis.get_instructions(one):
             if step.starts_line:

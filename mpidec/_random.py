@@ -55,7 +55,8 @@ class Streams:
         """Return the generator of an agent at a step; valid until the next call."""
         words = self._state["state"]
         words["key"][1], words["counter"][1] = agent, step
-        self._philox.state = self._state  # 1 microsecond; a new Philox costs 10
+        # 1 microsecond; a new Philox costs 10.
+        self._philox.state = self._state
         return self._generator
 
     def normals(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Okabe and Ito: safe for colour blindness.
 COLOURS = (
     "#0072B2",
     "#D55E00",
@@ -18,7 +19,7 @@ COLOURS = (
     "#E69F00",
     "#56B4E9",
     "#000000",
-)  # Okabe and Ito: safe for colour blindness
+)
 SCREEN: dict[str, Any] = {
     "font.size": 9,
     "axes.spines.top": False,

@@ -254,9 +254,8 @@ class Table(Mapping[str, T]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str) or (
-            "." in name and not is_plugin(name)
-        ):  # a file of data, for one
+        # A file of data, for one.
+        if not isinstance(name, str) or ("." in name and not is_plugin(name)):
             return False
         return name in self.own or is_plugin(name) or name in self._entry_points()
 

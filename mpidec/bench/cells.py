@@ -237,9 +237,8 @@ class Cell:
 
     def measure(self, seconds: float) -> list[Timing]:
         """Return the times of all contenders, block by block in turn, after each has been checked."""
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # a solver may diverge on a graph that is not for it
+        # A solver may diverge on a graph that is not for it.
+        with np.errstate(over="ignore", invalid="ignore"):
             for each in self.contenders:
                 self.check(each)
             share = seconds / len(self.contenders)

@@ -19,7 +19,8 @@ from .report import (
     Group,
 )
 
-RANKS_PER_NODE = 2  # pretended where all ranks are on one host
+# Pretended where all ranks are on one host.
+RANKS_PER_NODE = 2
 NEIGHBORHOOD, BY_HAND = "Neighbor_allgather + NumPy", "Isend/Irecv + NumPy"
 
 
@@ -212,7 +213,8 @@ class LocalCell(Cell):
             "push-pull": self._push_pull,
         }
         for name, arguments in ways.items():
-            net = self._network()  # one each: a schedule moves on by one at each call
+            # One each: a schedule moves on by one at each call.
+            net = self._network()
             net.set_topology(self.topology)
             calls = [
                 partial(net.neighbor_allreduce, self.x[0], **arguments(phase))

@@ -61,7 +61,8 @@ class SolveCell(Cell):
         yield Contender(f"solve, {STEPS} steps", [run(STEPS, STEPS)], due, task=task)
         yield Contender(f"solve, {STEPS} steps and records", [run(STEPS, 1)], due, task=task)
         yield Contender(f"{STEPS} steps by hand", [by_hand], due, task=task, role=HAND)
-        if net.size == self.period == 1:  # asynchronous solvers take no schedules
+        # Asynchronous solvers take no schedules.
+        if net.size == self.period == 1:
             events = lambda: simulate(problem, AsyncPushSum(1e-3), topology, steps=STEPS).X
             yield Contender(f"simulate, {STEPS} steps", [events], [], task="events")
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from ipyparallel import Cluster
 
 EXTRA = "ibfrun needs ipyparallel: pip install 'mpidec[notebook]'"
-ANSWER = 1.0  # seconds within which an engine that does not hang answers
-POLL = 0.2  # seconds between two looks whether the engines still run
+# Seconds within which an engine that does not hang answers.
+ANSWER = 1.0
+# Seconds between two looks whether the engines still run.
+POLL = 0.2
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:

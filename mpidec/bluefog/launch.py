@@ -198,9 +198,8 @@ def mpi_flags(
         about = subprocess.run(
             [mpirun, "--version"], capture_output=True, text=True, env={**environment}
         )
-        if (
-            "Open MPI" in about.stdout or "PRRTE" in about.stdout
-        ):  # passes no variables on by itself
+        # Passes no variables on by itself.
+        if "Open MPI" in about.stdout or "PRRTE" in about.stdout:
             flags += ["--host", hosts]
             for name in environment:
                 if name.isidentifier() and not OF_THE_HOST.fullmatch(name):

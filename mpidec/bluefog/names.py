@@ -30,7 +30,8 @@ class Alias(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(self._own(spec.name))
-        self._spec = module.__spec__  # the import system sets that of the other name
+        # The import system sets that of the other name.
+        self._spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:

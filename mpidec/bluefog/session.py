@@ -182,7 +182,8 @@ def _in_step(session: Session) -> bool:
         here = True
     except (RankMismatchError, RuntimeError) as found:
         error = RankMismatchError(str(found))
-        net.__exit__(RankMismatchError, error)  # now the waits of others for this rank end
+        # Now the waits of others for this rank end.
+        net.__exit__(RankMismatchError, error)
     if Collectives(MPI.COMM_WORLD).minimum(np.array([int(here)]), "bf.init")[0]:
         return True
     if here:

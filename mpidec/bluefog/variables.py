@@ -15,7 +15,8 @@ MEANINGFUL = {
     "BLUEFOG_CYCLE_TIME": None,
     "BLUEFOG_LOG_LEVEL": None,
 }
-_translated: dict[str, str] = {}  # what was set so, until the next time
+# What was set so, until the next time.
+_translated: dict[str, str] = {}
 # BlueFog's levels by the names of Python's.
 LEVELS = {
     "trace": "DEBUG",

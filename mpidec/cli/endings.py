@@ -10,7 +10,8 @@ from ..comm.runtime.launched import launched, outside, rank
 from ..comm.runtime.mpi import MPI
 from ..exceptions import InputError
 
-_FIRST = 2.0  # seconds that rank 0 has for the one line of an error, where MPI does not run
+# Seconds that rank 0 has for the one line of an error, where MPI does not run.
+_FIRST = 2.0
 
 
 class Job:

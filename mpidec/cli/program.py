@@ -33,18 +33,20 @@ from .endings import Job, printed, show
 
 T = TypeVar("T")
 V = TypeVar("V")
-TEXTS = ("list", "version")  # flags that ask for a text, for which no rank needs MPI
+# Flags that ask for a text, for which no rank needs MPI.
+TEXTS = ("list", "version")
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 PYTHON = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
 UNSHOWN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 OPEN_FILES = (errno.EMFILE, errno.ENFILE)
+# Of the machine, not of the input.
 DISK = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
     errno.EIO,
     *OPEN_FILES,
-)  # of the machine, not of the input
+)
 
 
 class Status(enum.IntEnum):
@@ -68,7 +70,8 @@ class Interrupts(enum.Enum):
 
     AT_ONCE = enum.auto()  # and the job with it
     DEFERRED = enum.auto()  # at the next step, also of SIGTERM and SIGUSR1: the file can be resumed
-    TOGETHER = enum.auto()  # likewise, and the command raises KeyboardInterrupt on every rank
+    # Likewise, and the command raises KeyboardInterrupt on every rank.
+    TOGETHER = enum.auto()
 
 
 class Flag:
@@ -224,9 +227,8 @@ class Command(Generic[T]):
                 if self.interrupts is not Interrupts.AT_ONCE:
                     stack.enter_context(_signals_interrupt())
                 if self.interrupts is not Interrupts.AT_ONCE and comm.size > 1:
-                    stack.enter_context(
-                        interrupts()
-                    )  # before the first step they cannot end together
+                    # Before the first step they cannot end together.
+                    stack.enter_context(interrupts())
                 return self._run(asked, comm)
         except InputError as error:
             return self._end(job, f"error: {' '.join(str(error).split())}", error.status)

@@ -83,7 +83,8 @@ class Batches(Described):
             Streams(self.seed, EPOCHS),
             Streams(self.seed, AUGMENTATION),
         )
-        self._orders = [(-1, part) for part in self._parts]  # epoch and order of the samples in it
+        # Epoch and order of the samples in it.
+        self._orders = [(-1, part) for part in self._parts]
         self.steps: NDArray[np.int64] = np.zeros(len(self.agents), dtype=np.int64)
 
     @property

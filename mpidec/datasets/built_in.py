@@ -255,9 +255,8 @@ def dataset(
     (array([0., 1., 0.]), ('ill', 'well'), 'classification')
     """
     _check_index(A, y, label or "y")
-    A = check.real(
-        A.toarray() if hasattr(A, "toarray") else _numbers(A), "A", complex_too=True
-    )  # a sparse matrix
+    # A sparse matrix.
+    A = check.real(A.toarray() if hasattr(A, "toarray") else _numbers(A), "A", complex_too=True)
     if A.ndim == 3:
         raise ValueError(
             f"A has shape {A.shape}, expected (N, d): samples that are split over the agents "

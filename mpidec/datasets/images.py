@@ -28,7 +28,8 @@ IDX = (
     ("t10k-images-idx3-ubyte", 3),
     ("t10k-labels-idx1-ubyte", 1),
 )
-CIFAR10 = 3 * 32 * 32  # bytes of an image, after the byte of its label
+# Bytes of an image, after the byte of its label.
+CIFAR10 = 3 * 32 * 32
 # Mean and standard deviation of each channel over the training images, on the scale [0, 1].
 CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "digits": ((0.3053,), (0.3760,)),

@@ -71,7 +71,8 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
             f"{path}: {len(y)} labels but no features, expected 'label index:value ...' (for "
             "values separated by commas, name the file .csv)"
         )
-    first = min(min(index), 1)  # a file that uses the index 0 counts from 0
+    # A file that uses the index 0 counts from 0.
+    first = min(min(index), 1)
     width = max(index) + 1 - first
     if features is not None:
         width = check.integer(features, f"{path}: features", least=width)

@@ -171,7 +171,8 @@ def _labels(y: NDArray[Any], n: int, c: int, draw: np.random.Generator) -> list[
             f"{len(classes)} classes in all"
         )
     holders: list[list[int]] = [[] for _ in classes]
-    for i in range(n):  # the classes that fewest agents hold so far
+    # The classes that fewest agents hold so far.
+    for i in range(n):
         order = sorted(draw.permutation(len(classes)).tolist(), key=lambda k: len(holders[k]))
         for k in order[:c]:
             holders[k].append(i)
@@ -203,7 +204,8 @@ def dirichlet(y: NDArray[Any], n: int, alpha: float, seed: int) -> list[Index]:
     sizes.
     """
     _check_classes(y, len(np.unique(y)), "dirichlet")
-    random = np.random.RandomState(seed)  # legacy generator, to reproduce the original split
+    # Legacy generator, to reproduce the original split.
+    random = np.random.RandomState(seed)
     order = np.arange(len(y))
     random.shuffle(order)
     parts: list[Index] = []
@@ -232,7 +234,8 @@ def _split_group(
             with np.errstate(invalid="ignore"):
                 q = random.dirichlet(np.repeat(alpha, k)) * open_
                 q /= q.sum()
-            if not np.isfinite(q).all():  # alpha so small that the draw underflows
+            # Alpha so small that the draw underflows.
+            if not np.isfinite(q).all():
                 q = open_ / open_.sum()
             cuts = (np.cumsum(q) * len(members)).astype(int)[:-1]
             for i, piece in enumerate(np.split(members, cuts)):

@@ -101,7 +101,8 @@ def _rows(path: Path) -> Iterator[Line]:
     for at, text in enumerate(lines(path), start=1):
         if not text.strip() or text.lstrip().startswith("#"):
             continue
-        if not delimiter:  # spreadsheets write ; and tabs, numpy.savetxt blanks
+        # Spreadsheets write ; and tabs, numpy.savetxt blanks.
+        if not delimiter:
             delimiter = next((sign for sign in ("\t", ";", ",") if sign in text), " ")
             delimiter = max(",;\t", key=text.count) if delimiter != " " else " "
         try:
@@ -267,7 +268,8 @@ class _Table:
 
     def finished(self) -> tuple[Array, list[str]]:
         """Return the numbers, and the classes or none."""
-        if 0 < len(self._classes) < len(self._samples):  # one wrong word is an error, no class
+        # One wrong word is an error, no class.
+        if 0 < len(self._classes) < len(self._samples):
             line, word = self._classes[0]
             raise ValueError(
                 f"{line}, {self._places[self._column]}: {word[:40]!r} is not a number, expected a "

@@ -468,9 +468,8 @@ class Report:
 
 
 def _say(name: str, finding: Finding) -> None:
-    sys.stdout.write(
-        f"{finding.status:<5}{name:<20} {finding.text}\n"
-    )  # in one call: several ranks may write at the same time
+    # In one call: several ranks may write at the same time.
+    sys.stdout.write(f"{finding.status:<5}{name:<20} {finding.text}\n")
     sys.stdout.flush()
 
 

@@ -22,7 +22,8 @@ from ..comm.runtime.installed import MODULES
 KERNEL, NODE_MEMORY, RECORDS, EVENTS = COMPILED = MODULES
 CGROUPS = Path("/sys/fs/cgroup")
 QUOTA = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # of versions 2 and 1
-READS_MEMORY = sys.platform == "linux"  # elsewhere the ranks of a node exchange messages
+# Elsewhere the ranks of a node exchange messages.
+READS_MEMORY = sys.platform == "linux"
 
 
 def cpu() -> str:

@@ -162,7 +162,8 @@ def known_sum(comm: MPI.Intracomm) -> None:
     told to flush subnormal numbers to zero (by any library of the process that was compiled with
     -ffast-math) the last one.
     """
-    e, tiny = 2.0**-30, np.arange(5).view(np.float64)  # multiples of the least number, 5e-324
+    # Multiples of the least number, 5e-324.
+    e, tiny = 2.0**-30, np.arange(5).view(np.float64)
     sums = [
         ([1 + e], [(1 + 2 * e) * 2.0**60], [2.0**-60, 1 + e], 2.0**-60),
         ([1 + 2 * e], [(1 + e) * 2.0**60], [(1 + e) * 2.0**-60, 1.0], (1 + e) * 2.0**-60),
@@ -231,4 +232,5 @@ TESTS: dict[str, Callable[[MPI.Intracomm], str | None]] = {
     "shared memory": shared_memory,
     "weighted sum": known_sum,
 }
-OPTIONAL = {"shared memory"}  # without it, rows are sent in messages
+# Without it, rows are sent in messages.
+OPTIONAL = {"shared memory"}

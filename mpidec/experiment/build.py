@@ -231,11 +231,13 @@ def build(experiment: Experiment, net: Network) -> Job:
     with agreed(net):
         topology = _topology(experiment)
         make = catalogue.PROBLEMS.find(experiment.problem.name)
-    whole: list[Prepared] = []  # on rank 0: the problem of all agents
+    # On rank 0: the problem of all agents.
+    whole: list[Prepared] = []
 
     def load() -> tuple[Any, ...]:
         made = _prepared(experiment, net.n)
-        _oracle(made.whole, experiment)  # checked here, so that errors name global agents
+        # Checked here, so that errors name global agents.
+        _oracle(made.whole, experiment)
         whole.append(made)
         return (
             made.x_star,
@@ -253,9 +255,8 @@ def build(experiment: Experiment, net: Network) -> Job:
         raise InputError(message(error)) from error
     solver_options = dict(experiment.solver.options)
     step_size = parameters(catalogue.SOLVERS[experiment.solver.name]).get("step_size")
-    if step_size is not None and not isinstance(
-        step_size.default, (int, float)
-    ):  # a number: the default of a user-defined solver
+    # A number: the default of a user-defined solver.
+    if step_size is not None and not isinstance(step_size.default, (int, float)):
         solver_options.setdefault("step_size", "auto")
     experiment = replace(
         experiment,
@@ -278,7 +279,8 @@ def build(experiment: Experiment, net: Network) -> Job:
     with agreed(net):
         named_so = experiment.run.own_metrics().items()
         metrics = checked({name: catalogue.METRICS.find(place) for name, place in named_so})
-    with agreed(net):  # a user-defined problem, which `solve` would refuse with a traceback
+    # A user-defined problem, which `solve` would refuse with a traceback.
+    with agreed(net):
         X = resolve.initial_rows(x0, problem, net)
         resolve.check_callbacks(problem, X, net.lo, solver.needs.problem)
     note = "; ".join(filter(None, (note, idle_codec(experiment))))
@@ -365,7 +367,8 @@ def seeded(experiment: Experiment, other: Experiment) -> bool:
 def _topology(experiment: Experiment) -> Topology | Schedule:
     make, n = catalogue.TOPOLOGIES.find(experiment.topology.name), experiment.run.agents
     options, weights = dict(experiment.topology.options), None
-    if "weights" not in parameters(make):  # they are those of a networkx graph
+    # They are those of a networkx graph.
+    if "weights" not in parameters(make):
         weights = options.pop("weights", None)
     solver = catalogue.SOLVERS.find(experiment.solver.name)
     graph = make(n, **options) if callable(make) else make

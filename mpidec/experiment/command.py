@@ -99,7 +99,8 @@ or has the smallest error after --steps K.
 exit status: 0 found; 1 error in the program; 2 error in the input; 130 interrupted."""
 
 
-Request = tuple[Experiment, argparse.Namespace]  # the experiment, and how the command treats it
+# The experiment, and how the command treats it.
+Request = tuple[Experiment, argparse.Namespace]
 
 FLAGS = [
     EXPERIMENT,

@@ -13,8 +13,10 @@ from ..driver.asynchronous import AsyncResult
 from ..driver.solve import Result
 from .build import Job
 
-STEP = 1e-4  # seconds: a step in one process, beside the gradients
-FACTOR = 4  # one process is named where it takes less than the time of a step / FACTOR
+# Seconds: a step in one process, beside the gradients.
+STEP = 1e-4
+# One process is named where it takes less than the time of a step / FACTOR.
+FACTOR = 4
 
 
 def pace(job: Job, result: Result | AsyncResult, net: Network) -> str:

@@ -475,7 +475,8 @@ STEP_SIZE = _StepSize(
     f"({', '.join(SCHEDULES)})",
 )
 FLAGS = (*ENTRIES.values(), STEP_SIZE)
-OWN_PACE = ("delay", "drop", "straggler", "simulate")  # keys of [run] for asynchronous solvers
+# Keys of [run] for asynchronous solvers.
+OWN_PACE = ("delay", "drop", "straggler", "simulate")
 
 
 read_toml = partial(schema.read_toml, tables=TABLES)
@@ -706,7 +707,8 @@ def parameters(component: object) -> dict[str, inspect.Parameter]:
     """Return the parameters of a component that an experiment can set: those whose type can be
     written in TOML.
     """
-    if not callable(component):  # a graph or a data set itself, of a plug-in
+    # A graph or a data set itself, of a plug-in.
+    if not callable(component):
         return {}
     try:
         hints = typing.get_type_hints(
@@ -722,7 +724,8 @@ def parameters(component: object) -> dict[str, inspect.Parameter]:
         elif hint is Any and name == "step_size":
             hint = float | str
         elif hint is Any and isinstance(default, float):
-            hint = float  # the plain one of several forms, such as the rate of averagings
+            # The plain one of several forms, such as the rate of averagings.
+            hint = float
         if name != "n" and not name.startswith("_") and is_toml_type(hint):
             result[name] = parameter.replace(annotation=hint)
     return result

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from .. import _validation as check
 from .._words import summary
 
-Shape = tuple[int, ...]  # channels, height, width; mlp takes any
+# Channels, height, width; mlp takes any.
+Shape = tuple[int, ...]
+# Channels of the convolutions; 0 is a max-pooling.
 VGG11 = (
     64,
     0,
@@ -30,7 +32,7 @@ VGG11 = (
     512,
     512,
     0,
-)  # channels of the convolutions; 0 is a max-pooling
+)
 
 
 def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (128,)) -> nn.Module:
@@ -176,9 +178,8 @@ class Tokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the patches, row by row."""
-        patches = x.unflatten(-1, (-1, self.width)).unflatten(
-            -3, (-1, self.height)
-        )  # B, C, rows, height, columns, width
+        # B, C, rows, height, columns, width.
+        patches = x.unflatten(-1, (-1, self.width)).unflatten(-3, (-1, self.height))
         return patches.movedim((-4, -2), (-5, -4)).flatten(-3).flatten(-3, -2)
 
 

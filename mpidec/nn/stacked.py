@@ -15,7 +15,8 @@ from torch.func import functional_call, vmap
 # Modules that vmap does not batch: recurrent layers and attention, whose kernels have no batching
 # rule.
 UNBATCHED = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
-# parameters of a model up to which one batched pass was faster than a loop on a CPU (see `loops`)
+# Parameters of a model up to which one batched pass was faster than a loop, measured on a CPU (see
+# `loops`).
 BATCHED = 80_000
 
 
@@ -69,9 +70,8 @@ def evaluate(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, loop: b
             lambda mine, inputs: functional_call(model, mine, (inputs,)), randomness="different"
         )
         return batched(dict(tensors), x)
-    rows = {
-        name: tensor.unbind(0) for name, tensor in tensors.items()
-    }  # its backward is one stack, that of t[i] is m of them
+    # Its backward is one stack, that of t[i] is m of them.
+    rows = {name: tensor.unbind(0) for name, tensor in tensors.items()}
     return torch.stack(
         [
             functional_call(model, {name: row[i] for name, row in rows.items()}, (inputs,))
@@ -127,9 +127,8 @@ class Stacked(nn.Module):
         super().__init__()
         self.m = m
         self.loop = loops(model) if loop is None else loop
-        self.__dict__["_model"] = copy.deepcopy(
-            model
-        )  # no submodule: its parameters are not those of the workers
+        # No submodule: its parameters are not those of the workers.
+        self.__dict__["_model"] = copy.deepcopy(model)
         _mirror(model, self, m, {})
 
     def forward(self, x: Tensor) -> Tensor:

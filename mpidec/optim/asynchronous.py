@@ -21,7 +21,8 @@ from .methods import Method, Mixer
 from .rows import Bucket
 
 MOST = 2.0  # averagings of a worker per step
-_LEAST = 0.5  # weight of a worker that sends shares
+# Weight of a worker that sends shares.
+_LEAST = 0.5
 
 
 class Asynchronous(Method):
@@ -29,7 +30,8 @@ class Asynchronous(Method):
 
     asynchronous: ClassVar = True
     edgewise = True
-    _row: ClassVar[str]  # name of a saved row of the length of the bucket's
+    # Name of a saved row of the length of the bucket's.
+    _row: ClassVar[str]
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
@@ -47,7 +49,8 @@ class Asynchronous(Method):
             )
         self._graph: Topology = graph.at(0)
         self._windows: list[Window] = []
-        self._last: list[dict[str, Any]] | None = None  # the state when the windows were closed
+        # The state when the windows were closed.
+        self._last: list[dict[str, Any]] | None = None
 
     def _window(self, row: np.ndarray | torch.Tensor) -> Window:
         """Return a window of a row; a thread answers ranks on other nodes while this one computes,
@@ -134,9 +137,8 @@ class PushSum(Asynchronous):
         super().__init__(net, buckets, mixers)
         for bucket in buckets:
             self._window(bucket.rows[0])
-        self._arrived: list[tuple[torch.Tensor, float] | None] = [None] * len(
-            buckets
-        )  # found by `state`, to be added
+        # Found by `state`, to be added.
+        self._arrived: list[tuple[torch.Tensor, float] | None] = [None] * len(buckets)
 
     def _exchange(self, k: int) -> None:
         sent = False
@@ -158,7 +160,8 @@ class PushSum(Asynchronous):
                 window.p += arrived[1]
         self._arrived = [None] * len(self._buckets)
         if not sent:
-            os.sched_yield()  # on a busy node those that have not taken the last shares need a core
+            # On a busy node those that have not taken the last shares need a core.
+            os.sched_yield()
 
     def _saved(self) -> list[dict[str, Any]]:
         saved = []
@@ -242,15 +245,15 @@ class PairwiseMethod(Asynchronous):
         if self._take_self():
             count = len(self._neighbors)
             places = self._draws.integers(count, size=self._wanted).tolist() if self._wanted else []
-            for place in dict.fromkeys(places):  # each neighbour at most once per step
+            # Each neighbour at most once per step.
+            for place in dict.fromkeys(places):
                 j = self._neighbors[place]
                 if window.locks.try_lock(j):
                     self._wanted -= 1
                     for pairs in self._pairs:
                         pairs.average(j, t)
-                        self.bytes += (
-                            2 * pairs.bucket.bytes
-                        )  # the neighbour's row, and the difference
+                        # The neighbour's row, and the difference.
+                        self.bytes += 2 * pairs.bucket.bytes
             window.locks.unlock()
 
     def _take_self(self) -> bool:

@@ -275,7 +275,8 @@ class Averager:
         try:
             yield
         except RankMismatchError as error:
-            if is_told(error):  # the rank that gave up raises the reason
+            # The rank that gave up raises the reason.
+            if is_told(error):
                 mark(error, from_another_rank=True)
                 raise
             error.args = (
@@ -527,7 +528,8 @@ class Guard:
                     mixer.at(k + 1).abort_operation(error, call)
                 raise
         self._method.show()
-        if looks:  # the worker that it comes from raises
+        # The worker that it comes from raises.
+        if looks:
             self._infected = any(not torch.isfinite(each.rows).all() for each in self._buckets)
 
 

@@ -15,8 +15,10 @@ from ..comm.mixing import Network
 from .rows import Bucket
 
 _CALL = "comparison of first gradients"
-FIRST, FEWEST = 5, 3  # steps that are noted, and how many of them, with gradients, are compared
-_EQUAL, _SIMILAR = 1e-4, 0.5  # relative distances of gradients on the same batch
+# Steps that are noted, and how many of them, with gradients, are compared.
+FIRST, FEWEST = 5, 3
+# Relative distances of gradients on the same batch.
+_EQUAL, _SIMILAR = 1e-4, 0.5
 _ENTRIES, _SUMS = 1 << 16, 16  # of each parameter at most; numbers in a sketch, beside the norm
 
 

@@ -59,12 +59,17 @@ class Method(ABC):
     own_momentum: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     edgewise = False
-    checked = False  # whether numbers that are not finite end the training
-    late = 0  # mixings between the one that begins in `after` and the one that ends there
+    # Whether numbers that are not finite end the training.
+    checked = False
+    # Mixings between the one that begins in `after` and the one that ends there.
+    late = 0
     loss: Any = None  # of the last batch, as the caller told
-    travelling = False  # whether the parameters' rows are on their way to the neighbours
-    bytes = 0  # what the workers of this rank have sent otherwise than by mixers
-    saves = 0  # how often workers that make different steps have saved their states together
+    # Whether the parameters' rows are on their way to the neighbours.
+    travelling = False
+    # What the workers of this rank have sent otherwise than by mixers.
+    bytes = 0
+    # How often workers that make different steps have saved their states together.
+    saves = 0
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         self._net, self._buckets, self._mixers = net, buckets, mixers
@@ -217,9 +222,8 @@ class AdaptWhileCombine(AdaptThenCombine):
             self._mixed = self._combined(k)
 
     def after(self, k: int) -> None:
-        if not any(
-            mixer.feedback for mixer in self._mixers
-        ):  # what it remembers would be ahead of the parameters when saved
+        # What it remembers would be ahead of the parameters when saved.
+        if not any(mixer.feedback for mixer in self._mixers):
             for bucket in self._buckets:
                 bucket.depart()
             self._under_way, self.travelling = self._begun(k + 1), True
@@ -274,7 +278,8 @@ class AdaptiveAverage(AdaptThenCombine):
         self._mixed = self._by_one(self._average.at(k), [each.mixable for each in self._buckets])
         loss = float(self._net.mean(np.full((self._net.m, 1), self._own_loss()))[0])
         self._count = 0
-        if not math.isfinite(loss):  # a batch that a GradScaler leaves out
+        # A batch that a GradScaler leaves out.
+        if not math.isfinite(loss):
             return
         if k < self._warmup:
             self._first_loss = (self._first_loss + loss) / 2 if self._first_loss else loss

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-_ALIGNMENT = 64  # bytes: where the parameters begin in a row
+# Bytes: parameters begin at multiples in a row, those of a cache line.
+_ALIGNMENT = 64
 
 
 class Bucket:
@@ -225,7 +226,8 @@ def refuse_infinite(
     if bool(torch.isfinite(rows.sum())):
         return
     wrong = (~torch.isfinite(rows)).nonzero()
-    if len(wrong):  # large numbers may have an infinite sum
+    # Large numbers may have an infinite sum.
+    if len(wrong):
         row, column = wrong[0].tolist()
         raise ValueError(
             f"worker {first + row}, step {step}: {what} {bucket.of(column)} is "

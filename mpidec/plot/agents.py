@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEW = 40  # bars with gaps between them; more are one area
+# Bars with gaps between them; more are one area.
+FEW = 40
 NAMED = 12  # edges with their agents below
 PANELS = {  # colour and labels of the arrays of a run
     "steps": (COLOURS[0], "agent", "steps"),

@@ -28,12 +28,15 @@ DASHES: tuple[Any, ...] = (
 MARKERS = "osD^vXP"
 MARKED = 8  # markers on a line
 MOST_POINTS = 2000  # per line; more are not visible
-ABOVE = 1e3  # a diverging curve is cut where it is so many times larger than all others
-DECADES = 2  # positive values that span more are on a logarithmic axis
+# A diverging curve is cut where it is so many times larger than all others.
+ABOVE = 1e3
+# Positive values that span more are on a logarithmic axis.
+DECADES = 2
 SMALLEST = 1e-300  # lower end of a logarithmic axis
 TALL = 2.2  # height of a row of panels, inches
 WRAP = 4  # panels side by side
-NARROW = 4  # panels side by side that have room for few ticks
+# Panels side by side that have room for few ticks.
+NARROW = 4
 THEORY = (0, (3, 1.5))
 TARGET = (0, (1, 1.5))
 Range = tuple[float, float]
@@ -258,16 +261,16 @@ class Sheet:
 
 
 def _width(columns: int, style: str) -> float:
-    if style == "paper":  # one column of a journal, or its whole page
+    # One column of a journal, or its whole page.
+    if style == "paper":
         return 3.4 if columns == 1 else 7.0
     return max(4.2, 3.0 * columns + 0.5)
 
 
 def _across(names: Sequence[str], width: float, style: str) -> int:
     """Return the largest number of legend entries side by side that fits."""
-    letter, space = (
-        (0.073, 0.62) if style == "screen" else (0.052, 0.55)
-    )  # inches; matplotlib fills column by column
+    # Inches; matplotlib fills column by column.
+    letter, space = (0.073, 0.62) if style == "screen" else (0.052, 0.55)
     for across in range(len(names), 1, -1):
         columns = np.array_split([_length(name) for name in names], across)
         if sum(letter * column.max() + space for column in columns) <= width:
@@ -298,7 +301,8 @@ def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str
             x, low, middle, high = band(regular, look.view.log_x)
             axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
             shown += axes.plot(x, middle, **look.line(markevery=_marked(x, look)))
-            for curve in regular:  # what longer runs do after the end of the band
+            # What longer runs do after the end of the band.
+            for curve in regular:
                 rest = curve.x >= x[-1]
                 if rest.sum() > 1:
                     x_rest, y_rest = _thinned(Curve(curve.x[rest], curve.y[rest]), look)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 WIDTH, HEIGHT = 4.4, 3.6  # inches
-NODES, LEAST, MOST = 9000, 12, 120  # area of all nodes together, of one at least and at most
+# Area of all nodes together, of one at least and at most.
+NODES, LEAST, MOST = 9000, 12, 120
 EDGE = "0.75"
 MARGIN = 0.06  # of the larger side
 

@@ -19,6 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# Stated first, and shared ones in the title.
 FIRST = (
     "solver.name",
     "algorithm.name",
@@ -30,7 +31,8 @@ FIRST = (
     "data.name",
     "data.alpha",
     "train.workers",
-)  # stated first, and shared ones in the title
+)
+# Stated of trainings wherever they differ, also if they follow from others.
 TRAININGS = (
     "algorithm.name",
     "topology.name",
@@ -41,7 +43,7 @@ TRAININGS = (
     "optimizer.lr",
     "train.workers",
     "train.batch",
-)  # stated of trainings wherever they differ, also if they follow from others
+)
 PROBLEMS = ("problem.name", "problem.data")  # likewise of runs
 OMITTED = (
     "run.out",
@@ -57,13 +59,15 @@ OMITTED = (
 )
 OWN_PACE = ("run.delay", "run.drop", "run.straggler", "run.simulate")  # of asynchronous runs
 MISSING = "default"
-CHOSEN = "# chosen by the run: "  # first line of the config of a run of a sweep
+# First line of the config of a run of a sweep.
+CHOSEN = "# chosen by the run: "
+# Known of a run from Python and of one from a file.
 SHARED = (
     "solver.name",
     "topology.name",
     "run.agents",
     "solver.step_size",
-)  # known of a run from Python and of one from a file
+)
 
 
 def settings(run: Run) -> dict[str, Any]:

@@ -33,21 +33,24 @@ Y = {
     "loss_mean": "test loss, mean",
     "gradient_norm": r"gradient  $\Vert\nabla f(\bar{x})\Vert$",
 }
+# Of trainings.
 CURVES = (
     "accuracy_worst",
     "accuracy_mean",
     "accuracy_consensus",
     "consensus",
     "loss_mean",
-)  # of trainings
+)
 LOWEST = r"$f(\bar{x})\,-\,$smallest recorded $f$"
 SEVERAL = r"$f(\bar{x}) - f^{\ast}$  (or $-$ smallest recorded $f$)"
+# How gradients are estimated, which changes no f.
 SAMPLING = (
     "problem.batch_size",
     "problem.variance_reduction",
     "problem.snapshot_period",
-)  # how gradients are estimated, which changes no f
-LARGEST = 1e200  # values beyond are not drawn: logarithmic axes overflow
+)
+# Values beyond are not drawn: logarithmic axes overflow.
+LARGEST = 1e200
 ROUNDING = 4 * np.finfo(float).eps
 
 
@@ -64,9 +67,8 @@ def x_values(run: Run, name: str) -> NDArray[np.float64]:
     if name == "time" and clock != "simulated":
         raise ValueError(f"{run.path} is not a simulated run: use the x axis seconds or steps")
     if name == "gradients" and clock is not None:
-        return _metric(run, "gradients", name, ()) / int(
-            run.attributes["agents"]
-        )  # those of all agents are recorded
+        # Those of all agents are recorded.
+        return _metric(run, "gradients", name, ()) / int(run.attributes["agents"])
     other = "seconds" if clock == "simulated" else "time"
     return _metric(
         run,

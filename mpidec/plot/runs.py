@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Path = str | os.PathLike[str]
-Parts = Mapping[str, Mapping[str, Sequence[Run]]]  # the runs of each line of each panel
+# The runs of each line of each panel.
+Parts = Mapping[str, Mapping[str, Sequence[Run]]]
 Names = str | Sequence[str]
 UNITS = {"bytes": "B"}
 WHOLE = ("steps", "rounds", "gradients")
-AIM, EXPECTED = "error", "error_rms"  # the metrics of stop errors, and of what theory expects
+# The metrics of stop errors, and of what theory expects.
+AIM, EXPECTED = "error", "error_rms"
 
 
 @dataclass(frozen=True)
@@ -331,7 +333,8 @@ def find(name: str, given: Sequence[Mapping[str, Any]], what: str) -> str:
     )
 
 
-LOOKS = ("solver.name", "topology.name")  # colour and dash, if these tell the lines apart
+# Colour and dash, if these tell the lines apart.
+LOOKS = ("solver.name", "topology.name")
 
 
 def arrange(
@@ -401,7 +404,8 @@ def _placed(
     for text, (one, other) in values.items():
         place = [colours.index(one), dashes.index(other)]
         for free, key in enumerate(looks):
-            if key is None:  # the lines of one value of the other setting, one after the other
+            # The lines of one value of the other setting, one after the other.
+            if key is None:
                 place[free] = sum(used[1 - free] == place[1 - free] for used in places.values())
         places[text] = (place[0], place[1])
     full = None not in looks and len({*places.values()}) == len(places)

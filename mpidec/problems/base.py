@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 ENTRIES = 2**22  # of the Hessians that are formed at once
-DENSE = 2000  # largest number of unknowns for which the Hessian is formed
+# Largest number of unknowns for which the Hessian is formed.
+DENSE = 2000
 Model = TypeVar("Model", bound="LinearModel")
 
 
@@ -200,7 +201,8 @@ class LinearModel(Described):
     bound: ClassVar[float]
     targets_name: ClassVar[str] = "y"
     labels: ClassVar[str] = "numbers"
-    complex_too: ClassVar[bool] = False  # whether samples and targets may be complex
+    # Whether samples and targets may be complex.
+    complex_too: ClassVar[bool] = False
     given: Given = AS_THEY_ARE
 
     def __init__(
@@ -219,7 +221,8 @@ class LinearModel(Described):
         self.A = check.data(A, y if self.complex_too else None)
         self.y = check.targets(y, self.targets_name, self.A)
         self.mask = check.valid(mask, self.A)
-        if self.mask is not None:  # zero rows, so that padding adds nothing to any product
+        # Zero rows, so that padding adds nothing to any product.
+        if self.mask is not None:
             self.A = np.where(self.mask[:, :, None], self.A, 0.0)
             self.y = np.where(self.mask, self.y, 0.0)
         check.finite(self.A, "A")
@@ -303,7 +306,8 @@ class LinearModel(Described):
         loss = self._loss(times(self.A, self._columns(X)), self._Y)
         if self.mask is not None:
             loss *= self.mask
-        total: Array = double(loss).sum(axis=1)  # a buffered sum depends on the row's place
+        # A buffered sum depends on the row's place.
+        total: Array = double(loss).sum(axis=1)
         if self.weight != 1:
             total *= self.weight
         if self.l2:
@@ -323,9 +327,8 @@ class LinearModel(Described):
         """
         if agents is None:
             return self._grad(X, self.A, self._Y, None)
-        some: Any = (
-            slice(agents[0], agents[0] + 1) if len(agents) == 1 else list(agents)
-        )  # a view is faster
+        # A view is faster.
+        some: Any = slice(agents[0], agents[0] + 1) if len(agents) == 1 else list(agents)
         return self._grad(X, self.A[some], self._Y[some], None)
 
     def sample_grad(

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 ACCEPTED = 1e-10
+# Rounds of proximal gradient steps, more and more between two attempts.
 ROUNDS, FEWEST, MOST = (
     80,
     10,
     150,
-)  # rounds of proximal gradient steps, more and more between two attempts
+)
 
 
 def minimize(
@@ -92,7 +93,8 @@ def minimize(
         for k in range(ROUNDS):
             for _ in range(min(FEWEST + 2 * k * k, MOST)):
                 following = prox(y - t * grad(y))
-                if (y - following) @ (following - x) > 0:  # momentum points uphill: begin again
+                # Momentum points uphill: begin again.
+                if (y - following) @ (following - x) > 0:
                     momentum = 1.0
                 grown = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
                 x, y, momentum = (
@@ -102,7 +104,8 @@ def minimize(
                 )
             face, former = term.face(x), face
             if former is None or face.basis.shape != former.basis.shape:
-                continue  # not settled yet: Newton's method would be wasted
+                # Not settled yet: Newton's method would be wasted.
+                continue
             trial = _on_face(value, grad, hess, scale=scale, x=x, face=face, factor=factor)
             if trial is not None and (size := residual(trial)) < error:
                 best, error = trial, size

@@ -148,7 +148,8 @@ class Custom(Described):
         if np.iscomplexobj(result) and not is_complex(X):
             remedy = MODULUS if X is None else REAL
             raise TypeError(f"{name}(X) is complex, expected real numbers: {remedy}")
-        made = np.array(result)  # a copy: the function may return the same array again
+        # A copy: the function may return the same array again.
+        made = np.array(result)
         if made.shape != shape or made.dtype.kind not in "biufc":
             forgot = "; is a return missing?" if result is None else ""
             raise ValueError(

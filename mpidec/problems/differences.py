@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 from .._validation import Array
 
 Which = NDArray[np.bool_]
-SIZES = np.array(
-    [8.0**-k for k in range(9)]
-)  # of the differences, relative to the distance from x0
-FIRST = (3, 6)  # those that come first: where one agrees, no other is needed
+# Of the differences, relative to the distance from x0.
+SIZES = np.array([8.0**-k for k in range(9)])
+# Those that come first: where one agrees, no other is needed.
+FIRST = (3, 6)
 RADIUS, SHRINK, TRIALS = 0.5, 1e-3, 6
-AGREE, LEAST = 1e-5, 2e-4  # relative errors of a right gradient, and of a wrong one
-COARSE = 100.0  # times as much where values are of float32
-SEED = 20_11  # of points and directions: the same for an agent on any rank
+# Relative errors of a right gradient, and of a wrong one.
+AGREE, LEAST = 1e-5, 2e-4
+# Factor of both for values of float32.
+COARSE = 100.0
+# Seed of points and directions: fixed, so that an agent is checked alike on any rank.
+SEED = 20_11
 
 Function = Callable[[Array], Array]
 

@@ -35,7 +35,8 @@ WITH_DATA = (
     *("scale", "test"),
 )
 TEST = 1  # beside the seed: the draw of a test set
-UNEVEN = 1e3  # ratio of column sizes that is worth a hint
+# Ratio of column sizes that is worth a hint.
+UNEVEN = 1e3
 # entries of data: their fourth power, times their number, is a float64, and their square a float32
 LARGEST = {
     "float64": 1e70,

@@ -139,7 +139,8 @@ class LeastSquares(LinearModel):
         if self.l2:
             A = np.vstack([A, np.sqrt(self.m * self._penalty / self.weight) * np.eye(self.d)])
             b = np.vstack([b, np.zeros((self.d, 1))])
-        cond = rank_tolerance(A)  # scipy's default, eps, takes rounding errors for curvature
+        # scipy's default, eps, takes rounding errors for curvature.
+        cond = rank_tolerance(A)
         if np.linalg.norm(A.conj().T @ b) <= cond * np.linalg.norm(np.abs(A.T) @ np.abs(b)):
             return np.zeros(self.d, A.dtype)  # where the gradient vanishes up to rounding
         x = lstsq(A, b, cond)[0]
@@ -168,7 +169,8 @@ class LeastSquares(LinearModel):
         ridge, pull = self.l2 / self.weight + 1 / t, V / t
         inside = times(Vt, pull[:, :, None])[..., 0]
         coordinates = (Sb + inside) / (S * S + ridge)
-        if self.features > self.p:  # component of v_i outside the row space of A_i
+        # Component of v_i outside the row space of A_i.
+        if self.features > self.p:
             coordinates -= inside / ridge
         X: Array = adjoint(Vt, coordinates[:, :, None])[..., 0]
         if self.features > self.p:
@@ -478,7 +480,8 @@ class Huber(LinearModel):
 
     def _loss(self, T: Array, Y: Array) -> Array:
         R = (T - Y)[..., 0]
-        C = R.clip(-self.delta, self.delta)  # h(r) = c (r - c/2) with c = clip(r)
+        # h(r) = c (r - c/2) with c = clip(r).
+        C = R.clip(-self.delta, self.delta)
         return C * (R - 0.5 * C)
 
     def _slope(self, T: Array, Y: Array) -> Array:

@@ -10,7 +10,8 @@ from . import newton
 from .base import Problem
 from .real_view import RealView
 
-LARGEST = 200  # unknowns, as the Hessian takes two gradients for each
+# Unknowns, as the Hessian takes two gradients for each.
+LARGEST = 200
 
 
 def minimizer(problem: Problem) -> Array:

@@ -315,9 +315,8 @@ class Neural(Described):
     def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         import torch
 
-        return torch.tensor(
-            array, device=self.device
-        )  # a copy: rows may be read-only, or change later
+        # A copy: rows may be read-only, or change later.
+        return torch.tensor(array, device=self.device)
 
     # -- predictions -------------------------------------------------------------------------------
 

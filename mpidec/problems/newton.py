@@ -65,7 +65,8 @@ def minimize(
             options = {"gtol": 1e-10 * scale(x), "maxiter": 500, "max_trust_radius": 1e6}
             x = scipy.optimize.minimize(value, x, jac=grad, options=options, **how).x
         best = relative_gradient(x)
-        for _ in range(30):  # function values are too coarse for further progress
+        # Function values are too coarse for further progress.
+        for _ in range(30):
             if best <= GOAL or not np.isfinite(best):
                 break
             trial = x - _solve(hess(x), grad(x))

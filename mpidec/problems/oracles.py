@@ -18,7 +18,8 @@ from .base import LinearModel, Problem
 from .members import term_of
 from .terms import Term
 
-Gradient = Callable[..., Array]  # gradient(X, k), gradient(X, k, agents=[...])
+# gradient(X, k), gradient(X, k, agents=[...]).
+Gradient = Callable[..., Array]
 
 
 @runtime_checkable
@@ -445,7 +446,8 @@ class Subgradient(Oracle):
     array([[-0.5]])
     """
 
-    smooth = False  # `step_size="auto"` has no linear model of it
+    # `step_size="auto"` has no linear model of it.
+    smooth = False
     term = None  # nothing is left to the solver
     source: Oracle
 

@@ -16,12 +16,15 @@ from .._validation import Array
 from .products import times
 from .terms import Term
 
-GOAL, ACCEPTED = 1e-14, 1e-11  # residuals, relative to the terms that cancel in them
+# Residuals, relative to the terms that cancel in them.
+GOAL, ACCEPTED = 1e-14, 1e-11
 HELPS = (
     0.5  # a step of Newton's method is taken if it leaves at most this part of the least residual
 )
-PARTS = (1.0, 0.5, 0.25, 0.1, 0.03)  # otherwise, these parts of it are tried
-ROUNDS, CHANGES = 20, 8  # steps; faces that are tried in each
+# Otherwise, these parts of it are tried.
+PARTS = (1.0, 0.5, 0.25, 0.1, 0.03)
+# Steps; faces that are tried in each.
+ROUNDS, CHANGES = 20, 8
 
 Rows = NDArray[np.intp]
 

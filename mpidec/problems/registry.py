@@ -19,6 +19,7 @@ from ..plugins import Table
 from .base import LinearModel, Problem
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 
+# Arguments that are not settings of a problem.
 RESERVED = (
     "mask",
     "x_star",
@@ -27,7 +28,7 @@ RESERVED = (
     "intercept",
     "n",
     "agents",
-)  # arguments that are not settings of a problem
+)
 
 
 Mask = NDArray[np.bool_] | None

@@ -216,7 +216,8 @@ class Stream(Oracle):
             u, y = self._draw(rng, agent, k)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}, expected (u, y): {error}") from error
-        u, y = np.array(u), np.array(y)  # copies: draw may return the same arrays again
+        # Copies: draw may return the same arrays again.
+        u, y = np.array(u), np.array(y)
         free = callable(self.loss)  # to take any y
         if u.shape != (self.d,) or not (free or y.ndim == 0):
             raise ValueError(

@@ -281,7 +281,8 @@ class Simplex(Term):
         held: NDArray[np.intp] = np.flatnonzero(x[: len(x) - self.free] > 0)
         rest = np.eye(len(x))[:, len(x) - self.free :]
         basis = np.zeros((len(x), max(len(held) - 1, 0)))
-        if len(held) > 1:  # orthonormal directions in which the sum does not change
+        # Orthonormal directions in which the sum does not change.
+        if len(held) > 1:
             basis[held] = np.linalg.qr(
                 np.column_stack([np.ones(len(held)), np.eye(len(held))[:, 1:]])
             )[0][:, 1:]

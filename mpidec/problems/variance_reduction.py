@@ -58,7 +58,8 @@ class _Memory:
         self._problem, self._agents, self._seed = problem, agents, seed
         self._draws = Draws(problem, batch_size, agents, seed)
         self._grad = by_agents(problem.grad, problem.m)
-        passes = -(-problem.counts // batch_size)  # batches in as many samples as an agent has
+        # Batches in as many samples as an agent has.
+        passes = -(-problem.counts // batch_size)
         self._period = (passes if period is None else np.full(problem.m, period)).tolist()
         self._rows: dict[str, Array] = {}
 

@@ -19,12 +19,13 @@ from typing import Any
 
 from .sums import Sums, note
 
-GRACE = 0.02  # longest time, in seconds, between a reader's open and its lock
+# Longest time, in seconds, between a reader's open and its lock.
+GRACE = 0.02
 ATTEMPTS = 100  # at a lock whose file another writer removes
-LONGEST = 255 - len(
-    "..0123abcd.spare.old"
-)  # bytes of a name beside which there is room for the spare
-SMALL = 4 << 20  # bytes up to which a copy takes less time than GRACE
+# Bytes of a name beside which there is room for the spare.
+LONGEST = 255 - len("..0123abcd.spare.old")
+# Bytes up to which a copy takes less time than GRACE.
+SMALL = 4 << 20
 _OPEN_FILES = "raise the limit of open files (ulimit -n 1024)"
 REMEDY = {
     errno.ENOSPC: "free some space (the file takes twice its size while it is written), or record less often (every=...)",
@@ -77,7 +78,8 @@ class AtomicFile(io.RawIOBase):
         self._guard_path = os.path.join(folder, f"{hidden}.lock")
         self._spare_path = os.path.join(folder, f"{hidden}.{secrets.token_hex(4)}.spare")
         self._front = self._spare = self._guard = -1
-        self._writer = os.getpid()  # a forked child must not remove the files
+        # A forked child must not remove the files.
+        self._writer = os.getpid()
         self._position = 0
         self._swapped = -math.inf
         self._differs: list[
@@ -86,7 +88,8 @@ class AtomicFile(io.RawIOBase):
         self._failure: BaseException | None = None
         self._sums = Sums()  # of the front
         self._behind = 0  # where the sums in the spare begin, those of an earlier update
-        self._known: dict[int, int] = {}  # sums of blocks that this update has written
+        # Sums of blocks that this update has written.
+        self._known: dict[int, int] = {}
         _check_writable(os.fspath(path), self.path, existing)
         try:
             self._become_writer()
@@ -172,9 +175,8 @@ class AtomicFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         data = os.pread(self._spare, len(view), self._position)
         if self._failure is not None:
-            data = data.ljust(
-                len(view), b"\0"
-            )  # some writes failed: this update will not be published
+            # Some writes failed: this update will not be published.
+            data = data.ljust(len(view), b"\0")
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -221,9 +223,8 @@ class AtomicFile(io.RawIOBase):
     def _prepare(self) -> None:
         """Make the spare equal to the front, and lock it."""
         self._failure, self._position, self._known = None, 0, {}
-        grace = (
-            self._swapped + GRACE - time.monotonic()
-        )  # a reader may have just opened the file that is now the spare
+        # A reader may have just opened the file that is now the spare.
+        grace = self._swapped + GRACE - time.monotonic()
         if grace > 0 and self._sums.length > SMALL:
             time.sleep(grace)
             grace = 0
@@ -280,7 +281,8 @@ class AtomicFile(io.RawIOBase):
             with contextlib.suppress(OSError):
                 os.replace(old, self._spare_path)
                 return
-        with contextlib.suppress(OSError):  # the update is published; the next one tries again
+        # The update is published; the next one tries again.
+        with contextlib.suppress(OSError):
             self._new_spare()
 
     def _become_writer(self) -> None:
@@ -297,9 +299,8 @@ class AtomicFile(io.RawIOBase):
             if _has_name(guard, self._guard_path):
                 self._guard = guard
                 break
-            os.close(
-                guard
-            )  # the writer before removed the name after it was opened here: the lock excludes nobody
+            # The writer before removed the name after it was opened here: the lock excludes nobody.
+            os.close(guard)
         if self._guard < 0:
             raise BlockingIOError(
                 f"another process is writing {self.path}: wait for it, or choose another name"

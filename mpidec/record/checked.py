@@ -17,7 +17,8 @@ import numpy as np
 from .atomic import ATTEMPTS, lock
 from .sums import BLOCK, Sums, wrong
 
-PAUSE = 0.01  # seconds between two attempts to open a file that is locked
+# Seconds between two attempts to open a file that is locked.
+PAUSE = 0.01
 
 
 class CheckedFile(io.RawIOBase):
@@ -101,7 +102,8 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
         If its content is not as it was written or not as expected: whatever exception that leads to
         in the block of the context, it is one line that begins with the name of the file.
     """
-    import h5py  # imported on use: it is slow to load, and most ranks have no file
+    # Imported on use: it is slow to load, and most ranks have no file.
+    import h5py
 
     path = os.fspath(path)
     try:
@@ -143,8 +145,7 @@ def _opened(path: str) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         if lock(descriptor, fcntl.LOCK_SH):
             return descriptor
-        os.close(
-            descriptor
-        )  # it has been replaced between open and lock, or another program writes
+        # It has been replaced between open and lock, or another program writes.
+        os.close(descriptor)
         time.sleep(PAUSE)
     raise ValueError("locked by another program, which is writing it")

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-DATA = "problem.data"  # the setting that names the data; their content is compared, not their file
+# The setting that names the data; their content is compared, not their file.
+DATA = "problem.data"
 BLOCK = 1 << 20
 ON = " on "  # after it, in a setting that differs between the ranks, the number of ranks
 ROUNDING = {"float32": 1e-5}  # of numbers, relative to the largest one

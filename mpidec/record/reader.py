@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SCHEMA = 1
-EXPANSION = 1100  # bytes of numbers in a byte of a file, at most: gzip's 1032 and headers
-RUNNING = "running"  # outcome of a run that is in progress or was killed
-FAILED = "failed"  # outcome of a run that an exception has ended
+# Largest ratio of uncompressed to compressed bytes: deflate reaches 1032, and there are headers.  A
+# file that claims more would exhaust the memory.
+EXPANSION = 1100
+# Outcome of a run that is in progress or was killed.
+RUNNING = "running"
+# Outcome of a run that an exception has ended.
+FAILED = "failed"
 
 
 @dataclass(frozen=True, repr=False)
@@ -221,7 +225,8 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a run file for reading; raise ``ValueError`` if it is not one, or if it refers to
     other files.
     """
-    import h5py  # imported on use: it is slow to load, and most ranks have no file
+    # Imported on use: it is slow to load, and most ranks have no file.
+    import h5py
 
     path = os.fspath(path)
     if os.path.isdir(path):
@@ -229,7 +234,8 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist")
     if not h5py.is_hdf5(path):
-        os.close(os.open(path, os.O_RDONLY))  # raises PermissionError if the file is not readable
+        # Raises PermissionError if the file is not readable.
+        os.close(os.open(path, os.O_RDONLY))
         raise ValueError(
             f"{path}: not an HDF5 file, expected a run file (of python -m mpidec.run or python -m "
             "mpidec.train)"
@@ -335,5 +341,6 @@ def _matrix(group: h5py.Group, n: int) -> csr_array:
     W = csr_array(
         tuple(stored(group[name])[()] for name in ("data", "indices", "indptr")), shape=(n, n)
     )
-    W.check_format(full_check=True)  # an index out of range would be read beyond the array
+    # An index out of range would be read beyond the array.
+    W.check_format(full_check=True)
     return W

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 State = TypeVar("State", bound=tuple[Any, ...])
 T = TypeVar("T")
-_COUNTERS = "counters"  # time, rounds, bytes, rows, gradients: beside the fields of the state
-_MEMORY = "memory."  # prefix of the mixer's memory; no field has a dot in its name
+# Time, rounds, bytes, rows, gradients: beside the fields of the state.
+_COUNTERS = "counters"
+# Prefix of the mixer's memory; no field has a dot in its name.
+_MEMORY = "memory."
+# Root attributes that a resumed run replaces.
 CHANGED = (
     "ranks",
     "mpi",
@@ -34,15 +37,17 @@ CHANGED = (
     "files",
     "data_hash",
     "data_samples",
-)  # root attributes that a resumed run replaces
+)
+# And those that describe each part of a run.
 PART = (
     "created",
     "command",
     "host",
     "versions",
     "git",
-)  # and those that describe each part of a run
-_LARGEST_TOPOLOGY = 5_000_000  # entries of W up to which it is worth storing
+)
+# Entries of W up to which it is worth storing.
+_LARGEST_TOPOLOGY = 5_000_000
 
 
 class Blocks(Protocol):
@@ -175,9 +180,11 @@ class Recorder(Generic[State]):
             )
             self._counts = dict.fromkeys(per_edge, edges)
         self._file: RunFile | None = None
-        self._parts = ""  # attribute `resumed` of a resumed run
+        # Attribute `resumed` of a resumed run.
+        self._parts = ""
         self._changes: list[str] = []  # since the part before
-        self._kept: int | None = None  # step of the last record of a resumed run
+        # Step of the last record of a resumed run.
+        self._kept: int | None = None
         self.error: Exception | None = None
 
     def create(

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import h5py
     from scipy.sparse import csr_array
 
-COUNTERS = frozenset(
-    {"step", "rounds", "messages", "rows", "bytes", "gradients", "prox", "events"}
-)  # int64; others float64
-RISING = "accuracy"  # how the names of metrics begin of which more is better
+# int64; others float64.
+COUNTERS = frozenset({"step", "rounds", "messages", "rows", "bytes", "gradients", "prox", "events"})
+# Prefix of the names of metrics of which larger values are better.
+RISING = "accuracy"
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
 LONGEST_REASON = 2000  # characters
@@ -344,7 +344,8 @@ class RunFile:
         for name, array in arrays.items():
             _check_storable(name, array.dtype)
         if self._last < self._ahead and len(self._rows) < self._capacity:
-            return  # the file holds more than this resumed run has made so far
+            # The file holds more than this resumed run has made so far.
+            return
         with self._update(
             f"the checkpoint of step {step} ({sum(array.nbytes for array in arrays.values()):,} "
             "bytes) to"
@@ -433,8 +434,10 @@ class RunFile:
         self._last = (
             self._resumed
         ) = -1  # steps of the last record, and of the last record before a resume
-        self._ahead = -1  # last step in the file when it was resumed
-        self._resuming: int | None = None  # the step to continue after, until the file is changed
+        # Last step in the file when it was resumed.
+        self._ahead = -1
+        # The step to continue after, until the file is changed.
+        self._resuming: int | None = None
         self._meta: Mapping[str, Any] = {}
 
     @contextmanager

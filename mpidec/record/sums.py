@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 1 << 14  # bytes that have one sum
-MAGIC = b"mpidecCS"  # the last eight bytes of a file that has sums
+# The last eight bytes of a file that has sums.
+MAGIC = b"mpidecCS"
 NOTHING: Mapping[int, int] = {}
-_END = struct.Struct("<QII8s")  # length of the content, BLOCK, sum of all that, MAGIC
-_SUPERBLOCK = struct.Struct("<8sB19xQ")  # HDF5's signature, its version, and where the file ends
+# Length of the content, BLOCK, sum of all that, MAGIC.
+_END = struct.Struct("<QII8s")
+# HDF5's signature, its version, and where the file ends.
+_SUPERBLOCK = struct.Struct("<8sB19xQ")
 _SIGNATURE, _VERSIONS = b"\x89HDF\r\n\x1a\n", (2, 3)
 
 

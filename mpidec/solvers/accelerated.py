@@ -146,7 +146,8 @@ class OPAPC(Solver):
 
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         tau, eta_mu, Xg = self.momentum, self.momentum / self.chi, self.point(s)
-        alpha: Any = self.step_size  # a number by now, or one per column
+        # A number by now, or one per column.
+        alpha: Any = self.step_size
         P = descend(s.X + eta_mu * Xg, alpha / tau, G)
         Q = (P - s.Y) / (1 + eta_mu)
         Y = s.Y + (Q - W(Q)) / 2

@@ -15,7 +15,8 @@ from .needs import Needs, Positive
 # Largest imaginary part of an eigenvalue of W with which adaptive step sizes converged in
 # experiments.
 TURN = 0.6
-_LARGE = 500  # agents up to which eigenvalues are computed
+# Agents up to which eigenvalues are computed.
+_LARGE = 500
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,8 @@ class AsyncPushSum(PushSolver):
         u: np.ndarray
         w: float
         receivers: int
-        news: bool = True  # whether anything has arrived since the agent last sent
+        # Whether anything has arrived since the agent last sent.
+        news: bool = True
         k: int = 0
 
     def width(self, d: int) -> int:
@@ -195,17 +196,15 @@ class RunningSumTracking(PushSolver):
         d, shares = len(s.x), s.receivers + 1
         s.v[:] = s.x - self.size(s.k) * s.z
         total = np.add.reduce(received, axis=0)
-        own = (
-            1 + len(received) - np.count_nonzero(received[:, -1])
-        )  # itself, and senders that have not sent yet
+        # Itself, and senders that have not sent yet.
+        own = 1 + len(received) - np.count_nonzero(received[:, -1])
         np.divide(own * s.v + total[:d], len(received) + 1, out=s.x)
         g, rho = gradient(s.x), total[d:-1]
         z = s.z + (g - s.g) + (rho - s.rho_read)
         s.g[:], s.rho_read[:] = g, rho
         rho = s.rho + z / shares
-        np.subtract(
-            z, s.receivers * (rho - s.rho), out=s.z
-        )  # the rounding of the sum loses no mass
+        # The rounding of the sum loses no mass.
+        np.subtract(z, s.receivers * (rho - s.rho), out=s.z)
         s.rho[:] = rho
         s.k += 1
         return self.last_message(s)

@@ -20,8 +20,10 @@ from .step_schedules import WORDS, StepSchedule, StepSize, parsed
 
 S = TypeVar("S", bound="Solver")
 T = TypeVar("T")
-_LARGE = 1500  # agents up to which the spectrum is computed for a warning
-_PHASES = 64  # graphs of a schedule whose symmetry is checked
+# Agents up to which the spectrum is computed for a warning.
+_LARGE = 1500
+# Graphs of a schedule whose symmetry is checked.
+_PHASES = 64
 
 
 class Bias(enum.Enum):
@@ -288,9 +290,8 @@ def zeros(X: np.ndarray, *shape: int) -> np.ndarray:
     array([[0.],
            [0.]], dtype=float32)
     """
-    return (
-        X.new_zeros(shape) if hasattr(X, "new_zeros") else np.zeros_like(X, shape=shape)
-    )  # CuPy answers np.zeros_like
+    # CuPy answers np.zeros_like.
+    return X.new_zeros(shape) if hasattr(X, "new_zeros") else np.zeros_like(X, shape=shape)
 
 
 def name_of(solver: object) -> str:
@@ -377,7 +378,8 @@ def positive_step(solver: Solver) -> None:
     ValueError
     """
     step = solver.step_size
-    if isinstance(step, np.floating):  # a float keeps the dtype of float32 rows
+    # A float keeps the dtype of float32 rows.
+    if isinstance(step, np.floating):
         object.__setattr__(solver, "step_size", step := float(step))
     if callable(step) or (isinstance(step, str) and step in WORDS):
         return

@@ -59,7 +59,8 @@ class NIDS(FunctionSolver):
     class State(NamedTuple):
         X: np.ndarray
         Z: np.ndarray
-        V: np.ndarray  # X^{k-1} - step_size * (gradient at X^{k-1})
+        # X^{k-1} - step_size * (gradient at X^{k-1}).
+        V: np.ndarray
         k: int
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:

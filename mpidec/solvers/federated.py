@@ -235,7 +235,8 @@ class SCAFFOLD(_LocalSteps):
     def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         alpha: Any = self.step_size
         D = per_step(s.Z - X, self.local_steps * alpha) - s.c
-        share = W.own(zeros(X, len(X), 1) + 1)  # 1 / |S| for those that take part, otherwise 0
+        # 1 / |S| for those that take part, otherwise 0.
+        share = W.own(zeros(X, len(X), 1) + 1)
         X, WD, inverse = W([X, D, share])
         X = s.Z + self.outer_step * (X - s.Z)
         return self.State(X, X, s.c + WD / (W.n * inverse), s.C + (share > 0) * D, s.k + 1)

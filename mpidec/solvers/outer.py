@@ -38,9 +38,8 @@ class _LocalSteps(Solver):
         H, X = self.local_steps, self._local(s, G)
         if (s.k + 1) % H:
             return s._replace(X=X, k=s.k + 1)
-        return self._outer(
-            s, X, W if H == 1 else W.at(s.k // H)
-        )  # the operator of the mixing's own number
+        # The operator of the mixing's own number.
+        return self._outer(s, X, W if H == 1 else W.at(s.k // H))
 
     def _local(self, s: Any, G: np.ndarray) -> np.ndarray:
         """Return the iterate after a local step."""

@@ -129,7 +129,8 @@ class OSGP(Solver):
         X: np.ndarray
         U: np.ndarray
         w: np.ndarray
-        Z: np.ndarray  # on its way: (W - D) V of the step before
+        # On its way: (W - D) V of the step before.
+        Z: np.ndarray
         z: np.ndarray
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:

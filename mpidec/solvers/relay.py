@@ -105,9 +105,8 @@ class RelaySGD(Solver):
     class State(NamedTuple):
         X: np.ndarray
         X0: np.ndarray
-        M: (
-            np.ndarray
-        )  # what arrived over each edge: a row, and the count of each tree in the last columns
+        # What arrived over each edge: a row, and the count of each tree in the last columns.
+        M: np.ndarray
 
     @property
     def exact(self) -> bool:  # type: ignore[override]

@@ -13,7 +13,8 @@ from .. import _validation as check
 from .._words import settings
 from ..protocols import StepSize as StepSize
 
-WORDS = ("auto", "safe")  # step sizes that `solve` replaces by numbers
+# Step sizes that `solve` replaces by numbers.
+WORDS = ("auto", "safe")
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,8 @@ class SUDA(Solver):
     class State(NamedTuple):
         X: np.ndarray
         before: np.ndarray  # X^{k-1}
-        D: np.ndarray  # -alpha times the gradient at X^{k-1}
+        # -alpha times the gradient at X^{k-1}.
+        D: np.ndarray
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,17 +28,19 @@ from ..plugins import short
 from ..record import last_checkpoint, read
 from ..record.origin import changed_file, file_hashes
 
-OWN = {"run.out": "--out", "run.progress": "--quiet"}  # settings that belong to the sweep itself
+# Settings that belong to the sweep itself.
+OWN = {"run.out": "--out", "run.progress": "--quiet"}
 DEFAULTS = [
     Setting("run.trajectory", False, "default of sweeps", text=False, level=-1),
     Setting("run.checkpoint", 5.0, "default of sweeps", text=False, level=-1),
 ]
 GRAPHS = ("symmetric_exponential", "ring", "binary_tree")  # beside the defaults of solvers
 LONGEST = 120  # characters of a file name
+# What a run may have chosen, if that line is missing.
 ALWAYS = (
     "problem.partition",
     "solver.step_size",
-)  # what a run may have chosen, if that line is missing
+)
 FREE = ("run.out", "run.progress", "run.checkpoint")  # these do not change a run
 RUNS = "runs.csv"  # has the file of each run
 FINISHED = ("completed", "stopped", "missed", "diverged")
@@ -50,7 +52,8 @@ class Status(enum.Enum):
     NEW = "new"
     UNFINISHED = "unfinished"
     FINISHED = "finished"
-    SPOILT = "spoilt"  # its file cannot be read, and stays as it is
+    # Its file cannot be read, and stays as it is.
+    SPOILT = "spoilt"
 
 
 class Variation(NamedTuple):

@@ -231,7 +231,8 @@ def _check_figure(name: str) -> None:
             f"--figure {name}: expected a name without a folder: the figure is written into that "
             "of --out"
         )
-    with contextlib.suppress(ImportError):  # without matplotlib there is no figure
+    # Without matplotlib there is no figure.
+    with contextlib.suppress(ImportError):
         check_name(name, "--figure", folder=False)
 
 

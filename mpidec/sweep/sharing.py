@@ -34,7 +34,8 @@ class WorkQueue(Generic[R]):
         self.count = comm.size // size
         self._on_report, self._size = on_report, size
         self._numbers: Sequence[int] = ()
-        self._waiting = self.count - 1  # groups that have not been sent the end
+        # Groups that have not been sent the end.
+        self._waiting = self.count - 1
         self._interrupted = False
         self._comm = comm.Dup()
         group = comm.rank // size
@@ -45,7 +46,8 @@ class WorkQueue(Generic[R]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None:  # collective, therefore not after an error on this rank only
+        # Collective, therefore not after an error on this rank only.
+        if error[0] is None:
             if self.own != MPI.COMM_NULL:
                 self.own.Free()
             self._comm.Free()

@@ -33,12 +33,13 @@ from .cases import Case, Status, Variation, cases, check_table, common_graph, co
 from .sharing import WorkQueue
 from .tables import Table, table
 
+# Errors whose messages say enough without their type.
 INPUT = (
     InputError,
     ValueError,
     TypeError,
     OSError,
-)  # errors whose messages say enough without their type
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Plan:
     ranks_per_run: int
     notes: tuple[str, ...] = ()
     theory: bool = False
-    spoilt: Mapping[str, str] = field(default_factory=dict)  # why a file cannot be read, by file
+    # Why a file cannot be read, by file.
+    spoilt: Mapping[str, str] = field(default_factory=dict)
 
     def open(self) -> list[int]:
         """Return the indices of the cases that have to run."""

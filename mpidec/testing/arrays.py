@@ -100,7 +100,8 @@ def tensors(solver: Solver) -> None:
         return
     import torch
 
-    rtol = 1e-4 if solver.adaptive else 0.0  # PyTorch rounds square roots otherwise
+    # PyTorch rounds square roots otherwise.
+    rtol = 1e-4 if solver.adaptive else 0.0
     pairs = zip(_states(solver, np.float32), _states(solver, np.float32, convert=torch.from_numpy))
     for k, (ours, theirs) in enumerate(pairs):
         for name, one, two in zip(ours._fields, ours, theirs):

@@ -25,9 +25,12 @@ from ..solvers.base import Solver, check_dataclass, step_size_of, with_step_size
 from ..topology import Schedule, Topology, cycle, from_weights, push_pull
 from .linear import Quadratics
 
-SIZES = (7, 8, 6)  # numbers of agents: the first one that the solver's graph has
-FEW, DRAWS = 3, 5  # local steps; steps of a random schedule
-SMALL = 0.04  # a small step size; curvatures are about 1
+# Numbers of agents: the first one that the solver's graph has.
+SIZES = (7, 8, 6)
+# Local steps; steps of a random schedule.
+FEW, DRAWS = 3, 5
+# A small step size; curvatures are about 1.
+SMALL = 0.04
 
 
 def require(truth: object, what: object, name: str, found: str, look: str) -> None:

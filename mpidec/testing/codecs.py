@@ -13,8 +13,10 @@ from .case import check_all, require
 
 LENGTHS = (1, 7, 64, 257)  # of rows
 AGENTS = (3, 0, 11)  # of the rows that are encoded together
-DRAWS = 120  # steps over which random codecs are averaged
-TINY = 1e-30  # size of small rows, which neither vanish nor overflow
+# Steps over which random codecs are averaged.
+DRAWS = 120
+# Size of small rows, which neither vanish nor overflow.
+TINY = 1e-30
 LIMIT = 5.0  # standard errors
 
 

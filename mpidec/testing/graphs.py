@@ -16,6 +16,7 @@ from ..exceptions import ContractError
 from ..topology import Schedule, Topology
 from .case import require
 
+# Numbers of agents; those that a graph refuses are left out, but not all of n > 1.
 SIZES = (
     1,
     2,
@@ -24,9 +25,10 @@ SIZES = (
     8,
     12,
     16,
-)  # numbers of agents; those that a graph refuses are left out, but not all of n > 1
+)
 Make = Callable[[int], Topology | Schedule]
-DRAWS = 8  # steps of a schedule without a period
+# Steps of a schedule without a period.
+DRAWS = 8
 
 
 @cache
@@ -153,7 +155,8 @@ def gap(make: Make) -> None:
     for graph in _made(make):
         if graph.period is None or graph.n == 1 or graph.kind == "pair":
             continue
-        if isinstance(graph, Iterable):  # several graphs that act in the same step
+        # Several graphs that act in the same step.
+        if isinstance(graph, Iterable):
             least = min(part.spectral_gap() for part in graph)
             require(
                 graph.spectral_gap() == least,

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 POINTS = 3
 SEED = 0
-NEAR = 1e-6  # relative: gradients at the minimizer, proximal points
+# Relative: gradients at the minimizer, proximal points.
+NEAR = 1e-6
 DRAWS, LIMIT = 256, 6.0  # of random gradients; standard errors
 
 
@@ -170,7 +171,8 @@ def smoothness(problem: Problem) -> None:
     )
     D = _points(problem)[0]
     for X in (*_points(problem), np.zeros_like(D)):
-        for _ in range(8):  # towards the direction of largest curvature
+        # Towards the direction of largest curvature.
+        for _ in range(8):
             h = 1e-4 / max(float(np.linalg.norm(D)), 1e-300)
             change = problem.grad(X + h * D) - problem.grad(X)
             ratio = np.linalg.norm(change, axis=1) / np.maximum(
@@ -277,7 +279,8 @@ def draws(oracle: Oracle) -> None:
             f"gradient(X, k) has the shape {G.shape}, expected {X.shape}, in a new array",
             "one row per local agent",
         )
-    if not oracle.smooth:  # a subgradient, which a kink leaves open
+    # A subgradient, which a kink leaves open.
+    if not oracle.smooth:
         return
     drawn = oracle.start(agents, SEED)
     found = np.array([drawn(X, k) for k in range(DRAWS)])

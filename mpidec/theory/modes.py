@@ -114,7 +114,8 @@ def _krylov(J: Array, V: Array) -> Array:
         for _ in range(2):
             V = V - Q @ (Q.conj().T @ V)
         V = _span(V)
-        V = np.linalg.qr(V - Q @ (Q.conj().T @ V))[0]  # small ones are parallel to Q in part
+        # Small ones are parallel to Q in part.
+        V = np.linalg.qr(V - Q @ (Q.conj().T @ V))[0]
         Q, V = np.hstack([Q, V]), J @ V
     return Q
 

@@ -25,7 +25,7 @@ SHORT, LONG, SETTLES, GROWS, WALKS = 512, 4096, 0.02, 1e6, 1.8
 CONSERVED, ROUNDING, APART = 1e-13, 1e-12, 1e-6
 # Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
 REPEATS, SAME = 200, 1e-4
-# Relative distance that is rounding.
+# Relative distance below which a step counts as none: rounding errors.
 STAYS = 1e-9
 # Cycles, at least and at most, after which the growth of the mean square shows; its change then.
 FEW, MANY, STEADY = 20, 2000, 1e-7
@@ -163,7 +163,8 @@ def _origin(steps: Steps, part: Quadratic) -> Array:
 def _periodic(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
     """Bias and noise of each agent, in the mean over a cycle, (2, n)."""
     moments, before = _Moments(steps, part, X, noise), np.full((2, steps.n), math.inf)
-    for _ in range(REPEATS):  # the noise depends on the deviations where curvatures are drawn
+    # The noise depends on the deviations where curvatures are drawn.
+    for _ in range(REPEATS):
         if not moments.settle(steps.cycle):
             return np.full((2, steps.n), math.inf)
         sums = np.zeros((2, steps.n))

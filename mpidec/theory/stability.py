@@ -60,7 +60,8 @@ class StableSteps(_Interval):
         made.mean_square = high if mean_square is None else mean_square
         return made
 
-    __array_ufunc__ = None  # products with numbers of NumPy are those below
+    # Products with numbers of NumPy are those below.
+    __array_ufunc__ = None
 
     def __mul__(self, unit: SupportsFloat) -> StableSteps:  # type: ignore[override]
         by = float(unit)

@@ -20,8 +20,10 @@ from .weights import OPTIMIZED, AgentWeights, WeightsLike, entries
 
 KINDS = ("doubly", "row", "column")
 SUMS = {"metropolis": "doubly", "lazy": "doubly", "uniform": "row", "push": "column"}
-DENSE = 1024  # agents up to which an array is the quickest form of a matrix
-DRAWS = 200  # steps from which the spectral gap is estimated
+# Agents up to which an array is the quickest form of a matrix.
+DENSE = 1024
+# Steps from which the spectral gap is estimated.
+DRAWS = 200
 
 
 @with_known_options

@@ -20,7 +20,8 @@ MOST_PHASES = 7
 ROUNDING = 1e-12  # of eigenvalues
 PANEL = 2.6  # inches
 WRAP = 4  # panels side by side
-HALF = 1.05  # inches from the middle of a graph to its border
+# Inches from the middle of a graph to its border.
+HALF = 1.05
 NODE, EDGE, MARK = COLOURS[0], "0.55", COLOURS[1]
 LATTICES = ("grid", "torus", "hypercube")
 
@@ -113,7 +114,8 @@ def _lattice(topology: Any) -> NDArray[np.float64]:
     """
     strides = [int(j) for j in topology.neighbors(0)]
     shape = topology.source.group
-    if shape is None:  # a grid: the neighbours of agent 0 tell its strides
+    # A grid: the neighbours of agent 0 tell its strides.
+    if shape is None:
         shape = [b // a for a, b in zip(strides, [*strides[1:], topology.n])][::-1]
     sides = [side for side in shape if side > 1]
     coordinates = np.stack(np.unravel_index(np.arange(topology.n), sides), axis=1).astype(float)[
@@ -178,7 +180,8 @@ def _graph(axes: Axes, topology: Any, at: NDArray[np.float64]) -> None:
             "connectionstyle": "arc3,rad=0.08",
         }
     look = {"ax": axes, "edge_color": EDGE, "width": width, "node_size": diameter**2}
-    if topology.name == "torus":  # those that wrap around would lie on the others
+    # Those that wrap around would lie on the others.
+    if topology.name == "torus":
         around = [
             (i, j) for i, j in G.edges if np.linalg.norm(at[i] - at[j]) > 1.4 * apart[i].min()
         ]

@@ -192,10 +192,10 @@ class EquiDyn(Schedule):
         if n == 1:
             return 1.0
         drawn, counts = np.unique(self._hops, return_counts=True)
-        waves = np.exp(
-            2j * np.pi * np.outer(np.arange(1, n), drawn) / n
-        )  # all A^(u) have the same eigenvectors
-        if self._undirected:  # W = a I + b Q and Q^2 = I; from all s together, Q is circulant, too
+        # All A^(u) have the same eigenvectors.
+        waves = np.exp(2j * np.pi * np.outer(np.arange(1, n), drawn) / n)
+        # W = a I + b Q and Q^2 = I; from all s together, Q is circulant, too.
+        if self._undirected:
             a, b = 1 - eta + eta / n, eta * (n - 1) / n
             single = np.array(
                 [np.mean(self._partners(u, 0) == np.arange(n)) for u in drawn.tolist()]

@@ -258,7 +258,8 @@ class Base(Computed):
         """Return the table of the agents j of set s, counted from its first one."""
         last, start, k = len(parts) - 1, ends[s], self.k
         averaging = len(fewest_factors(parts[0][0] * parts[0][1], k + 1))
-        t = self.m - averaging  # the set that all later ones meet in this phase
+        # The set that all later ones meet in this phase.
+        t = self.m - averaging
         if t < 0:
             return self._cuboid(j, parts[s][0] * parts[s][1], self.m, start)
         if t > s or t == s == last:
@@ -275,7 +276,8 @@ class Base(Computed):
         meets = place < later
         found[meets, 1] = ends[t + 1] + place[meets]
         weights[:, 0], weights[meets, 0], weights[meets, 1] = 1, 1 - w, w
-        rest = ~meets  # the others of set t average in groups
+        # The others of set t average in groups.
+        rest = ~meets
         number = (j // block * (block - later) + place - later)[rest]
         total = a * (block - later)
         first = number // (k + 1) * (k + 1)

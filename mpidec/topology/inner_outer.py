@@ -153,10 +153,11 @@ class Exchange(Computed):
 
     def _table(self, agents: NDArray[Any], sign: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
         L = self.machine_size
+        # Place L - 1 sends to another machine.
         machine, place = (
             agents // L,
             (agents - self.out - 1) % L,
-        )  # place L - 1 sends to another machine
+        )
         inside = (place + sign * self.inner) % max(L - 1, 1)
         partner = np.where(
             place == L - 1,

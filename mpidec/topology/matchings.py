@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 # from which the expectation of random matchings is estimated; fewer for more than 1000 agents
 DRAWS = 1000
-EDGES = 3000  # most edges of a graph for which probabilities are optimized
+# Most edges of a graph for which probabilities are optimized.
+EDGES = 3000
+# Of probabilities and weights; rounded, so that they are the same on all ranks.
 ACCURACY, DIGITS = (
     1e-8,
     6,
-)  # of probabilities and weights; rounded, so that they are the same on all ranks
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -16,7 +16,8 @@ from .source import Block, Stored, canonical
 from .topology import Topology
 from .weights import AgentWeights, WeightsLike
 
-LARGEST = 1024  # agents of a dense eigenvalue decomposition in every step
+# Agents of a dense eigenvalue decomposition in every step.
+LARGEST = 1024
 Floats = NDArray[np.float64]
 CHOICES = ("metropolis", "lazy(0.9)", "lazy(0.8)", "lazy(0.65)", "lazy(0.5)", "best_constant")
 """Weights among which the search for a step size chooses with `weights="auto"`."""
@@ -153,9 +154,8 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
         reached = np.linalg.norm(_weighted(n, i, j, w) - 1 / n, 2)
         if reached < least:
             best, least = w, reached
-    W = _weighted(
-        n, i, j, np.round(best * 2**30) / 2**30
-    )  # the same on machines that round otherwise
+    # The same on machines that round otherwise.
+    W = _weighted(n, i, j, np.round(best * 2**30) / 2**30)
     if nonnegative:
         W = np.maximum(W, 0)
     return _stored(topology.name, W)

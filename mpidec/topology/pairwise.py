@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Rate = float | Mapping[tuple[int, int], float] | Any
-BLOCK = 256  # edges whose resistances are computed at once
+# Edges whose resistances are computed at once.
+BLOCK = 256
 
 
 @with_known_options

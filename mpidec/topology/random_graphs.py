@@ -15,7 +15,8 @@ from .optimized import with_weights
 from .topology import Topology
 from .weights import WeightsLike, stored
 
-ATTEMPTS = 100  # graphs drawn from one seed before giving up
+# Graphs drawn from one seed before giving up.
+ATTEMPTS = 100
 
 Edges = tuple[NDArray[Any], NDArray[Any]]
 
@@ -66,12 +67,14 @@ def erdos_renyi(
         pairs = n * (n - 1) // 2
         gaps: list[NDArray[np.int64]] = []
         last = -1
-        while last < pairs:  # gaps between edge numbers are geometric
+        # Gaps between edge numbers are geometric.
+        while last < pairs:
             block = np.minimum(rng.geometric(p, int(min(pairs * p, 1e6)) + 10), pairs + 1)
             gaps.append(last + np.cumsum(block))
             last = int(gaps[-1][-1])
         edge = np.concatenate(gaps)
-        edge = edge[edge < pairs]  # edge i (i - 1) / 2 + j is the pair (i, j), j < i
+        # Edge i (i - 1) / 2 + j is the pair (i, j), j < i.
+        edge = edge[edge < pairs]
         i = ((1 + np.sqrt(1 + 8 * edge.astype(float))) / 2).astype(np.int64)
         i += (i * (i + 1) // 2 <= edge).astype(np.int64) - (i * (i - 1) // 2 > edge)
         return i, edge - i * (i - 1) // 2

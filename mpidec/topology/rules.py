@@ -94,7 +94,8 @@ class Lattice(Rule):
             (size, math.prod(self.shape[k + 1 :])) for k, size in enumerate(self.shape) if size > 1
         ]
         below, above = [], []
-        for size, stride in axes:  # strides decrease, so lower neighbours ascend
+        # Strides decrease, so lower neighbours ascend.
+        for size, stride in axes:
             place = agents // stride % size
             ring = self.wrap and size > 2
             down, up = agents - stride, agents + stride

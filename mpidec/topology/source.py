@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 Run = tuple[int, int, NDArray[np.int64], NDArray[np.float64]]
 Table = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[np.float64]]]
 
-TOLERANCE = 1e-10  # on the row and column sums of a user's matrix
+# Tolerance on the row and column sums of a user's matrix, for their rounding errors.
+TOLERANCE = 1e-10
 
 
 class Block(NamedTuple):
@@ -60,9 +61,11 @@ class Source(ABC):
     symmetric: bool
     connected: bool
     group: tuple[int, ...] | None = None
-    dense: NDArray[np.float64] | None = None  # all of W, rows of sum 1, where it is there
+    # All of W, rows of sum 1, where it is there.
+    dense: NDArray[np.float64] | None = None
     places: NDArray[np.float64] | None = None  # of the agents in the plane, where the graph has any
-    explicit = False  # whether it was given entry by entry, or as a graph
+    # Whether it was given entry by entry, or as a graph.
+    explicit = False
 
     @property
     @abstractmethod

@@ -16,8 +16,10 @@ from .source import Pair, Source
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-DENSE = 600  # largest number of agents for dense matrices
-EXACT = 1e-13  # contraction factor below which averaging counts as exact
+# Largest number of agents for dense matrices.
+DENSE = 600
+# Contraction factor below which averaging counts as exact: what rounding leaves of zero.
+EXACT = 1e-13
 
 
 def gap(factors: Sequence[Source], kind: str) -> float:

@@ -39,10 +39,11 @@ class Striped(Periodic):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_filter(self.name, self)
+        # The weight of push-sum would be another one in each graph.
         if self.kind in (
             "column",
             "pair",
-        ):  # the weight of push-sum would be another one in each graph
+        ):
             given = "a pair of matrices" if self.kind == "pair" else "column stochastic"
             raise ValueError(
                 f"{self.name}: a graph is {given}, expected doubly stochastic ones: use "

@@ -241,9 +241,8 @@ class Topology:
         return self.fingerprint()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            field.name: getattr(self, field.name) for field in fields(self)
-        }  # without cached values
+        # Without cached values.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __repr__(self) -> str:
         return (

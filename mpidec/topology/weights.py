@@ -45,7 +45,8 @@ from .spectra import laplacian
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-PIECE = 1 << 14  # agents whose rows are computed at a time, so that temporaries stay in the cache
+# Agents whose rows are computed at a time, so that temporaries stay in the cache.
+PIECE = 1 << 14
 NAMES = ("metropolis", "lazy", "uniform", "push", "push-pull", "best_constant")
 OPTIMIZED = ("fdla", "fmmc", "sinkhorn", "auto")  # made of the whole graph
 PARTS = ("uniform", "push")  # of "push-pull"

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from .loop import Trained
     from .settings import Settings
 
-LATER = 0.5  # seconds after which other ranks than 0 end the job
-WORSE = 1.1  # a final test loss of more times the first one is reported
+# Seconds after which other ranks than 0 end the job.
+LATER = 0.5
+# A final test loss of more times the first one is reported.
+WORSE = 1.1
 EPILOG = """\
 examples:
   python -m mpidec.train                                        16 workers in one process: digits, mlp, atc
@@ -184,8 +186,10 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
     except OSError as error:  # of the file, on all ranks
         raise file_error(error, failures=(*DISK, errno.ENOENT)) from error
     except FloatingPointError as error:
-        if comm.size > 1:  # the other ranks wait for rows of this one
-            time.sleep(LATER * (comm.rank > 0))  # several may diverge in one step: one line
+        # The other ranks wait for rows of this one.
+        if comm.size > 1:
+            # Several may diverge in one step: one line.
+            time.sleep(LATER * (comm.rank > 0))
             say("train", f"diverged: {error}")
             end_job(comm, Status.DIVERGED)
             return Status.DIVERGED

@@ -61,7 +61,8 @@ class TrainFile:
         self._net, self.path = net, path
         self._file: RunFile | None = None
         self._changes: list[str] = []  # since the part before
-        self._parts = ""  # attribute `resumed` of a resumed training
+        # Attribute `resumed` of a resumed training.
+        self._parts = ""
 
     def create(
         self,

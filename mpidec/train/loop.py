@@ -218,7 +218,8 @@ class Training:
         )
         self._step, self._seconds, self._sent_before = 0, 0.0, 0  # bytes before a resume
         self._records: list[dict[str, Any]] = []
-        self._random: list[torch.Tensor] = []  # states of the generators, of a resumed training
+        # States of the generators, of a resumed training.
+        self._random: list[torch.Tensor] = []
         if s.out is not None:
             self._file = TrainFile(net, s.out)
             if resume:

@@ -26,7 +26,8 @@ from ..registry import TOPOLOGIES
 from ..topology import Schedule, Topology
 from .options import check_optimizer, check_topology, named
 
-TREES = "double_binary_trees"  # two topologies, which divide the parameters
+# Two topologies, which divide the parameters.
+TREES = "double_binary_trees"
 OPTIMIZERS = {
     "sgd": "stochastic gradient descent, with momentum",
     "adam": "Adam",

@@ -204,7 +204,8 @@ def GetInnerOuterExpo2DynamicSendRecvRanks(
     outer, inner = (machines - 1).bit_length(), (local_size - 2).bit_length()
     step = 0
     while True:
-        outside = step % local_size  # the place of the ranks that talk to other machines
+        # The place of the ranks that talk to other machines.
+        outside = step % local_size
         if place == outside:
             distance = 2 ** (step % outer) * local_size
             yield [(self_rank + distance) % world_size], [(self_rank - distance) % world_size]

@@ -72,8 +72,10 @@ class Wrapped(torch.optim.Optimizer):
     num_steps_per_communication : int
     """
 
-    _overlap = False  # whether the communication begins at the end of the forward pass
-    _step_supports_amp_scaling = True  # GradScaler calls step() in any case
+    # Whether the communication begins at the end of the forward pass.
+    _overlap = False
+    # GradScaler calls step() in any case.
+    _step_supports_amp_scaling = True
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int

@@ -39,8 +39,10 @@ class Array(Protocol):
     def reshape(self, shape: tuple[int, ...], /) -> Any: ...
 
 
-Place = Hashable  # a device number, or a `torch.device`
-Pinned = Union[np.ndarray, "torch.Tensor"]  # memory of the host that a device reads and writes
+# A device number, or a `torch.device`.
+Place = Hashable
+# Memory of the host that a device reads and writes.
+Pinned = Union[np.ndarray, "torch.Tensor"]
 
 
 class Event(Protocol):

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 ArrayT = TypeVar("ArrayT", bound=Array)
 Empty = Callable[[tuple[int, ...], np.dtype], np.ndarray]
-Restore = Callable[
-    [np.ndarray, str], ArrayT
-]  # (result on the host, its format) -> array of the kind of the input
+# (result on the host, its format) -> array of the kind of the input.
+Restore = Callable[[np.ndarray, str], ArrayT]
 
 
 def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore[Any]]:

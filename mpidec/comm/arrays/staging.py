@@ -43,7 +43,8 @@ def _buffers(device: Device) -> Iterator[tuple[Buffer, Buffer]]:
     except IndexError:
         pair = Buffer(device), Buffer(device)
     yield pair
-    spare.append(pair)  # not after an error: a copy may still be using them
+    # Not after an error: a copy may still be using them.
+    spare.append(pair)
 
 
 def download(device: Device, X: Array, host: np.ndarray) -> None:

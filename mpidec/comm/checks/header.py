@@ -16,7 +16,8 @@ EDGE, UP, DOWN, CONFIRMATION, TO_LEADER, FROM_LEADER = range(6)  # stages of an 
 
 _FIXED = struct.Struct("<QqqdqIIIBBBx")  # see `pack`
 _PAIR, _CONFIRM, _OUT_OF_STEP = 1, 2, 4  # flags
-_ALIGNMENT = 16  # bytes: the array behind a header begins at a multiple
+# Bytes: the array behind a header begins at a multiple, the alignment of complex128.
+_ALIGNMENT = 16
 
 
 class Subject(NamedTuple):

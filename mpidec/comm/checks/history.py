@@ -10,7 +10,8 @@ from ...exceptions import RankMismatchError
 
 REMEMBERED = 4096  # operations of each kind
 
-Key = tuple[int, int]  # number, and the peer of an operation of two ranks (-1: of all ranks)
+# Number, and the peer of an operation of two ranks (-1: of all ranks).
+Key = tuple[int, int]
 
 
 class PastOperation(NamedTuple):

@@ -43,8 +43,11 @@ from .operation import ARRIVED, Operation, Steps
 from .presence import Presence
 
 _BYTES = np.dtype(np.uint8)
-_PATIENCE = 0.9  # of the time-out: for how long a rank that leaves waits for rank 0
-_REASON = 100  # characters of the exception that a network is out of step after
+# Part of the time-out for which a rank that leaves waits for rank 0: below 1, so that it has left
+# before the waits of the others abort the job.
+_PATIENCE = 0.9
+# Characters of the exception that a network is out of step after.
+_REASON = 100
 _OUT_OF_STEP = "the network is out of step ({}): close it and make a new one"
 
 
@@ -435,7 +438,8 @@ class Matching:
         elif header.kind == QUERY:
             self._answer(operation, past, source, header)
         elif operation is not None and (header.kind == REFUSED or operation.waits_for(source)):
-            if header.out_of_step:  # nothing will come from there any more
+            # Nothing will come from there any more.
+            if header.out_of_step:
                 self.broken = self.broken or header.text
             operation.fail(RankMismatchError(header.text))
         elif operation is None and (past is None or not past.error):
@@ -479,9 +483,8 @@ class Matching:
         if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)
         elif header.number > last or (self.apart and not header.pair and header.number == last):
-            self._reply(
-                REFUSED, source, header, closes(source, call, self.rank)
-            )  # it begins no more, and has left its last
+            # It begins no more, and has left its last.
+            self._reply(REFUSED, source, header, closes(source, call, self.rank))
         elif record is None:
             return  # long ago
         elif (record.op, record.mode, record.signature) != header.subject[:3]:
@@ -528,9 +531,8 @@ class Matching:
             self._findings.add(text)
 
     def _reply(self, kind: int, dest: int, header: Header, text: str) -> None:
-        number = (
-            0 if header.kind == MIXING_QUERY else header.number
-        )  # mixings are numbered separately
+        # Mixings are numbered separately.
+        number = 0 if header.kind == MIXING_QUERY else header.number
         lost = kind == FAILED and bool(self.broken)
         reply = Header(kind, header.pair, number, header.subject, text=text, out_of_step=lost)
         self.messenger.send(dest, reply)
@@ -548,8 +550,7 @@ class Matching:
             return different_signatures(
                 source, subject.signature, call, self.rank, record.signature
             )
-        if header.number > self._history.last(
-            source, header.pair
-        ):  # and so the network is closing here
+        # And so the network is closing here.
+        if header.number > self._history.last(source, header.pair):
             return closes(source, call, self.rank)
         return not_expected(source, self.rank, call)

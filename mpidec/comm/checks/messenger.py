@@ -8,8 +8,12 @@ from ..runtime.memory import empty
 from ..runtime.mpi import MPI
 from .header import DATA, LAST, Header, Subject, pack, unpack
 
-_HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
-_INLINE, _CHUNK = 1 << 16, 1 << 30  # most bytes that follow a header, and that are in one message
+# Tags of headers, and of arrays that follow in messages of their own: above the tags of mixers
+# (`transport.messages._TAGS`), and below 32767, the largest tag that MPI guarantees.
+_HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000
+# Most bytes of an array that is sent behind its header, and of one message: MPI counts bytes in a C
+# int.
+_INLINE, _CHUNK = 1 << 16, 1 << 30
 _BYTES, _NOTHING = np.dtype(np.uint8), np.empty(0, np.uint8)
 
 

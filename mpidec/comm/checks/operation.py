@@ -151,7 +151,8 @@ class Operation(Call):
         self._engine = engine
         self.received: dict[tuple[int, int], tuple[Header, np.ndarray]] = {}
         self.error: Exception | None = None
-        self.text = ""  # the error as it is reported to other ranks
+        # The error as it is reported to other ranks.
+        self.text = ""
         self.result: Any = None
         self.done = False
         self._awaited: set[tuple[int, int]] = set()

@@ -12,7 +12,9 @@ from ..runtime.progress import ranks, timeout
 from .header import HERE, Header, Subject
 from .messenger import Messenger
 
-_PART = 0.2  # of the time-out, after which a rank tells all others where it waits
+# Part of the time-out after which a rank tells all others where it waits, so that their reports can
+# name the ranks that are missing.
+_PART = 0.2
 _REMEMBERED = 64  # calls
 
 
@@ -30,7 +32,8 @@ class Presence:
     def __init__(self, messenger: Messenger):
         self._messenger, self._calls = messenger, 0
         self._come: OrderedDict[str, set[int]] = OrderedDict()
-        self._told: dict[str, set[int]] = {}  # whom, of the calls in which this rank waits
+        # Whom, of the calls in which this rank waits.
+        self._told: dict[str, set[int]] = {}
 
     def waiting(
         self, op: str, doing: str, ask: Callable[[], None] | None, numbered: bool = False

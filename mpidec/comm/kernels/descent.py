@@ -8,7 +8,8 @@ import numpy as np
 
 from .weighted import _kernel
 
-_LEAST = 1 << 12  # numbers from which on one pass pays
+# Numbers from which on one pass pays.
+_LEAST = 1 << 12
 
 
 def descend(X: np.ndarray, step_size: Any, G: Any) -> np.ndarray:

@@ -37,7 +37,8 @@ COMPILED = _kernel is not None
 _dense = getattr(_kernel, "dense", None)
 _metropolis = getattr(_kernel, "metropolis", None)
 _BLOCK = 256
-ROWS, COLUMNS, POSITIVE = 1, 2, 4  # checks of dense rows: sums of one, and weights >= 0
+# Checks of dense rows: sums of one, and weights >= 0.
+ROWS, COLUMNS, POSITIVE = 1, 2, 4
 _FIRST = np.zeros(1, np.int64)
 _BITS = {"f": 20, "d": 40}  # s in `difference`
 

@@ -16,7 +16,8 @@ from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.mpi import MPI
 
-_WORDS = 160  # characters of a call that ranks tell each other
+# Characters of a call that ranks tell each other.
+_WORDS = 160
 
 
 class Agreement:

@@ -98,7 +98,8 @@ class ChannelPhase(WrappedPhase):
         for fault in self._faults.arriving:
             rows = fault.arrive(rows, self._round, call)
         if self._average.lost is not None:
-            rows[self._average.lost] = 0  # whatever was sent, also what is not finite
+            # Whatever was sent, also what is not finite.
+            rows[self._average.lost] = 0
         return rows
 
     def exchange(self, M: ArrayT) -> ArrayT:

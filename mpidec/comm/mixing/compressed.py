@@ -26,7 +26,8 @@ from .wrapped import WrappedPhase, targets
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
-PAIR = "C_"  # begins the names of what the column-stochastic operator of a pair remembers
+# Begins the names of what the column-stochastic operator of a pair remembers.
+PAIR = "C_"
 
 
 class Estimate:

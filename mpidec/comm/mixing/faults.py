@@ -203,7 +203,8 @@ class Attacks(Fault):
 
     attacks: Mapping[int, Attack]
     n: int
-    told: frozenset[int] = field(init=False)  # the agents whose functions are told the receiver
+    # The agents whose functions are told the receiver.
+    told: frozenset[int] = field(init=False)
     call: ClassVar[str] = "attacked"
 
     def __post_init__(self) -> None:

@@ -42,7 +42,8 @@ from ..transport.halo import Ending
 LifecycleT = TypeVar("LifecycleT", bound="Lifecycle")
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
 NATIVE, BLUEFOG = "MPIDEC_TIMELINE", "BLUEFOG_TIMELINE"  # with whose names
-_LEFT: list[Lifecycle] = []  # networks that were left without close()
+# Networks that were left without close().
+_LEFT: list[Lifecycle] = []
 _LEFT_AT_ONCE = 8
 _OPEN: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 _NUMBERS = count()
@@ -193,9 +194,8 @@ class Lifecycle:
         """
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
-        if (
-            self.matching.departures.left
-        ):  # by all ranks, which may be in different calls: the next network frees it
+        # By all ranks, which may be in different calls: the next network frees it.
+        if self.matching.departures.left:
             self._leave()
             return
         with self.engine:
@@ -205,7 +205,8 @@ class Lifecycle:
                 error = error or self.node.refusal()
                 self.node.close()
             self.context.row_type.free()
-            if self.matching.apart:  # collectives of MPI may be under way for ever
+            # Collectives of MPI may be under way for ever.
+            if self.matching.apart:
                 abandon(self.comm)
                 self.comm = MPI.Intracomm()
             else:
@@ -236,7 +237,8 @@ class Lifecycle:
         else:
             self.ended.free(self.collectives)
             self.ended.keep()
-        for post in self._messengers.values():  # made by calls of all ranks: in the same order
+        # Made by calls of all ranks: in the same order.
+        for post in self._messengers.values():
             post.abandon() if lost else post.close(self.matching.meet)
 
     def _drop(self, together: Collectives) -> None:
@@ -274,13 +276,15 @@ class Lifecycle:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or self.size == 1:
             self.close()
-        elif self.comm != MPI.COMM_NULL:  # the other ranks may be anywhere: nothing collective now
+        elif self.comm != MPI.COMM_NULL:
+            # The other ranks may be anywhere: nothing collective now.
             self._leave()
 
     def __del__(self) -> None:
         open_ = "context" in self.__dict__ and self.size > 1 and self.comm != MPI.COMM_NULL
         if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
-            self._leave()  # never closed: MPI may still write to its memory
+            # Never closed: MPI may still write to its memory.
+            self._leave()
 
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)
@@ -405,7 +409,8 @@ def _free_left(left: Sequence[Lifecycle], serials: np.ndarray, together: Collect
     for net in sorted((net for net in left if net.serial in common), key=lambda net: net.serial):
         if -net.serial in serials:
             net._drop(together)
-        with contextlib.suppress(ValueError):  # a mismatch that was found out after the exception
+        # A mismatch that was found out after the exception.
+        with contextlib.suppress(ValueError):
             net.close()
         _LEFT.remove(net)
 

@@ -137,10 +137,12 @@ class Operator(ABC, Generic[Step]):
         in a checkpoint.
     """
 
-    layers: tuple[str, ...] = ()  # the calls that made it of the mixer of the topology
+    # The calls that made it of the mixer of the topology.
+    layers: tuple[str, ...] = ()
     codec: Codec | None = None
     feedback: bool = False
-    columnwise: bool = True  # each column of the rows is mixed by itself
+    # Each column of the rows is mixed by itself.
+    columnwise: bool = True
 
     def __init__(
         self,

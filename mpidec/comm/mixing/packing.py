@@ -11,11 +11,13 @@ from numpy.typing import DTypeLike
 from ..runtime.memory import empty
 
 Empty = Callable[[tuple[int, ...], DTypeLike], np.ndarray]  # makes uninitialized rows
-Restore = Callable[[np.ndarray], Any]  # gives a result the kind and shape of what came
+# Gives a result the kind and shape of what came.
+Restore = Callable[[np.ndarray], Any]
 
 
 Name = TypeVar("Name")
-RowsT = TypeVar("RowsT")  # an array of NumPy, PyTorch or CuPy, or a list, tuple or dict of arrays
+# An array of NumPy, PyTorch or CuPy, or a list, tuple or dict of arrays.
+RowsT = TypeVar("RowsT")
 
 
 class Pack(NamedTuple):

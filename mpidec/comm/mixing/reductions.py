@@ -68,7 +68,8 @@ class NetworkReductions(Lifecycle):
     def _sum(self, op: str, X: np.ndarray) -> np.ndarray:
         """Return the sum of checked rows."""
         Z = X.reshape(self.m, math.prod(X.shape[1:]))
-        if Z.dtype.kind not in "fc":  # whole numbers as NumPy sums them: int64 or uint64
+        # Whole numbers as NumPy sums them: int64 or uint64.
+        if Z.dtype.kind not in "fc":
             Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)
         if self.size == 1:
             return ordered_sum(Z).reshape(X.shape[1:])

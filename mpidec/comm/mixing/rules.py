@@ -137,10 +137,11 @@ class RuleAverage(Average):
         self._rule = rule
 
     def take(self, rows: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
+        # A rule may change, or keep them.
         weights, own = (
             self.edges.into.weights.copy(),
             rows.copy(),
-        )  # a rule may change, or keep them
+        )
         own.flags.writeable = False
         for i, (lo, hi) in enumerate(self.edges.ends):
             made = self._rule(own[i], arrived[lo:hi], weights[lo:hi])

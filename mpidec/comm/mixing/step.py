@@ -18,7 +18,9 @@ from .packing import RowsT, joined, split
 if TYPE_CHECKING:
     from ...topology import Topology
 
-MAX_CALLS = 1 << 6  # per step: each call has random numbers, and a memory, of its own
+# Calls of a mixer per step.  Call c of step k draws the random numbers number MAX_CALLS k + c, so
+# that no two calls of a run share any.
+MAX_CALLS = 1 << 6
 
 
 class StepOperator(ABC):

@@ -128,7 +128,8 @@ class Order(NamedTuple):
     """Edges of several graphs in common order."""
 
     senders: np.ndarray  # of the edges out of the local agents, counted from the first local agent
-    leaving: np.ndarray  # the graph of each edge out of the local agents
+    # The graph of each edge out of the local agents.
+    leaving: np.ndarray
     arriving: np.ndarray  # and into them
 
     def out_of(self, stripe: int) -> np.ndarray:

@@ -14,7 +14,8 @@ from ..timeline.file import clock
 from ..timeline.timeline import Timeline
 
 ObjectT = TypeVar("ObjectT")
-Near = tuple[Sequence[int] | None, str]  # whom a call waits for, and who takes part in it
+# Whom a call waits for, and who takes part in it.
+Near = tuple[Sequence[int] | None, str]
 _TIMELINE = "_timeline"
 _ALL: Near = None, ""
 _OF_ALL = ("allreduce", "allgather", "broadcast", "barrier", "hierarchical_neighbor_allreduce")
@@ -151,9 +152,8 @@ def _of_local_calls() -> Mapping[str, Make]:
     near["exchange"], near["pair_gossip"] = _of_exchange, _of_pair
     methods = {op: _call(op, near[op]) for op in near}
     methods |= {f"start_{op}": _start(op, near[op]) for op in near}
-    methods["_neighbor_allreduce"] = methods.pop(
-        "neighbor_allreduce"
-    )  # else an event of the mixing
+    # Else an event of the mixing.
+    methods["_neighbor_allreduce"] = methods.pop("neighbor_allreduce")
     return methods
 
 

@@ -167,8 +167,10 @@ class RankLocks:
             self._claims.receive(rank, message)
         elif message.source == self._asked:
             self._answer = bool(message.number)
-            self._asked = -1  # last, since the main thread waits for it
-        elif message.number:  # the wait for it has ended with an exception
+            # Last, since the main thread waits for it.
+            self._asked = -1
+        elif message.number:
+            # The wait for it has ended with an exception.
             self._claims.free(message.source, self._me)
 
 

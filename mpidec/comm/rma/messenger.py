@@ -20,9 +20,11 @@ from ..runtime.mpi import MPI
 from ..runtime.progress import ProgressEngine, abandon, wait_until
 
 _HEADER = struct.Struct("<7qd")
-_UNIT = _HEADER.size  # messages are counted in units of 64 bytes: MPI counts to 2**31
+# Messages are counted in units of 64 bytes: MPI counts to 2**31.
+_UNIT = _HEADER.size
 _FILLING = np.zeros(_UNIT, np.uint8)
-_INTERVAL = 5e-4  # seconds between two looks of the helper
+# Seconds between two looks of the helper.
+_INTERVAL = 5e-4
 
 
 class Kind(IntEnum):
@@ -92,9 +94,8 @@ class Section:
     @property
     def broken(self) -> bool:
         """Whether an exception (Ctrl-C, an error in the helper) has ended it."""
-        if not self._begun or not self.lock.acquire(
-            blocking=False
-        ):  # another thread is about to end it
+        # Another thread is about to end it.
+        if not self._begun or not self.lock.acquire(blocking=False):
             return False
         broken = self._begun
         self.lock.release()
@@ -192,7 +193,8 @@ class WindowMessenger:
             for rank, message in self._early.pop(window):
                 self._receivers[window](rank, message)
         blocked, left = set(), []
-        for item in self._receiving:  # those of one rank in the order in which they were sent
+        # Those of one rank in the order in which they were sent.
+        for item in self._receiving:
             request, rank, data = item
             if rank in blocked or not request.Test():
                 blocked.add(rank)
@@ -209,9 +211,8 @@ class WindowMessenger:
         receive = self._receivers.get(message.window)
         if receive is not None:
             receive(rank, message)
-        elif (
-            message.window > self._count
-        ):  # a rank that has left the construction of the window earlier than this one
+        elif message.window > self._count:
+            # A rank that has left the construction of the window earlier than this one.
             self._early.setdefault(message.window, []).append((rank, message))
 
     @property
@@ -237,7 +238,8 @@ class WindowMessenger:
         """
         self._receivers.clear()  # from here on this rank answers nothing
         meet()  # and now no rank does
-        for rank in self._peers:  # taken after all that was sent there before
+        # Taken after all that was sent there before.
+        for rank in self._peers:
             self.send(rank, Message(0, Kind.OTHER, 0, 0), synchronous=True)
         wait_until(lambda: self.idle, "the last messages of windows")
         meet()

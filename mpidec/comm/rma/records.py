@@ -21,7 +21,8 @@ except ImportError:  # no compiler where the package was installed
     COMPILED = False
 
 HEADER = native.HEADER  # bytes before the row of a record
-ALIGNED = 64  # the size of a record is a multiple
+# The size of a record is a multiple of a cache line: neighbours write to records side by side.
+ALIGNED = 64
 
 
 def stride(count: int, dtype: np.dtype) -> int:

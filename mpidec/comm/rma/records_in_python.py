@@ -12,7 +12,8 @@ import numpy as np
 
 HEADER = 64  # bytes before the row of a record
 _HEAD = ["lock", "transfers", "p", "replaced", "filled", "fresh", "unused", "unused too"]
-_WAITS = 8  # words before those of the ranks that wait for a mutex
+# Words before those of the ranks that wait for a mutex.
+_WAITS = 8
 _LOCK = threading.RLock()
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -193,7 +194,8 @@ def _copy(record: np.void, into: np.ndarray, emptied: bool) -> tuple[float, int,
 
 
 def try_mutex(memory: np.ndarray, rank: int) -> int:
-    words = memory.view(np.uint64)  # owner plus one, when it was taken, and whether each rank waits
+    # Owner plus one, when it was taken, and whether each rank waits.
+    words = memory.view(np.uint64)
     if words[0] not in (0, rank + 1):
         return int(words[0]) - 1
     words[0], words[_WAITS + rank], memory.view(np.float64)[1] = rank + 1, 0, time.monotonic()

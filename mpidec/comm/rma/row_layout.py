@@ -11,14 +11,16 @@ import numpy as np
 from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
 from ..arrays.host import to_host
 
-Arrays = np.ndarray | Sequence[np.ndarray]  # or what PyTorch and CuPy have in their place
+# Or what PyTorch and CuPy have in their place.
+Arrays = np.ndarray | Sequence[np.ndarray]
+# Dtypes, and those in which they are added up.
 _SLOTS = {
     "e": "f",
     "f": "f",
     "d": "d",
     "F": "f",
     "D": "d",
-}  # dtypes, and those in which they are added up
+}
 
 
 class RowLayout:

@@ -365,7 +365,8 @@ class GetRequest:
 
     def __init__(self, slots: Slots):
         self._slots = slots
-        self.sources: list[int] = []  # agents whose values have not arrived
+        # Agents whose values have not arrived.
+        self.sources: list[int] = []
 
     def test(self) -> bool:
         """Return whether all are there; makes progress."""

@@ -474,9 +474,8 @@ class Window:
         with self._engine, self._together:
             self._slots.wait()
             number = self._slots.number
-            self._context.matching.agree(
-                "the end of a window", ""
-            )  # or they are told where others are
+            # Or they are told where others are.
+            self._context.matching.agree("the end of a window", "")
             least, most = self._together.minimum(
                 np.array([number, -number]), "the end of the window"
             )

@@ -13,6 +13,7 @@ from .collectives import portable
 from .mpi import MPI
 
 T = TypeVar("T")
+# Raised for invalid input.
 REFUSALS = (
     ValueError,
     TypeError,
@@ -20,7 +21,7 @@ REFUSALS = (
     MemoryError,
     ImportError,
     OverflowError,
-)  # raised for invalid input
+)
 
 
 def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:

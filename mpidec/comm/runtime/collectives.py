@@ -75,7 +75,8 @@ class Collectives:
             wait_until(begin().Test, words, asking)
         except BaseException:
             self.interrupted = True
-            abandon(begin)  # and with it the arrays that MPI may still read or write
+            # And with it the arrays that MPI may still read or write.
+            abandon(begin)
             raise
 
     def minimum(

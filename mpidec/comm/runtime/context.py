@@ -13,7 +13,8 @@ from .partition import Partition
 from .progress import ProgressEngine
 from .row_types import RowTypes
 
-Checked: TypeAlias = bool | Literal["all"]  # whether lists of ranks are compared
+# Whether lists of ranks are compared.
+Checked: TypeAlias = bool | Literal["all"]
 
 
 class Matching(Protocol):

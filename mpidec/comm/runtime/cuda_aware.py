@@ -21,7 +21,8 @@ ENVIRONMENT = {  # variable: values that enable CUDA support
     "PSM2_CUDA": ("1",),
     "I_MPI_OFFLOAD": ("1", "2"),
 }
-_MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h
+# MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h.
+_MPICH_CUDA = 0
 
 
 def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
@@ -71,9 +72,8 @@ def query_library() -> tuple[bool, str] | None:
     None if it has no such function.
     """
     try:
-        library = ctypes.CDLL(
-            MPI.__file__
-        )  # looks symbols up in the libraries that this module is linked with, too
+        # Looks symbols up in the libraries that this module is linked with, too.
+        library = ctypes.CDLL(MPI.__file__)
     except OSError:
         return None
     for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):

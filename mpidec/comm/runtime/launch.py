@@ -35,8 +35,12 @@ mpi4py.rc.initialize = False
 from mpi4py import MPI
 print(MPI.Get_library_version())
 """
-_SHARED, _OTHERS = 0.5, 5.0  # seconds in which the rank that reports an error ends the job
-_PASSED_ON = 0.2  # seconds in which a launcher reads what a rank has written
+# Seconds that a rank waits before it ends the job after an error.  Rank 0 does not wait, so that
+# its report of an error of all ranks is the only one; a rank that has received the error from
+# another one waits longest, since that one reports it.
+_SHARED, _OTHERS = 0.5, 5.0
+# Seconds in which a launcher reads what a rank has written.
+_PASSED_ON = 0.2
 
 
 def library() -> str:
@@ -127,9 +131,8 @@ def abort_when_uncaught() -> None:
         world = MPI.COMM_WORLD
         text = "".join(traceback.format_exception(kind, error, trace))
         sys.stdout.flush()
-        if not issubclass(
-            kind, KeyboardInterrupt
-        ):  # one traceback for an error of all ranks, or of another rank
+        # One traceback for an error of all ranks, or of another rank.
+        if not issubclass(kind, KeyboardInterrupt):
             time.sleep(_OTHERS if from_another_rank(error) else _SHARED if world.rank > 0 else 0)
         lines = text.splitlines(keepends=True)
         try:

@@ -120,7 +120,8 @@ def _unanswered() -> bool:
         try:
             return not stat.S_ISSOCK(os.fstat(int(given)).st_mode)
         except OSError:
-            return not _started_by_rank()  # a rank's subprocess does not inherit it
+            # A rank's subprocess does not inherit it.
+            return not _started_by_rank()
     servers = [value for name, value in os.environ.items() if name.startswith("PMIX_SERVER_URI")]
     found = next(filter(None, map(_SERVER.search, servers)), None)
     if found is None:

@@ -19,8 +19,11 @@ try:
 except ImportError:  # no compiler where the package was installed
     shared = None
 
-GRAIN = 1 << 14  # bytes: the least array that lies in the arena
-_MOST, _LEAST = 1 << 38, 1 << 26  # bytes of addresses; memory is taken as it is used
+# Bytes: the least array that lies in the arena.
+GRAIN = 1 << 14
+# Bounds of the addresses that the arena reserves, in bytes; the size between them is four times the
+# memory of the host, so that the arena is never full.  Pages take memory only once they are used.
+_MOST, _LEAST = 1 << 38, 1 << 26
 
 
 @cache

@@ -20,11 +20,13 @@ class _Deferred(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what inspection of modules looks for
+        # What inspection of modules looks for.
+        if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if "mpi4py.MPI" not in sys.modules:
             _refuse_children()
-        with warnings.catch_warnings():  # check_launcher says it, with the remedy
+        # check_launcher says it, with the remedy.
+        with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", "suspicious MPI execution environment", RuntimeWarning
             )

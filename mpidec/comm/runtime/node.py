@@ -12,7 +12,8 @@ from .memory import arena, shared
 from .mpi import MPI
 from .progress import ProgressEngine
 
-_SPINS = 2000  # tests before a rank that has a core to itself yields it
+# Tests before a rank that has a core to itself yields it.
+_SPINS = 2000
 
 
 class _Counts:

@@ -20,16 +20,19 @@ from .memory import shared
 from .mpi import MPI
 
 _TURNS = 100  # tests before a clock is read
-_FIRST, _RARELY = 0.1, 10.0  # seconds before the first status query, and at most between two
-_BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tests
+# Seconds before the first status query, and at most between two.
+_FIRST, _RARELY = 0.1, 10.0
+# Seconds of waiting after which a rank sleeps between two tests.
+_BRIEFLY = 0.02
 _ABANDONED: list[object] = []
+# Others come from signal handlers.
 OWN_ERRORS = (
     TypeError,
     ValueError,
     RuntimeError,
     OSError,
     MemoryError,
-)  # others come from signal handlers
+)
 
 
 class _Guard:
@@ -292,6 +295,7 @@ def expire(what: str | Callable[[], str], waited: float) -> NoReturn:
         )
     sys.stderr.write(text.rstrip("\n") + "\n")
     sys.stderr.flush()
-    time.sleep(0.5)  # let the others say what they wait for
+    # Let the others say what they wait for.
+    time.sleep(0.5)
     MPI.COMM_WORLD.Abort(1)
     raise SystemExit(1)

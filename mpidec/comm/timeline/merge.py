@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from .file import TimelineFile
 from .waits import Event, Waited, stragglers, waits
 
-SHORT = 5.0  # microseconds of waiting that get no arrow
+# Microseconds of waiting that get no arrow.
+SHORT = 5.0
 
 
 def read(text: str) -> list[dict[str, Any]]:
@@ -24,7 +25,8 @@ def read(text: str) -> list[dict[str, Any]]:
         try:
             event = json.loads(line.strip().rstrip(","))
         except ValueError:
-            continue  # a bracket, or the line at which the job was killed
+            # A bracket, or the line at which the job was killed.
+            continue
         if isinstance(event, dict) and {"ph", "name", "pid"} <= event.keys():
             events.append(event)
     return events

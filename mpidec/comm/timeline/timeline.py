@@ -53,7 +53,8 @@ class Timeline:
         self._enqueued = enqueued
         self._names = bluefog if enqueued else native
         self._numbers: dict[str, count[int]] = defaultdict(lambda: count(1))
-        self._busy = bytearray(1)  # 1 in a call, whose parts are no calls of their own
+        # 1 in a call, whose parts are no calls of their own.
+        self._busy = bytearray(1)
         self._kind = lru_cache(4096)(self._make_kind)
 
     def _make_kind(self, op: str, role: str, key: str, near: tuple[int, ...] | None) -> bytes:

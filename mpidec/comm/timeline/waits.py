@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Event = Mapping[str, Any]
-CLOCKS = 100.0  # microseconds by which the clocks of two nodes may differ
+# Microseconds by which the clocks of two nodes may differ.
+CLOCKS = 100.0
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ class DeviceSum:
 
     def __init__(self, device: Device, place: Place, plan: Plan):
         self.device, self.place, self.plan = device, place, plan
-        self._sent: Array | None = None  # numbers of the rows that are sent, on the device
+        # Numbers of the rows that are sent, on the device.
+        self._sent: Array | None = None
         self._slots: dict[np.dtype, list[tuple[Array, ...]]] = {}
 
     def halo(self, flat: Array) -> Array:
@@ -148,7 +149,8 @@ class DeviceSums:
         kind = "W(X) from device to device", shape, dtype
         ask = self._exchange.announce(self._plan, route, kind)
         halo, sent = part.halo(flat), part.leaving(flat)
-        device.synchronize(place)  # they are complete, and the halo's memory is no longer used
+        # They are complete, and the halo's memory is no longer used.
+        device.synchronize(place)
         leaving, arriving = (
             DeviceRows(device.span(rows)[0], len(rows), nbytes, rows) for rows in (sent, halo)
         )

@@ -22,9 +22,11 @@ from .messages import MessageRequest, Messages, NeighborCollective, PointToPoint
 from .plan import Plan, Route
 
 Ending = Literal["complete", "left", "broken"]
-Kind = tuple[str, str, np.dtype]  # the operation, the shape of a row as text, its dtype
+# The operation, the shape of a row as text, its dtype.
+Kind = tuple[str, str, np.dtype]
 Kinds = dict["Plan | None", set[Kind]]  # of a step; of all steps that do not come again
-_UNDER_WAY = 16  # requests from which on those are looked for that have ended
+# Requests from which on those are looked for that have ended.
+_UNDER_WAY = 16
 _BRIEFLY = 0.1  # seconds
 
 
@@ -83,7 +85,8 @@ class HaloExchange:
             if len(self._under_way) >= _UNDER_WAY:
                 self._under_way = {some for some in self._under_way if not some.test()}
             if not request.done:
-                self._under_way.add(request)  # a request that is dropped still reads and writes
+                # A request that is dropped still reads and writes.
+                self._under_way.add(request)
             return request
         except BaseException:  # of a signal handler, amid the posts
             abandon((sent, arrived))
@@ -112,9 +115,8 @@ class HaloExchange:
             number = matching.verify(call.op, call.signature, call.receivers, sources)
         else:
             number = matching.register(call)
-        if isinstance(
-            self._messages.get(plan), NeighborCollective
-        ):  # no tags tell the kinds apart: any change is verified
+        # No tags tell the kinds apart: any change is verified.
+        if isinstance(self._messages.get(plan), NeighborCollective):
             known.clear()
         known.add(kind)
         return partial(matching.ask, sources, number, call.op, call.signature, before)

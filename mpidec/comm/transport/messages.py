@@ -17,7 +17,8 @@ from ..runtime.row_types import RowTypes
 from .plan import Plan, Route
 
 RequestT = TypeVar("RequestT", "MPI.Request", "MPI.Prequest")
-_TAGS = 16000  # tags below those of message headers
+# Tags of rows, below those of message headers (`checks.messenger`).
+_TAGS = 16000
 
 
 class MessageRequest:
@@ -52,7 +53,8 @@ class MessageRequest:
 
     def test(self) -> bool:
         """Make progress; whether all messages have arrived."""
-        if not self.done:  # (MPICH 5: Testall fails for persistent collectives, Test does not)
+        # (MPICH 5: Testall fails for persistent collectives, Test does not).
+        if not self.done:
             requests = self._requests
             self.done = requests[0].Test() if len(requests) == 1 else MPI.Request.Testall(requests)
         return self.done
@@ -67,9 +69,8 @@ class MessageRequest:
             if not self.done:
                 wait_until(self.test, self._what, self._ask)
         except BaseException as error:
-            self._error = (
-                copy(error) if isinstance(error, Exception) else None
-            )  # without its frames, which hold the network
+            # Without its frames, which hold the network.
+            self._error = copy(error) if isinstance(error, Exception) else None
             if self._interrupted is not None:
                 self._interrupted(error)
             raise

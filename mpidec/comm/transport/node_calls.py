@@ -21,7 +21,8 @@ from ..runtime.memory import GRAIN, empty, shared
 from ..runtime.node import Counts, NodeMemory
 from .node_reader import NodeReports, NodeRequest
 
-_READERS = 256  # lists of ranks whose readers are kept
+# Lists of ranks whose readers are kept.
+_READERS = 256
 _NONE = np.empty(0, np.int32)
 
 
@@ -240,6 +241,7 @@ class WeightedSum:
             not_expected(me, other, self._op),
             not_sent(other, me, self._op),
         )[what & 3]
-        if not what & 4:  # the other rank does not list this one, and finds nothing
+        # The other rank does not list this one, and finds nothing.
+        if not what & 4:
             self._context.matching.report(other, text)
         raise RankMismatchError(text)

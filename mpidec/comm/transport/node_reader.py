@@ -22,7 +22,8 @@ from .base import Counters, Transport
 from .plan import Plan
 
 _ALL = 0xFFFFFFFFFFFFFFFF
-_SEEN = 0.3  # seconds after which a message of another rank has arrived
+# Seconds after which a message of another rank has arrived.
+_SEEN = 0.3
 
 
 class NodeReports:

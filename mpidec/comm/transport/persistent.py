@@ -16,7 +16,8 @@ from ..runtime.mpi import MPI
 from .messages import PointToPoint
 from .plan import Route
 
-_PLACES = 4  # places of rows whose requests are kept
+# Places of rows whose requests are kept.
+_PLACES = 4
 
 
 class PersistentExchange:

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from ...topology.source import Block
 
 _NO_RANKS = np.empty(0, np.int64)
+# Least number of agents, and largest mean degree, for which runs are used.
 _MANY, _SPARSE = (
     1024,
     64,
-)  # least number of agents, and largest mean degree, for which runs are used
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,10 @@ from .node_reader import NodeReader
 from .persistent import PersistentExchange
 from .plan import Plan
 
-_KINDS = 8  # shapes of rows whose persistent requests are kept
-_TURNS, _SPINS = 1000, 100  # tests before a clock is read, and before the processor is yielded
+# Shapes of rows whose persistent requests are kept.
+_KINDS = 8
+# Tests before a clock is read, and before the processor is yielded.
+_TURNS, _SPINS = 1000, 100
 
 
 def average(
@@ -100,7 +102,8 @@ class MessageSum(Transport):
         self._context, self._exchange, self._plan, self._count = context, exchange, plan, count
         self._kept: dict[Kind, tuple[PersistentExchange, PastOperation]] = {}
         self._keeps = exchange.periodic  # whether requests are kept
-        self._under_way = False  # whether an exchange by persistent requests is
+        # Whether an exchange by persistent requests is.
+        self._under_way = False
 
     def fetch(self, rows: np.ndarray, shape: str | None) -> tuple[MessageRequest, np.ndarray]:
         """Begin to fetch the halo: the messages, and where it will be."""
@@ -147,7 +150,8 @@ class MessageSum(Transport):
             arrive = partial(self._arrive, persistent.start(rows), number, past, before)
             self._sum(rows, target, kind[1], persistent.halo, arrive)
         except BaseException as error:
-            if self._under_way:  # keep what MPI may still read or write
+            # Keep what MPI may still read or write.
+            if self._under_way:
                 self._under_way = False
                 persistent.abandon()
                 abandon((persistent, rows))

@@ -17,7 +17,8 @@ from ...arrays.formats import BFLOAT16, narrow, widen
 from .base import Agents, Codec, bytes_of, numbers_of
 
 _TINY = float(np.finfo(np.float32).tiny)
-_SLAB = 1 << 15  # entries of a row processed at a time, so that they fit in the cache
+# Entries of a row processed at a time, so that they fit in the cache.
+_SLAB = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -302,9 +303,8 @@ class QSGD(Codec):
             V[:, :d] += U
             V = np.floor(V[:, : -(-d // 8) * 8])
             V += s
-            np.clip(
-                V, 0, 2 * s, out=V
-            )  # rounding may have lifted the sum to the level above the largest
+            # Rounding may have lifted the sum to the level above the largest.
+            np.clip(V, 0, 2 * s, out=V)
             return norm, V.astype(np.uint8)
 
     def decode(

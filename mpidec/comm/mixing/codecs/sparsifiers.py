@@ -13,8 +13,10 @@ from .... import _validation as check
 from ...._random import COORDINATES, Streams
 from .base import Agents, Codec, bytes_of, numbers_of
 
-_PART = 1 << 16  # a 16-bit index counts from the start of its part of the row
-_SHORT = 1 << 10  # length up to which rows are sorted in full
+# A 16-bit index counts from the start of its part of the row.
+_PART = 1 << 16
+# Length up to which rows are sorted in full.
+_SHORT = 1 << 10
 
 
 @dataclass(frozen=True)

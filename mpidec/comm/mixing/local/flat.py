@@ -12,8 +12,11 @@ from ...arrays.host import to_host
 from ...runtime.memory import empty
 from ..gradients import refuse_grad
 
-_SMALL, _PIECE = 1 << 11, 1 << 14  # numbers
-_PRECISE = "fdFD"  # dtypes in which sums are taken as they are
+# Numbers of an array that is summed in one expression, and of a piece of a larger one, which stays
+# in the cache from the product to the sum.
+_SMALL, _PIECE = 1 << 11, 1 << 14
+# Dtypes in which sums are taken as they are.
+_PRECISE = "fdFD"
 
 
 class FlatArray(NamedTuple):

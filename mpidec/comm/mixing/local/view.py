@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from ..mixer import Mixer
 
 _NUMBERS = "biufc"  # kinds of dtypes that can be sent
-_KNOWN = 4096  # lists of neighbours that are remembered
+# Lists of neighbours that are remembered.
+_KNOWN = 4096
 _GRAPHS = 16  # that have been set, and are kept
 _DICT = dict, type(None)
 
@@ -270,9 +271,8 @@ class LocalView:
         ):
             phase = graph.mixer.at(graph.step)
             graph.step += 1  # also if the mixing raises
-            y = phase.mix(
-                x.reshape(1, -1), None
-            )  # None, and nothing has happened, if the array is not of the common kind
+            # None, and nothing has happened, if the array is not of the common kind.
+            y = phase.mix(x.reshape(1, -1), None)
             if y is not None:
                 return y.reshape(x.shape)
             graph.step -= 1

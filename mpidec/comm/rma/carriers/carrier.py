@@ -53,7 +53,8 @@ class Edge:
 
     def __init__(self, place: int, k: int, agent: int, dest: int, rank: int):
         self.place, self.k, self.agent, self.dest, self.rank = place, k, agent, dest, rank
-        self.under_way = False  # whether a row of it has left the outbox and is not in its slot
+        # Whether a row of it has left the outbox and is not in its slot.
+        self.under_way = False
 
 
 class Mutexes(Protocol):

@@ -17,7 +17,7 @@ from ...runtime.progress import abandon
 from ..records import native
 
 WORD = 8  # bytes of a word
-_LINE = 64  # of a cache line, to which blocks are aligned
+_LINE = 64  # bytes of a cache line, to which blocks are aligned
 _REFUSED = (
     (
         r"Open MPI v4\.",

@@ -14,7 +14,8 @@ from ...runtime.progress import progress, timeout
 from ..messenger import Kind, Message
 from ..records import native
 
-_BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tries
+# Seconds of waiting after which a rank sleeps between two tries.
+_BRIEFLY = 0.02
 
 
 class HeldMutexes:
@@ -47,7 +48,8 @@ class HeldMutexes:
         TimeoutError
             After `patience` seconds.
         """
-        check()  # the window may have been closed since the context was made
+        # The window may have been closed since the context was made.
+        check()
         taken: list[int] = []
         for rank in ranks:
             if rank in self._held:
@@ -57,9 +59,8 @@ class HeldMutexes:
                 )
         try:
             with self._lock:
-                for rank in sorted(
-                    set(ranks)
-                ):  # in one order everywhere: no two ranks wait for each other
+                # In one order everywhere: no two ranks wait for each other.
+                for rank in sorted(set(ranks)):
                     self._take(rank, patience, poll)
                     taken.append(rank)
                     self._held.add(rank)
@@ -108,9 +109,8 @@ class Mutex(HeldMutexes):
         #: ranks that ask for this one's by messages, and the numbers of their requests; None: they have withdrawn, and it may be
         #: on its way to them nevertheless
         self._queue: dict[int, int | None] = {}
-        self._expected: set[tuple[int, int]] = (
-            set()
-        )  # own requests, and those of them that were granted
+        # Own requests, and those of them that were granted.
+        self._expected: set[tuple[int, int]] = set()
         self._granted: set[tuple[int, int]] = set()
         self._number = 0
 
@@ -168,9 +168,8 @@ class Mutex(HeldMutexes):
             if native.leave_mutex(self._memory[rank], self._me):
                 return True
             until = time.monotonic() + timeout()
-            while (
-                native.try_mutex(self._memory[rank], self._me) >= 0
-            ):  # who hands it over has not written that yet
+            # Who hands it over has not written that yet.
+            while native.try_mutex(self._memory[rank], self._me) >= 0:
                 if time.monotonic() > until:  # and is stopped
                     return True
                 os.sched_yield()

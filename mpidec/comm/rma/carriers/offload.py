@@ -14,7 +14,8 @@ from ...runtime.mpi import MPI
 
 SYSTEM = Path("/sys/class")
 _SLOW = {"tcp", "sockets", "udp", "shm", "self", "sm", "vader", "posix", "sysv", "cma", "net"}
-_SOFTWARE = {"efa", "hfi1", "qib"}  # drivers of adapters whose one-sided calls are messages
+# Drivers of adapters whose one-sided calls are messages.
+_SOFTWARE = {"efa", "hfi1", "qib"}
 #: what each library can be told: variables of its tools interface, and environment variables of the layers below it
 _MPICH = ("MPIR_CVAR_CH4_NETMOD", "MPIR_CVAR_OFI_USE_PROVIDER"), ("FI_PROVIDER", "UCX_TLS")
 _OPEN_MPI = ("osc", "pml", "btl"), ("FI_PROVIDER", "UCX_TLS")
@@ -81,9 +82,8 @@ def _variable(name: str) -> str:
     text = ctypes.create_string_buffer(1 << 14)
     try:
         library = ctypes.CDLL(MPI.__file__)
-        level = (
-            MPI.Query_thread()
-        )  # Open MPI takes this one from now on, also where it is a lower one
+        # Open MPI takes this one from now on, also where it is a lower one.
+        level = MPI.Query_thread()
         if library.MPI_T_init_thread(level, ctypes.byref(given)):
             return ""
         try:

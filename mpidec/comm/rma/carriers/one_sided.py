@@ -30,11 +30,16 @@ from ..messenger import Message
 from .carrier import Edge, Records, Weights
 from .mpi_memory import WORD, MPIMemory
 
-HEADER = 64  # bytes before the rows of mails, and before the buffers of mailboxes
+# Bytes before the rows of mails, and before the buffers of mailboxes: a cache line.
+HEADER = 64
 COUNTER, READERS, TAIL, HOLDER = range(4)  # words at the beginning of a block
-FIRST = 24  # words before those of the mutexes: these four, and 16 for claims
+# Words before those of the mutexes: these four, and 16 for claims.
+FIRST = 24
 CLAIMS = 8
-_MAILS, _PATIENT, _PAUSE = 3, 8, 0.05  # reads of a value that changes all the time; seconds
+# Buffers of a mailbox: one is published, the receiver may be copying another one, so the sender
+# needs a third.  Failed reads of a changing value after which its owner is asked to pause, and for
+# how long (seconds).
+_MAILS, _PATIENT, _PAUSE = 3, 8, 0.05
 _TOTAL, _REPLACED, _P = range(3)  # words of a mail
 
 
@@ -42,7 +47,8 @@ class Turn(Enum):
     """Conditions other than requests for which a step waits."""
 
     NEXT = auto()  # a later call
-    FLUSHED = auto()  # the rows that have been written to be there
+    # The rows that have been written to be there.
+    FLUSHED = auto()
 
 
 Steps = Generator["MPI.Request | Turn", None, None]
@@ -99,7 +105,8 @@ class Outgoing:
         self.new, self.last, self.joined = (
             Mail(np.zeros(self._size, np.uint8), count, dtype) for _ in range(3)
         )
-        self.total, self.published, self.taken = 0, -1, -1  # the buffers published and taken last
+        # The buffers published and taken last.
+        self.total, self.published, self.taken = 0, -1, -1
         self.old, self.word = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self.task: Task | None = None
 
@@ -280,9 +287,8 @@ class OneSided:
         self._inboxes = [
             Inbox(k, source.mailbox, block, count, dtype) for k, source in incoming.items()
         ]
-        self._reads: dict[int, list[Task]] = {
-            k: [] for k in incoming
-        }  # of each value, in their order
+        # Of each value, in their order.
+        self._reads: dict[int, list[Task]] = {k: [] for k in incoming}
 
     def guard(self, agent: Records) -> Records:
         """Return the records of the agent, which others read."""

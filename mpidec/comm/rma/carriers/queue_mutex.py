@@ -17,8 +17,10 @@ from .mpi_memory import WORD, MPIMemory
 from .mutex import HeldMutexes
 from .one_sided import FIRST, HOLDER, TAIL
 
-_BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two looks
-FREE, WAITING, GRANTED, LEFT, PASSED = range(5)  # states of a rank in the queue of a mutex
+# Seconds of waiting after which a rank sleeps between two looks.
+_BRIEFLY = 0.02
+# States of a rank in the queue of a mutex.
+FREE, WAITING, GRANTED, LEFT, PASSED = range(5)
 
 
 class QueueMutex(HeldMutexes):

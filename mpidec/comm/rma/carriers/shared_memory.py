@@ -15,9 +15,8 @@ from ...runtime.collectives import Collectives
 from ...runtime.context import Context
 from ..records import COMPILED, native
 
-_PRIVATE = (
-    mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-)  # memory that no other process maps: a forked child gets a copy
+# Memory that no other process maps: a forked child gets a copy.
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class SharedMemory:
@@ -78,7 +77,8 @@ class SharedMemory:
         file, error = -1, None
         try:
             if len(near) > 1:
-                with contextlib.suppress(OSError):  # ulimit -n: the others send messages
+                # Ulimit -n: the others send messages.
+                with contextlib.suppress(OSError):
                     file = os.memfd_create("mpidec-window", os.MFD_CLOEXEC)
                     os.ftruncate(file, size)
             try:
@@ -105,9 +105,8 @@ class SharedMemory:
                 places = together.gather_all(np.array([os.getpid(), file, inode, size]), what)
                 for rank in near:
                     if rank != context.rank and places[rank, 1] >= 0:
-                        with contextlib.suppress(
-                            OSError
-                        ):  # another pid namespace or user: it is reached by messages
+                        # Another pid namespace or user: it is reached by messages.
+                        with contextlib.suppress(OSError):
                             self.blocks[rank] = _mapped(*map(int, places[rank]))
             self.complete = bool(
                 together.minimum(np.array([len(self.blocks) == context.size], np.int8), what)[0]
