@@ -230,6 +230,7 @@ def _split_group(
         held: list[list[Index]] = [[] for _ in range(k)]
         sizes = np.zeros(k, dtype=int)
         for members in classes:
+            # An agent that has its share gets no samples of further classes.
             open_ = sizes < share
             with np.errstate(invalid="ignore"):
                 q = random.dirichlet(np.repeat(alpha, k)) * open_

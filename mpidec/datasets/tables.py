@@ -191,6 +191,8 @@ def _label_column(
             "expected one of "
             f"{', '.join(LABELS)} (label=... or --set problem.label=... chooses)"
         )
+    # A single letter such as y between other columns may be a coordinate: it is no label without
+    # being chosen.
     column = named[0] if named else width - 1
     others = middle or ([] if named else [i for i in likely if i not in usual])
     if not others:

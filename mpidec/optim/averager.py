@@ -332,6 +332,8 @@ class Averager:
             kept = [buffer.clone() for buffer in buffers]
             self._model.average_buffers(self.net)
             distance = (self.net.comm.allreduce(square) / self.net.n) ** 0.5
+        # Contexts may be nested; within, the parameters show the average and must not be copied to
+        # the rows.
         outer, self._apart = self._apart, True
         try:
             yield distance

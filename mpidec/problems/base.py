@@ -653,6 +653,7 @@ class LinearModel(Described):
 
         def hess(x: Array) -> Array | LinearOperator:
             C = self._curvature(scores(x), Y)
+            # With many unknowns the Hessian is only applied to vectors.
             if x.size > DENSE:
                 return LinearOperator(
                     (x.size, x.size),
@@ -667,6 +668,7 @@ class LinearModel(Described):
                     H[:, c, :, e] = H[:, e, :, c] = A.T @ (C[:, c, e, None] * A)
             return np.asarray(H.reshape(x.size, x.size) + ridge * np.eye(x.size))
 
+        # The size of the terms that cancel in the gradient: rounding errors are relative to it.
         def scale(x: Array) -> float:
             terms = (
                 (size @ np.abs(self._slope(scores(x), Y))).ravel()

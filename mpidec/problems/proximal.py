@@ -94,6 +94,8 @@ def minimize(
     with np.errstate(all="ignore"):
         G, P, residual = residuals(X, rows)
         for _ in range(ROUNDS):
+            # An agent ends at its goal, or, once its residual is acceptable, when a step no longer
+            # helps: rounding errors have been reached.
             stuck = ~(residual <= HELPS * least[rows]) & (least[rows] <= ACCEPTED)
             better = residual < least[rows]
             best[rows[better]], least[rows[better]] = X[better], residual[better]
@@ -104,6 +106,8 @@ def minimize(
                 break
             Y = _newton(term, hess(X, rows), X, G, P, 1 / smoothness[rows, None])
             G, following, residual = residuals(Y, rows)
+            # Where Newton's step has not reduced the residual, search for a lower value on the
+            # segment to it from the proximal gradient step, which always descends.
             worse = ~(residual <= HELPS * least[rows]) & ~(least[rows] <= ACCEPTED)
             if worse.any():
                 some = rows[worse]
@@ -142,8 +146,11 @@ def _newton(term: Term | None, H: Array, X: Array, G: Array, P: Array, t: Array)
     end: Array = P.copy()
     rows, unit = np.arange(len(X)), np.eye(X.shape[1])
     for _ in range(CHANGES):
+        # A step of the projected Newton method: minimize the model on the face of P, clip to the
+        # ends of the face, and take a proximal gradient step, which finds the next face.
         Z, slope, ridge, bend = term.faces(P)
         slopes = G + _times(H, P - X) + slope + ridge * P
+        # Z projects onto the face; the identity off it makes the matrix regular.
         inside = Z @ (H + ridge[:, :, None] * unit + bend) @ Z + unit - Z
         Y = term.within(P - _times(Z, _solved(inside, _times(Z, slopes))), P)
         P = end[rows] = term.prox(Y - t * (G + _times(H, Y - X)), t[:, 0])
@@ -161,6 +168,8 @@ def _times(H: Array, X: Array) -> Array:
 def _solved(H: Array, B: Array) -> Array:
     """Return the solutions of H_i x = b_i, and 0 where H_i is singular."""
     try:
+        # One call for all; it raises if a single matrix is singular, so that then each
+        # is tried alone.
         return np.asarray(np.linalg.solve(H, B[:, :, None])[:, :, 0])
     except np.linalg.LinAlgError:
         if len(H) == 1:

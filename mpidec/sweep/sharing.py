@@ -63,6 +63,8 @@ class WorkQueue(Generic[R]):
         """
         self._numbers = list(numbers)
         report: R | None = None
+        # The first rank of each group asks rank 0 for the next number; rank 0, which works on a
+        # group of its own, answers between the records of its runs (`poll`).
         while self.own != MPI.COMM_NULL:
             end = self._interrupted or (report is not None and ended(report))
             number = self._next(report, end) if self.own.rank == 0 else None
@@ -70,6 +72,7 @@ class WorkQueue(Generic[R]):
             if number is None:
                 break
             report = act(number)
+        # Rank 0 answers until every group has been told that nothing is left.
         self._wait(lambda: not (self.poll() or self._waiting) or self._comm.rank > 0)
         self._wait(self._comm.Ibarrier().Test)
 

@@ -213,6 +213,8 @@ class Steps:
         """Return the state, for a single problem, at the first step from which the part that does
         not depend on gradients is periodic, and that step.
         """
+        # Weights of push-sum and counts of relays need some rounds over the graph; compare cycles
+        # after that.
         k = self.length * math.ceil(SETTLED * self.n / self.length)
         s = self._run(np.zeros((self.n, self.d)), None, k)
         while k < LATEST:
@@ -263,6 +265,9 @@ class Steps:
             If the first of them is not linear.
         """
         n, d, N = self.n, self.d, self.size
+        # Probe the step with the unit vectors of state and b, which gives the columns of M and E;
+        # two random combinations, in the first step, must give the same combinations of these: the
+        # step is linear.
         units = np.repeat([1.0, self.curvature], [N, n * d])
         every = np.diag(units).astype(self.dtype)
         some = np.random.default_rng(0).standard_normal((N + n * d, 2)).astype(self.dtype)

@@ -46,6 +46,8 @@ def radius(J: Array, C: Array, V: Array, limits: Array) -> float:
     """
     if not (np.isfinite(J).all() and np.isfinite(V).all()):
         return math.inf
+    # Left eigenvectors of 1 are conserved quantities.  Subtract the limits that belong to their
+    # values, and project onto the states in which the rest of them is zero.
     while (left := _fixed(J.conj().T)).shape[1]:
         ends = _null(np.vstack([J - np.eye(len(J)), limits]))
         held = left.conj().T @ V
@@ -54,14 +56,17 @@ def radius(J: Array, C: Array, V: Array, limits: Array) -> float:
         if Q.shape[1] == len(J):
             break
         J, C, V, limits = Q.conj().T @ J @ Q, C @ Q, Q.conj().T @ V, limits @ Q
+    # Right eigenvectors of 1 are states that stay: drop those that the output does not show.
     while (right := _fixed(J)).shape[1]:
         Q = _without(right @ _vanishing((C @ right).conj().T, C))
         if Q.shape[1] == len(J):
             break
         J, C, V = Q.conj().T @ J @ Q, C @ Q, Q.conj().T @ V
-    Q = _krylov(J, V)  # reached
+    # What remains is restricted to the reachable states, then to the observable ones, as in the
+    # minimal realization of a linear system.
+    Q = _krylov(J, V)
     J, C = Q.conj().T @ J @ Q, C @ Q
-    Q = _krylov(J.conj().T, C.conj().T)  # observed
+    Q = _krylov(J.conj().T, C.conj().T)
     return float(max(abs(np.linalg.eigvals(Q.conj().T @ J @ Q)), default=0.0))
 
 

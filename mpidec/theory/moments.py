@@ -208,6 +208,7 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
     Q, same = _changing(J, c, F, z)
     J, F, C = Q.conj().T @ J @ Q, Q.conj().T @ F @ Q, C @ Q
     z, c = Q.conj().T @ (z - same), Q.conj().T @ c
+    # Each turn composes the map with itself: after t turns, J, c and V are those of 2^t cycles.
     V, before = F, False
     for _ in range(DOUBLINGS):
         more, moved = J @ V @ J.conj().T, J @ z + c - z
@@ -217,6 +218,7 @@ def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Arr
             break
         settled = abs(np.diag(C @ more @ C.conj().T)).sum() <= CHANGE * total
         settled = settled and abs(C @ moved).max() <= MOVED * max(abs(x).max(), size)
+        # Twice in a row, as one change may vanish by chance, by symmetry for example.
         if settled and before:
             return Q @ z + same, Q @ V @ Q.conj().T
         before = settled
@@ -235,6 +237,7 @@ def _walks(J: Array, F: Array, C: Array) -> bool:
     G = left.conj().T @ right
     if not G.size or np.linalg.svd(G, compute_uv=False).min() < APART:
         return False
+    # Entries at rounding errors would make a walk of what is not excited.
     weights = np.where(abs(left) > ROUNDING * abs(left).max(), left, 0).conj().T
     seen = C @ right
     seen = np.where(abs(seen) > STAYS * abs(right).max(), seen, 0)

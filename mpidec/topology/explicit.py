@@ -187,6 +187,8 @@ def from_networkx(
     A = csr_array(
         networkx.to_scipy_sparse_array(G, nodes, np.float64, "weight" if by_attribute else None)
     ).T.tocoo()
+    # networkx has u -> v at [u, v]; rows of W are receivers, hence the transpose.  Self-loops are
+    # dropped: an agent's own weight is the remainder of its row.
     off = A.row != A.col
     A = csr_array((A.data[off], (A.row[off], A.col[off])), shape=A.shape)
     A.sum_duplicates()

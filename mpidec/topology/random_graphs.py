@@ -214,6 +214,8 @@ def small_world(
         for u, v in edges:
             near[u].add(v)
             near[v].add(u)
+        # Each edge (u, v) is rewired at most once, at its end v; an agent joined to all others
+        # keeps its edges.
         for e in np.flatnonzero(rng.random(len(edges)) < p):
             u, v = edges[e]
             if v not in near[u] or len(near[u]) >= n - 1:

@@ -41,6 +41,8 @@ def gap(factors: Sequence[Source], kind: str) -> float:
     if n == 1:
         return 1.0
     group = factors[0].group
+    # Convolutions over one group commute, and the Fourier transform of their first column has the
+    # eigenvalues; entry 0 belongs to the average, and is 1.
     if group is not None and all(W.group == group for W in factors):
         product = np.ones(group, complex)
         for W in factors:
@@ -79,6 +81,8 @@ def laplacian(adjacency: csr_array) -> tuple[float, float]:
         values = np.linalg.eigvalsh(np.diag(degree) - A.toarray())
         return float(values[-1]), float(values[1])
     largest = _lanczos(lambda x: degree * x - A @ x, n, "LA")
+    # The second smallest eigenvalue is the largest of (largest I - L) off the average: Lanczos
+    # converges at the upper end of a spectrum.
     rest = _lanczos(lambda x: largest * (x - x.mean()) - degree * x + A @ x, n, "LA")
     return largest, largest - rest
 
@@ -104,6 +108,8 @@ def _singular(matrices: Sequence[csr_array]) -> float:
     if single is not None and abs(single - single.T).max() < 1e-15:
         return abs(_lanczos(lambda x: single @ x - x.mean(), n, "LM"))
 
+    # The singular values of the product P off the average are the roots of the eigenvalues of P^T
+    # P.
     def gram(x: NDArray[np.float64]) -> NDArray[np.float64]:
         y = x - x.mean()
         for W in matrices:

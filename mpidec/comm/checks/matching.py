@@ -479,6 +479,9 @@ class Matching:
     ) -> None:
         """Reply to the query of a rank that waits for this one, if its wait could never end."""
         record, call = operation or past, header.call
+        # The query may concern a call that failed here, one that this rank can no longer begin, or
+        # one that it knows under another name or with other receivers.  In all other cases there is
+        # no reply: this rank will come, or has sent what the other one waits for.
         last = self._history.last(source, header.pair)
         if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)

@@ -142,6 +142,7 @@ class Weights:
             return None if count < 0 else cls._cut(indptr, indices, w, count)
         if not _passes(rows, checks):
             return None
+        # The diagonal is no term: it is one minus the sum of the others, which keeps sums exact.
         used = rows != 0
         used[np.arange(m), lo + np.arange(m)] = False
         receiver, sender = np.nonzero(used)

@@ -361,6 +361,8 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
     ) -> Pending:
         """`X_hat += C(X - X_hat)`, then `X + gamma (W - I) X_hat`, of each array"""
         codec, agents, halo = self._compression.codec, self.agents, self._phase.halo
+        # An unbiased codec may enlarge a row; scaled by delta, it contracts, as error feedback
+        # needs.
         scales = [codec.delta(X.shape[1]) if codec.unbiased else 1.0 for X in arrays]
         with self._propagate_errors():
             encoded = [
@@ -382,6 +384,7 @@ class CompressedPhase(WrappedPhase, EdgeOperator):
             ]
 
         pending = Pending(arrival, finish)
+        # The next call with these estimates completes this one first.
         for X_hat in estimates:
             X_hat.pending = pending
         return pending

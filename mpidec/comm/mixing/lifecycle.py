@@ -83,10 +83,13 @@ class Lifecycle:
         warn_if_not_compiled(COMPILED and (shared is not None or sys.platform != "linux"))
         if comm.size > 1:
             abort_when_uncaught()
+        # Compared before the communicator is duplicated: ranks that disagree would hang in it.
         agents, chosen, self.windows, per_node = _agreed(
             comm, n, transport, windows, timeline or _prefix()
         )
         self.comm = comm.Dup()
+        # In the headers of all messages, so that none of an earlier network is taken for one of
+        # this.
         self.serial = self.comm.bcast(secrets.randbits(48)) if comm.size > 1 else 0
         self.partition = Partition(agents, comm.size)
         engine = ProgressEngine()

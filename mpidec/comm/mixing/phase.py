@@ -387,6 +387,8 @@ class Phase(EdgeExchange):
         """One mixing for all arrays of one dtype."""
         if out is not None:
             raise TypeError("out is given, expected none when several arrays are mixed")
+        # Arrays that stay on a device are mixed per device and format; all others become rows of
+        # the host, and those of one dtype travel side by side in one message.
         on_device: dict[Any, list[int]] = {}
         pairs: list[tuple[np.ndarray, Restore] | None] = []
         for place, X in enumerate(arrays):

@@ -251,6 +251,7 @@ def wait_until(
         What `test` or `ask` raises.  What MPI may still read or write is kept then.
     """
     try:
+        # Most waits are short: no monitor, and no reading of the clock, for these.
         for _ in range(_TURNS):
             if test():
                 return

@@ -61,6 +61,8 @@ def waits(events: Iterable[Event]) -> list[Wait]:
 
 def _of_call(same: Sequence[Event]) -> Iterator[Wait]:
     """Waits for those who began the same call later."""
+    # The first event of each rank in the call; ranks that began after this one's end did not delay
+    # it, except within the error of the clocks.
     begun: dict[int, Event] = {}
     for event in sorted(same, key=_begin):
         begun.setdefault(event["pid"], event)

@@ -250,6 +250,7 @@ class NodeReader(Transport):
         """A whole mixing, whose halo is there when `arrive()` returns."""
         d = rows.shape[1]
         number, note = _shaped(shape, d, rows.dtype)
+        # The rows of the node are published first: its ranks can read them while the halo arrives.
         self._memory.complete_overdue()
         seq = self._reader.post(rows, d, number, note)
         arrive()

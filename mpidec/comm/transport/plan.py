@@ -234,6 +234,7 @@ class Plan:
         agent, receiver = self._out
         to = self.partition.owner(receiver)
         remote = (to != self.rank) & ~np.isin(to, self._on_node)
+        # (receiving rank, agent) as one number: sorted by rank, and each row once per rank.
         pairs = np.unique(to[remote] * self.partition.n + agent[remote])
         return Route.of(
             pairs % self.partition.n - self.lo,
@@ -248,6 +249,8 @@ class Plan:
         arriving row belongs to.
         """
         to = self.partition.owner(self._out[1])
+        # Sent by receiving rank, then in the order of the out-edges (sender, receiver); the
+        # arriving rows of a rank are in that same order, which `arrival` maps to the in-edges.
         order = np.argsort(to, kind="stable")
         receiver, sender = self._in
         source = self.partition.owner(sender)

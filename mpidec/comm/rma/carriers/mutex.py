@@ -122,6 +122,8 @@ class Mutex(HeldMutexes):
     def _take(self, rank: int, patience: float | None, poll: Callable[[], None]) -> None:
         if rank in self._memory and native.try_mutex(self._memory[rank], self._me) < 0:
             return
+        # The fast path has failed: stand in the queue in shared memory, or ask the owner by a
+        # message.
         limit = timeout() if patience is None else patience
         self._number += 1
         request, owner, began = (rank, self._number), -1, time.monotonic()
@@ -155,6 +157,8 @@ class Mutex(HeldMutexes):
                     os.sched_yield()
                 else:
                     time.sleep(1e-3)
+        # Also after Ctrl-C: a mutex that is granted to a rank that no longer waits would stay
+        # locked.
         except BaseException:
             if not self._withdrawn(*request):
                 self._release(rank)

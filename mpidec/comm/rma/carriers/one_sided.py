@@ -353,6 +353,8 @@ class OneSided:
             if not post.old[0]:
                 post.note_taken()
         while True:
+            # The receiver may still be copying the buffer that it took last; the published one may
+            # be taken at any time.  The third one is free.
             to = next(k for k in range(_MAILS) if k not in (post.published, post.taken))
             joins = post.published >= 0 and not replaced
             if joins:
@@ -366,6 +368,7 @@ class OneSided:
                     post.note_taken()
                 post.new, post.last = post.last, post.new
                 break
+            # The joined row replaces the published one only if that has not been taken meanwhile.
             if memory.compare(rank, post.at, post.published + 1, to + 1):
                 post.joined, post.last = post.last, post.joined
                 break
@@ -383,6 +386,7 @@ class OneSided:
         shown = np.empty(-(-2 * self._count // WORD) * WORD if self._half else 0, np.uint8)
         tries = 0
         while True:
+            # A sequence lock: equal even numbers before and after mean that the row did not change.
             yield memory.get(before, rank, WORD * COUNTER)
             if not before[0] % 2:
                 yield memory.get(found, rank, source.record)

@@ -52,6 +52,9 @@ class QueueMutex(HeldMutexes):
         memory, me, state = self._memory, self._me, _state(rank)
         limit = timeout() if patience is None else patience
         began = time.monotonic()
+        # A place in the queue that an earlier wait has left, and nobody has passed over yet, is
+        # taken up again; otherwise append this rank: exchange the tail, then link from the one
+        # before.
         if memory.compare(me, state, LEFT, WAITING) != LEFT:
             _spin(lambda: memory.fetch(me, state) == FREE, rank)
             memory.exchange(me, _next(rank), 0)
@@ -87,6 +90,9 @@ class QueueMutex(HeldMutexes):
         while True:
             follower = memory.fetch(me, _next(rank))
             if not follower:
+                # No follower is linked.  If this rank is still the tail, the queue becomes empty;
+                # else another one has exchanged the tail and is about to link itself: wait for
+                # that.
                 if memory.compare(rank, WORD * TAIL, me + 1, 0) == me + 1:
                     memory.exchange(me, _state(rank), FREE)
                     return
@@ -95,6 +101,8 @@ class QueueMutex(HeldMutexes):
                 continue
             memory.exchange(me, _state(rank), FREE)
             me = follower - 1
+            # Grant it to the follower; one that has left its place is passed over, and its own
+            # follower is next.
             while (found := memory.compare(me, _state(rank), WAITING, GRANTED)) != WAITING:
                 if found == LEFT and memory.compare(me, _state(rank), LEFT, PASSED) == LEFT:
                     break  # pass it over
