@@ -142,7 +142,7 @@ class HierarchicalTraining(Experiment[Cell]):
         }
         for method, row in METHODS.items():
             text = f"{method}: accuracy (%)"
-            yield Line(text, row.accuracy, means[method], because="not judged: other data")
+            yield Line(text, row.accuracy, means[method], because="other data")
         for better, worse, least in (
             ("Horovod", "H-ATC", -0.5),
             ("H-ATC", "ATC", 0),
