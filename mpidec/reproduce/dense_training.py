@@ -6,13 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from itertools import count, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ..datasets.images import images
 from ..topology import Schedule, Topology
@@ -22,6 +19,9 @@ from ..train.loop import Training
 from ..train.settings import graph as graph_of
 from .dense import Rows, metropolis, shares
 from .experiment import alone
+
+if TYPE_CHECKING:
+    import torch
 
 # Yields the points of the gradients, and is sent the updates of the optimizer there.
 Steps = Generator[Rows, Rows, None]
@@ -138,24 +138,30 @@ def steps_of(settings: Settings, graph: Topology | Schedule | None, X: Rows) -> 
     return {"atc": combining, "d2": d2, "push_sum": push_sum}[settings.algorithm](X, W)
 
 
-class Gradients:
-    """The gradients of a model in double precision, agent by agent."""
+def gradients(
+    settings: Settings, model: torch.nn.Module
+) -> Callable[[Rows, NDArray[np.intp]], Rows]:
+    """Return the function of rows, and of a batch of samples for each, that gives the gradients of
+    a model in double precision.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-    def __init__(self, settings: Settings, model: torch.nn.Module):
-        data = images(settings.data, settings.path, settings.seed)
-        self.x = torch.from_numpy(data.train_x).double()
-        self.y, self.model = torch.from_numpy(data.train_y), model.double()
+    data, model = images(settings.data, settings.path, settings.seed), model.double()
+    x, y = torch.from_numpy(data.train_x).double(), torch.from_numpy(data.train_y)
 
-    def __call__(self, X: Rows, samples: NDArray[np.intp]) -> Rows:
-        """Return those at the rows, over a batch of samples for each."""
+    def of(X: Rows, samples: NDArray[np.intp]) -> Rows:
         rows = []
         for row, batch in zip(X, samples):
-            vector_to_parameters(torch.from_numpy(row), self.model.parameters())
-            self.model.zero_grad()
-            cross_entropy(self.model(self.x[batch]), self.y[batch]).backward()
-            parts = [p.grad for p in self.model.parameters() if p.grad is not None]
+            vector_to_parameters(torch.from_numpy(row), model.parameters())
+            model.zero_grad()
+            cross_entropy(model(x[batch]), y[batch]).backward()
+            parts = [p.grad for p in model.parameters() if p.grad is not None]
             rows.append(parameters_to_vector(parts).numpy())
         return np.array(rows)
+
+    return of
 
 
 def divided(model: torch.nn.Module, K: int) -> list[NDArray[np.intp]]:
@@ -192,9 +198,9 @@ def difference(workers: int, changes: Mapping[str, Any]) -> float:
     runs = [steps_of(settings, each, start[:, of]) for each, of in zip(graphs, columns)]
     for run, of in zip(runs, columns):
         X[:, of] = next(run)
-    gradients, b = Gradients(settings, model), settings.momentum or 0.0
+    grad, b = gradients(settings, model), settings.momentum or 0.0
     for batch in batches:
-        G = gradients(X, batch) + settings.weight_decay * X
+        G = grad(X, batch) + settings.weight_decay * X
         B = b * B + G
         u = -(settings.lr or 0.0) * (G + b * B if settings.nesterov else B)
         for run, of in zip(runs, columns):
