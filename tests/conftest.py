@@ -34,7 +34,6 @@ os.environ.setdefault(
     "OPENBLAS_NUM_THREADS", "1"
 )  # before NumPy: threads that spin are slow where others use the cores
 
-import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -375,20 +374,3 @@ def fuzz(comm, monkeypatch, request):
 def mpirun():
     """Return :func:`launch.mpirun`, for tests marked ``launch``."""
     return launch.mpirun
-
-
-@pytest.fixture(scope="session")
-def reference():
-    """Return a function that loads ``../shared/ref/<name>.npz``, or skips the test where that is not present."""
-    folder = Path(
-        os.environ.get("MPIDEC_REFERENCE", Path(__file__).resolve().parents[2] / "shared" / "ref")
-    )
-
-    def load(name: str) -> dict[str, np.ndarray]:
-        path = folder / f"{name}.npz"
-        if not path.exists():
-            pytest.skip(f"reference data {path.name} is not here")
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-
-    return load

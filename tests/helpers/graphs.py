@@ -127,3 +127,17 @@ UNDIRECTED = [
 
 def edges_of(topology):
     return {tuple(sorted(edge)) for edge in topology.to_networkx().edges}
+
+
+def ceca_rounds(n, ports=2, parity="paper"):
+    """Digit, n_r and the senders s(i) of each round of CECA, by the paper's formulas."""
+    made, count, i = [], 0, np.arange(n)
+    for digit in map(int, f"{n - 1:b}"):
+        if ports == 2:
+            sender = (i - count - digit) % n
+        else:
+            forward = i % 2 == (parity == "repository")
+            sender = (i + np.where(forward, 1, -1) * (2 * count + 1)) % n
+        made.append((digit, count, sender))
+        count = 2 * count + digit
+    return made

@@ -1,7 +1,8 @@
-"""DSGD-CECA: exact averages, and the reference."""
+"""DSGD-CECA: exact averages, and the recursion with dense matrices."""
 
 import numpy as np
 import pytest
+from helpers.graphs import ceca_rounds
 
 import mpidec
 from mpidec import solvers as S, topology as T
@@ -20,16 +21,25 @@ def test_ceca_averages_exactly_for_every_n(ports, comm):
             np.testing.assert_allclose(s.X, np.tile(X.mean(axis=0), (net.m, 1)), atol=1e-13)
 
 
-@pytest.mark.parametrize("parity", ["paper", "repository"])
-def test_one_port_ceca_follows_the_reference(reference, parity):
-    key = "1Ppaper" if parity == "paper" else "1P"
-    z = reference("ceca_consensus")
-    for n in (n for n in range(2, 40, 2) if f"n{n}__{key}__x__yzero" in z):
-        x, y = z[f"n{n}__{key}__x__yzero"], z[f"n{n}__{key}__y__yzero"]
+@pytest.mark.parametrize(
+    "options", [{"ports": 2}, {"ports": 1}, {"ports": 1, "parity": "repository"}], ids=str
+)
+def test_ceca_follows_its_dense_recursion(options):
+    a, rng = 0.1, np.random.default_rng(0)
+    for n in (2, 6, 10, 12):
+        X0, Y0, B = rng.standard_normal((3, n, 3))
         with mpidec.Network(n) as net:
-            W, solver = net.mixer(T.ceca(n, ports=1, parity=parity)), S.DSGDCECA(0.0)
-            s = solver.init(x[0][net.lo : net.hi])._replace(Y=y[0][net.lo : net.hi])
-            for k in range(len(x) - 1):
-                s = solver.step(s, 0.0, W.at(k))
-                np.testing.assert_allclose(s.X, x[k + 1][net.lo : net.hi], atol=1e-12)
-                np.testing.assert_allclose(s.Y, y[k + 1][net.lo : net.hi], atol=1e-12)
+            own = slice(net.lo, net.hi)
+            W, solver = net.mixer(T.ceca(n, **options)), S.DSGDCECA(a)
+            s = solver.init(X0[own])._replace(Y=Y0[own])
+            X, Y = X0, Y0
+            for r, (digit, c, sender) in enumerate(2 * ceca_rounds(n, **options)):
+                s = solver.step(s, solver.point(s) - B[own], W.at(r))
+                G = (X if digit else Y) - B
+                X, Y = X - a * G, Y - a * G
+                if digit:
+                    X, Y = (X + X[sender]) / 2, ((c + 1) * X[sender] + c * Y) / (2 * c + 1)
+                else:
+                    X, Y = ((c + 1) * X + c * Y[sender]) / (2 * c + 1), (Y + Y[sender]) / 2
+                np.testing.assert_allclose(s.X, X[own], atol=1e-12)
+                np.testing.assert_allclose(s.Y, Y[own], atol=1e-12)

@@ -1,4 +1,4 @@
-"""Momentum: against the papers' formulas, the data of RelaySGD, and each other."""
+"""Momentum: against the papers' formulas and each other."""
 
 import numpy as np
 import pytest
@@ -115,30 +115,6 @@ def test_relations_between_the_methods():
                 s = solver.step(s, s.X - X0[::-1][net.lo : net.hi], W.at(k))
             means.append(net.mean(s.X))
         np.testing.assert_allclose(*means, rtol=1e-12, atol=1e-12)
-
-
-SIMULATED = [
-    ("relaysgd_sim", "qgm0.9", S.QuasiGlobalMomentum(0.05, nesterov=False, normalized=True)),
-    ("relaysgd_sim", "gossip_mom0.9", S.DecentralizedMomentum(0.01)),
-    ("relaysgd_dist", "qgm0.9", S.QuasiGlobalMomentum(0.02)),
-    ("relaysgd_dist", "gossip_mom0.9", S.DecentralizedMomentum(0.01, nesterov=True)),
-]
-
-
-@pytest.mark.parametrize(
-    "graph, names",
-    [(T.ring, ("ring",)), (T.chain, ("chain",)), (T.complete, ("full", "fully-connected"))],
-)
-@pytest.mark.parametrize("file, method, solver", SIMULATED)
-def test_trajectories_of_relaysgd(reference, file, method, solver, graph, names):
-    sim, data = reference("relaysgd_sim"), reference(file)
-    path = next(data[key] for name in names if (key := f"traj__{method}__{name}") in data)
-    with mpidec.Network(8) as net:
-        W, own = net.mixer(graph(8)), slice(net.lo, net.hi)
-        s = solver.init(np.tile(sim["x0"], (net.m, 1)))
-        for k in range(len(path) - 1):
-            s = solver.step(s, grad(s.X, sim["A"][own], sim["b"][own]), W.at(k))
-            np.testing.assert_allclose(s.X, path[k + 1][own], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.serial

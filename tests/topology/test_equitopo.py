@@ -1,7 +1,7 @@
-"""EquiTopo: the reference matrices, draws, mean-square contraction.  No MPI."""
+"""EquiTopo: matrices by definition, draws, mean-square contraction.  No MPI."""
 
+import itertools
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -12,28 +12,39 @@ import mpidec.topology as T
 pytestmark = pytest.mark.serial
 
 
-def test_reference_matrices_of_equitopo(reference):
-    pattern = re.compile(
-        r"(O?[DU])Equi.*__n(?P<n>\d+)(?:__M(?P<M>\d+))?__seed(?P<seed>\d+)(?:__eta(?P<eta>[\d.]+))?__(K|Wseq)"
-    )
-    for match, expected in [
-        (pattern.fullmatch(name), W) for name, W in reference("equitopo").items()
-    ]:
-        if match is None:
-            continue
-        kind, options = (
-            match[1],
-            {
-                name: float(value) if name == "eta" else int(value)
-                for name, value in match.groupdict().items()
-                if value is not None
-            },
-        )
-        made = T.equitopo(kind=kind if kind[0] == "O" else f"{kind}-static", **options)
-        W = np.stack(
-            [made.at(k).W.toarray() for k in range(len(expected) if expected.ndim == 3 else 1)]
-        )
-        np.testing.assert_allclose(W, expected.reshape(W.shape), atol=1e-15)
+def directed(n, u):
+    """A^(u): agent i receives from agent i + u."""
+    A = np.eye(n) / n
+    A[np.arange(n), (np.arange(n) + u) % n] += (n - 1) / n
+    return A
+
+
+def undirected(n, u, s):
+    """From agent s on, i and i + u are matched if both are free."""
+    A, free = np.eye(n), set(range(n))
+    for i in ((s + k) % n for k in range(n)):
+        j = (i + u) % n
+        if {i, j} <= free:
+            free -= {i, j}
+            A[[i, i, j, j], [i, j, i, j]] = 1 / n, (n - 1) / n, (n - 1) / n, 1 / n
+    return A
+
+
+@pytest.mark.parametrize("n, M, seed", [(6, 2, 0), (8, 3, 5), (11, None, 3)])
+def test_equitopo_by_definition(n, M, seed):
+    every = np.arange(1, n)
+    hops = np.random.RandomState(seed).choice(every, M or int(np.log2(n)))
+    K = np.mean([directed(n, u) for u in hops], axis=0)
+    for kind, W in (("D-static", K), ("U-static", (K + K.T) / 2)):
+        made = T.equitopo(n, kind, M, seed=seed).W.toarray()
+        np.testing.assert_allclose(made, W, atol=1e-15)
+    for kind, eta in itertools.product(("OD", "OU"), (0.5, 1.0)):
+        schedule, rng = T.equitopo(n, kind, M, eta, seed), np.random.default_rng(seed)
+        for k in range(12):
+            u = rng.choice(hops if M else every)
+            A = directed(n, u) if kind == "OD" else undirected(n, u, rng.integers(n))
+            W = (1 - eta) * np.eye(n) + eta * A
+            np.testing.assert_allclose(schedule.at(k).W.toarray(), W, atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", ["OD", "OU"])

@@ -1,4 +1,4 @@
-"""Graphs of the catalogue: their parameters, matrices written out, and the reference data.  No MPI."""
+"""Graphs of the catalogue: their parameters, and matrices written out.  No MPI."""
 
 import inspect
 import itertools
@@ -101,60 +101,6 @@ def test_double_binary_trees(n):
     ).all()
     with pytest.raises(TypeError, match="reverse is 1, expected True or False"):
         T.binary_tree(n, reverse=1)
-
-
-def test_reference_matrices_of_relaysgd(reference):
-    data = reference("static_topologies")
-    names = {
-        "ring": T.ring,
-        "chain": T.chain,
-        "star": T.star,
-        "full": T.complete,
-        "bintree": T.binary_tree,
-        "hypercube": T.hypercube,
-    }
-    checked = 0
-    for name, n in itertools.product(names, (4, 6, 8, 16)):
-        if (key := f"relaysgd__{name}__n{n}__W") in data:
-            np.testing.assert_allclose(names[name](n).W.toarray(), data[key], atol=3e-16)
-            checked += 1
-        if (key := f"relaysgd__{name}__n{n}__edges") in data:
-            edges = {tuple(sorted(edge)) for edge in names[name](n).to_networkx().edges}
-            assert edges == {tuple(sorted(edge)) for edge in data[key].tolist()}
-    assert checked == 23
-    mirrored = T.binary_tree(8, reverse=True).W.toarray()
-    np.testing.assert_allclose(
-        mirrored, reference("relaysgd_sim")["topo__bintree_rev__W"], atol=3e-16
-    )
-    social = nx.davis_southern_women_graph()
-    names_ = {node: k for k, node in enumerate(social)}
-    made = T.from_networkx(nx.relabel_nodes(social, names_))
-    np.testing.assert_allclose(made.W.toarray(), data["relaysgd__social__W"], atol=5e-16)
-    roots = [int(key.split("root")[1].split("__")[0]) for key in data if "social_tree" in key]
-    assert len(roots) == 5
-    for root in roots:
-        edges = {tuple(sorted(edge)) for edge in T.spanning_tree(made, root).to_networkx().edges}
-        wanted = data[f"relaysgd__social_tree_root{root}__edges"].tolist()
-        assert edges == {tuple(sorted(edge)) for edge in wanted}
-
-
-def test_reference_matrices_of_ceca(reference):
-    data = reference("static_topologies")  # rows are senders there
-    for key, W in data.items():
-        if not key.startswith("ceca__"):
-            continue
-        _, name, size, _ = key.split("__")
-        n = int(size[1:])
-        if name == "onepeer_exp":
-            schedule = T.one_peer_exponential(n)
-            assert schedule.period == len(W)
-            assert all((schedule.at(k).W.toarray() == W[k].T).all() for k in range(len(W)))
-        elif name == "ring" or name == "static_exp":
-            made = {"ring": T.ring, "static_exp": T.exponential}[name](n)
-            np.testing.assert_allclose(made.W.toarray(), W.T, atol=3e-16)
-        elif n in (4, 16):  # the grid is only meaningful on squares,
-            pattern = W > 0  # and has other weights
-            assert ((T.grid(n).W.toarray() > 0) == pattern).all()
 
 
 WRONG = [
