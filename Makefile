@@ -1,6 +1,6 @@
 # make run        set up .venv and run the main job on 16 ranks: run.h5, run.png
 # make test       set up what is missing and pass the quick suite, on MPICH and on Open MPI: a quarter of an hour on two cores
-# make test-all   everything: all parameter sets, the tests marked slow, one process and 2 to 16 ranks, on each MPI
+# make test-all   everything: all parameter sets, the tests marked slow, one process and 2 to 16 ranks, on each MPI, and an installed wheel
 # make docs       the documentation: docs/_build/index.html
 # make lint       ruff (rules and layout) and mypy
 # make clean      remove what runs and tools left; make distclean: the environments that make has made, too
@@ -77,6 +77,7 @@ on_ranks = $(1)/bin/python tests/helpers/launch.py -n $(2) --timeout 2400 -m pyt
 AVX512 := $(if $(shell grep -m1 -o avx512vl /proc/cpuinfo 2>/dev/null),SkylakeX)
 
 test-all: $(MPICH)/.test-$(HERE) $(OPENMPI)/.all-$(HERE)
+	TORCH=$(TORCH) .ci/wheel
 	for cpu in Haswell Prescott $(AVX512); do \
 	    OPENBLAS_CORETYPE=$$cpu $(MPICH)/bin/python -m pytest -q tests/problems tests/driver/asynchronous $(ARGS) || exit 1; \
 	done
