@@ -61,7 +61,7 @@ FLAGS = [
 
 
 class Asked(NamedTuple):
-    """What a command line asks for."""
+    """Parsed arguments of the command line."""
 
     experiments: Sequence[Experiment[Any]]
     folder: str
@@ -164,7 +164,7 @@ def execute(asked: Asked, comm: MPI.Intracomm) -> int:
 
 
 class Cells:
-    """Tells which cells are done: one moving line on a terminal, else about `LINES` lines."""
+    """Progress over the cells: one moving line on a terminal, else about `LINES` lines."""
 
     LINES = 10
 

@@ -22,7 +22,8 @@ Rows = np.ndarray
 Gradient = Callable[[Rows], Rows]
 Recursion = Callable[[Gradient, Any, float, Rows, int], Rows]  # weights, step size, rows, steps
 C = TypeVar("C", bound=tuple[object, ...])
-STEPS = 12  # enough for each term of the equations; longer runs forget the beginning
+# Enough for each term of the equations; longer runs forget the beginning.
+STEPS = 12
 
 
 def metropolis(graph: Topology) -> Rows:
@@ -330,21 +331,23 @@ def slowest(J: Rows) -> float:
 
 
 def extra_rate(W: Rows, H: Rows, a: float) -> float:
-    """The rate of `extra`."""
+    """Return the rate of `extra`."""
     eye = np.eye(len(H))
     lazy = (eye + W) / 2
     return slowest(np.block([[2 * lazy - a * H, a * H - lazy], [eye, 0 * eye]]))
 
 
 def nids_rate(W: Rows, H: Rows, a: float) -> float:
-    """The rate of `nids`."""
+    """Return the rate of `nids`."""
     eye = np.eye(len(H))
     lazy, forward = (eye + W) / 2, eye - a * H
     return slowest(np.block([[lazy @ (eye + forward), -lazy @ forward], [eye, 0 * eye]]))
 
 
 def tracking_rate(R: Rows, C: Rows, H: Rows, a: float, atc: bool = True) -> float:
-    """The rate of `push_pull`, or of `ab`; of `push_diging` with R = C, and H over w in the end."""
+    """Return the rate of `push_pull`, or of `ab`; of `push_diging` with R = C, and H over w in the
+    end.
+    """
     eye = np.eye(len(H))
     P = R if atc else eye
     return slowest(np.block([[R, -a * P], [H @ (R - eye), C - a * H @ P]]))

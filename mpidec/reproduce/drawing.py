@@ -42,7 +42,8 @@ def curves(
     axes.set(xlabel=x, ylabel=y, title=title)
     if "x" in log:
         axes.set_xscale("log")
-        if marked:  # ticks at the points: decades alone are too few, and minor ones too many
+        # Ticks at the points: decades alone are too few, and minor ones too many.
+        if marked:
             ticks = np.unique(np.concatenate([np.asarray(xs) for xs, _ in lines.values()]))
             axes.set_xticks(ticks[:: len(ticks) // 8 + 1])
             axes.xaxis.set_major_formatter("{x:g}")

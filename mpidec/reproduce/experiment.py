@@ -1,4 +1,4 @@
-"""What a published experiment is: cells to measure, lines to judge, a figure."""
+"""Interface of a published experiment: cells to measure, lines to judge, a figure."""
 
 from __future__ import annotations
 

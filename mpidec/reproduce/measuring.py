@@ -1,4 +1,4 @@
-"""Measuring of all cells of an experiment, shared among ranks, and the report of what they give."""
+"""Measurement of all cells of an experiment, shared among ranks, and the report of their results."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ def _measured(
             arrays = {
                 name: np.asarray(values, float) for name, values in experiment.measure(cell).items()
             }
-        if interrupted():  # what it has measured may be cut short
+        # What it has measured may be cut short.
+        if interrupted():
             raise KeyboardInterrupt
     except (Exception, KeyboardInterrupt) as error:
         return Measured(number, {}, 0.0, error)
@@ -177,7 +178,8 @@ def publish(experiment: Experiment[Any], path: str) -> Report:
         experiment.draw(results, figure)
         stem = os.path.splitext(path)[0]
         figure.savefig(f"{stem}.png", dpi=120, metadata={"Software": None})
-    with Image.open(f"{stem}.png") as picture:  # a third of the size, with the same look
+    # A third of the size, with the same look.
+    with Image.open(f"{stem}.png") as picture:
         picture.convert("RGB").quantize(64).save(f"{stem}.png", optimize=True)
     for suffix, text in (
         (".txt", f"{report}\n"),

@@ -55,8 +55,8 @@ class Training(Experiment[Cell]):
         return ((*place, seed) for place in self.columns() for seed in self.seeds)
 
     def measure(self, cell: Cell) -> Arrays:
-        """The curves of a training, and the accuracy of each worker; with the first seed, how far
-        the first epoch is from the equations, where no messages are lost.
+        """Return the curves of a training, and the accuracy of each worker; with the first seed,
+        how far the first epoch is from the equations, where no messages are lost.
         """
         row, column, seed = cell
         given = {**DIGITS, "epochs": self.epochs, "seed": seed, **self.settings(row, column)}

@@ -15,7 +15,7 @@ PRINTED, CLOSED, ORDER, ITSELF = "printed number", "closed form", "order", "itse
 
 
 class About(NamedTuple):
-    """What an experiment is.
+    """Identity of an experiment: name, source and statement.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Line(NamedTuple):
 
     @property
     def judge(self) -> str:
-        """What judges the line; "" for one that is not judged."""
+        """The criterion of the line; "" for one that is not judged."""
         unbounded = bool(self.because) and self.explains is None
         if self.agrees is None or unbounded or self.by == ITSELF:
             return ""
@@ -118,7 +118,7 @@ class Line(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """Return the verdict as text."""
         if not self.judge:
             return f"not judged: {self.because}" if self.because else "not judged"
         if self.agrees:
@@ -130,7 +130,7 @@ class Line(NamedTuple):
         )
 
     def cells(self, digits: int = 4) -> tuple[str, ...]:
-        """As texts of a table."""
+        """Return the cells of a row of the table, as text."""
         return (
             self.what,
             *(_text(value, digits) for value in (self.published, self.here)),
@@ -223,12 +223,12 @@ class Report:
         return "\n".join([*head, "", *body, "", *self.about.notes, self.summary])
 
     def csv(self) -> str:
-        """The lines as CSV."""
+        """Return the lines as CSV."""
         rows = [(*line.cells(digits=8), line.expected) for line in self.lines]
         return csv_text([("what", *HEAD[1:], "expected"), *rows])
 
     def markdown(self) -> str:
-        """A section of the page, with the figure ``NAME.png``."""
+        """Return a section of the page, with the figure ``NAME.png``."""
         rows = [
             HEAD,
             ("---", "---:", "---:", "---:", "---", "---"),

@@ -331,7 +331,7 @@ class Timeline(Experiment[tuple[int]]):
         yield derived("waiting, synchronous", 1 - 1 / harmonic, float(np.mean(synchronous)), 0.1)
 
     def draw(self, results: Results[tuple[int]], figure: Figure) -> None:
-        """Gradients as bars, averagings as links: with common steps, and without."""
+        """Draw gradients as bars and averagings as links: synchronous and asynchronous."""
         found = results[self.seeds[0],]
         durations = self._durations(found)
         steps = np.array([of[: min(map(len, durations))] for of in durations])

@@ -72,7 +72,7 @@ class CommunicationCost(Experiment[Cell]):
             return {"sent": W.bytes / (n * self.steps * X[0].nbytes)}
 
     def seconds(self, vectors: float, messages: float) -> float:
-        """The time of an exchange."""
+        """Return the time of an exchange."""
         return 8e-3 * self.megabytes / self.gigabits * vectors + self.latency * messages
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:

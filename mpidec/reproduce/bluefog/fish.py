@@ -23,7 +23,7 @@ PREDATOR = np.array([14.0, 8.0])
 
 @dataclass(frozen=True)
 class School(Experiment[Cell]):
-    """Diffusion LMS over the graph of the moment, with Metropolis weights, or by each fish alone.
+    """Diffusion LMS over the current graph, with Metropolis weights, or by each fish alone.
 
     Each fish measures the direction of the predator and the distance from it, with noise.
     """
@@ -86,7 +86,9 @@ class School(Experiment[Cell]):
         return np.asarray(W + np.diag(1 - W.sum(axis=1)))
 
     def velocity(self, P: np.ndarray, X: np.ndarray, encircle: bool) -> np.ndarray:
-        """Away from the estimates X, or onto a circle about them; and away from fish too near."""
+        """Return velocities away from the estimates X, or onto a circle about them, and away from
+        fish that are too near.
+        """
         far = np.linalg.norm(X - P, axis=1, keepdims=True)
         wish = (2 * (far - self.radius) if encircle else -1) * (X - P) / far
         gaps = P[:, None] - P

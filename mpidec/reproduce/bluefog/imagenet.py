@@ -103,7 +103,7 @@ class HierarchicalTraining(Experiment[Cell]):
         return ((method, seed) for seed in self.seeds for method in METHODS)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The accuracy on a fifth of the data, in the mean over the agents."""
+        """Return the accuracy on a fifth of the data, in the mean over the agents."""
         method, seed = METHODS[cell[0]], cell[1]
         data = digits()
         order = np.random.default_rng(seed).permutation(len(data.y))

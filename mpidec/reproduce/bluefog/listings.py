@@ -80,7 +80,7 @@ class Listings(Experiment[Cell]):
         ),
         shows="DGD is biased; exact diffusion, push-sum and push-DIGing are exact",
         minutes=0.1,
-        differs="random instances; push-sum in common steps",
+        differs="random instances; synchronous push-sum",
         quick={"seeds": (0,), "steps": 150, "n": 6, "d": 2},
     )
 
@@ -99,7 +99,7 @@ class Listings(Experiment[Cell]):
         return one_peer_grid(self.n) if "grid" in name else topology.CATALOGUE[name](self.n)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The run, with the bias of DGD in closed form; or push-sum, with its mass."""
+        """Return the run, with the bias of DGD in closed form; or push-sum, with its mass."""
         method, name, seed = cell
         graph = self.graph(name)
         if method == "push-sum":
@@ -120,7 +120,7 @@ class Listings(Experiment[Cell]):
         return {**found, "limit": np.linalg.norm(off) / np.sqrt(self.n) / norm(problem)}
 
     def weights(self, method: str, name: str) -> Any:
-        """Those of a method on a graph, for the equations."""
+        """Return those of a method on a graph, for the equations."""
         graph = self.graph(name)
         if "push" in method:
             phases = [graph.at(k).W.toarray() for k in range(graph.period or 1)]
@@ -129,7 +129,7 @@ class Listings(Experiment[Cell]):
         return W if method == "DGD" else dense.lazy(W)
 
     def push_sum(self, graph: Topology | Schedule, seed: int) -> Mapping[str, ArrayLike]:
-        """The distance from the average, and the largest change of the mass."""
+        """Return the distance from the average, and the largest change of the mass."""
         solver, errors, masses = PushSum(0.0), [], []
         start = np.random.default_rng(seed).standard_normal((self.n, self.d))
         s, mean = solver.init(start), start.mean(axis=0)

@@ -61,7 +61,7 @@ class ExactConsensus(Experiment[Cell]):
                     yield n, ports, seed
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The error after 0, 1, ... rounds."""
+        """Return the error after 0, 1, ... rounds."""
         n, ports, seed = cell
         return {
             "error": averaging_errors(
@@ -117,7 +117,8 @@ PUBLISHED: Mapping[int, Mapping[str, tuple[float, float]]] = {
     },
 }
 ROWS = "the last, incomplete row of the published grid is joined otherwise"
-RAGGED = 0.15  # part of an error that the form of the last row of a grid may change
+# Part of an error that the form of the last row of a grid may change.
+RAGGED = 0.15
 
 Run = tuple[int, str, int, int]  # n, graph, seed, draw
 
@@ -158,7 +159,7 @@ class OtherGraphs(Experiment[Run]):
                         yield n, name, seed, draw
 
     def measure(self, cell: Run) -> Mapping[str, ArrayLike]:
-        """The error after 0, 1, ... rounds."""
+        """Return the error after 0, 1, ... rounds."""
         n, name, seed, draw = cell
         graph = (
             topology.equitopo(n, DRAWN[name], seed=100 + 1000 * seed + draw)

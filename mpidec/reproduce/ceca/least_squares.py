@@ -80,7 +80,7 @@ class NoisyLeastSquares(Experiment[Cell]):
         return ((name, seed) for name in possible(self.n, NAMES) for seed in self.seeds)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The error after 0, 1, ... steps."""
+        """Return the error after 0, 1, ... steps."""
         name, seed = cell
         problem, draw, n = self.problem, np.random.default_rng(seed), self.n
         hops = max(1, int(math.log2(n)) - 1)

@@ -104,7 +104,7 @@ class Transients(Experiment[Cell]):
 
     @staticmethod
     def rate(k: int) -> float:
-        """The step size of step k."""
+        """Return the step size of step k."""
         return 1 / (k + 1)
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
@@ -141,7 +141,7 @@ class Transients(Experiment[Cell]):
         yield from each_against_dense(results, 1)
 
     def _sends(self, name: str, runs: Mapping[int, Mapping[str, np.ndarray]]) -> Line:
-        """The line of a graph."""
+        """Return the line of a graph."""
         exact = {n for n, run in runs.items() if run["error"] <= 1e-13 * n}
         expected = {n for n in runs if name in CECA or (name in ONE and n & (n - 1) == 0)}
         messages = [float(run["messages"]) for run in runs.values()]

@@ -55,7 +55,7 @@ class Gossip(Experiment[GossipCell]):
         return ((method, seed) for seed in self.seeds for method in self.codecs())
 
     def codecs(self) -> Mapping[str, Mapping[str, Any]]:
-        """The arguments of `compress`."""
+        """Return the arguments of `compress`."""
         fine = {"codec": "qsgd", "levels": 127, "bucket": self.d}
         sparse = {"fraction": self.fraction, "feedback": True}
         return {
@@ -68,7 +68,7 @@ class Gossip(Experiment[GossipCell]):
         }
 
     def measure(self, cell: GossipCell) -> Mapping[str, ArrayLike]:
-        """The error after 0, 1, ... mixings, and the bytes that an agent has sent."""
+        """Return the error after 0, 1, ... mixings, and the bytes that an agent has sent."""
         graph, codec = topology.ring(self.n), self.codecs()[cell[0]]
         found = gossip(graph, self.d, self.steps, cell[1], codec, until=1e-12)
         if cell[0] not in ("exact gossip", "CHOCO, top"):
@@ -153,7 +153,7 @@ class QuantizedRows(Experiment[QuantizedCell]):
         return ((method, scale) for scale in self.heterogeneity for method in QUANTIZED)
 
     def measure(self, cell: QuantizedCell) -> Mapping[str, ArrayLike]:
-        """The run with the step size 1 / L, and the paper's method: gamma and beta are 1."""
+        """Return the run with the step size 1 / L, and the paper's method: gamma and beta are 1."""
         method, levels, recursion = QUANTIZED[cell[0]]
         problem = least_squares(self.n, 3 * self.d, self.d, self.seed, cell[1])
         solver, graph = method(1 / problem.smoothness.max()), topology.ring(self.n)
@@ -257,7 +257,7 @@ class VanishingGradients(Experiment[MethodCell]):
         return ((method,) for method in NONCONVEX)
 
     def measure(self, cell: MethodCell) -> Mapping[str, ArrayLike]:
-        """The norm of the gradient at the average, with the step size 1 / L."""
+        """Return the norm of the gradient at the average, with the step size 1 / L."""
         method, compressed, recursion = NONCONVEX[cell[0]]
         problem, grad = logistic(self.n, self.penalty)
         solver, graph = method(1 / np.max(problem.smoothness)), topology.ring(self.n)

@@ -149,11 +149,11 @@ class RateOfAnySize(Experiment[SizeCell]):
             yield from ((graph, n, self.seeds[0]) for graph in others)
 
     def hops(self, n: int) -> int:
-        """The number of hops that the theorem asks for, of static graphs."""
+        """Return the number of hops that the theorem asks for, of static graphs."""
         return math.ceil(8 * math.log(2 * n / self.probability) / (3 * self.epsilon**2))
 
     def measure(self, cell: SizeCell) -> Mapping[str, ArrayLike]:
-        """The factor of a step, in the root mean square over the draws (OD, OU)."""
+        """Return the factor of a step, in the root mean square over the draws (OD, OU)."""
         kind, n, seed = cell
         if kind == "D-static":
             graph = topology.equitopo(n, kind, M=self.hops(n), seed=seed)

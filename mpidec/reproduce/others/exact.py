@@ -51,8 +51,8 @@ class ExactAndBiased(Experiment[StepCell]):
             yield from (("DGD", size, seed) for size in self.step_sizes)
 
     def measure(self, cell: StepCell) -> Mapping[str, ArrayLike]:
-        """The run; rate of EXTRA and error of DGD in the limit, as derived, and the latter with a
-        hundredth of the step size, as predicted.
+        """Return the run; rate of EXTRA and error of DGD in the limit, as derived, and the latter
+        with a hundredth of the step size, as predicted.
         """
         method, times, seed = cell
         problem = least_squares(self.n, self.samples, self.d, seed)
@@ -72,7 +72,9 @@ class ExactAndBiased(Experiment[StepCell]):
         }
 
     def bias(self, problem: LeastSquares, W: np.ndarray, H: np.ndarray, a: float) -> float:
-        """The relative error of DGD in the limit: of the solution of (I - W + a H) X = - a grad(0)."""
+        """Return the relative error of DGD in the limit: of the solution of (I - W + a H) X = - a
+        grad(0).
+        """
         zero = np.zeros((self.n, self.d))
         target = -a * dense.quadratic(problem)(zero).ravel()
         X = np.linalg.solve(np.eye(len(W)) - W + a * H, target).reshape(self.n, self.d)
@@ -176,7 +178,9 @@ class DirectedGraphs(Experiment[GraphCell]):
             yield from ((method, "trees", seed) for method in ("Push-Pull", "AB"))
 
     def measure(self, cell: GraphCell) -> Mapping[str, ArrayLike]:
-        """The run, its rate as derived, and the progress of small steps over its first order."""
+        """Return the run, its rate as derived, and the progress of small steps over its first
+        order.
+        """
         method, kind, seed = cell
         problem = least_squares(self.n, 2 * self.d, self.d, seed)
         pulls, pushes = links(kind, self.n, seed)

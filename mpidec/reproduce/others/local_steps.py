@@ -22,7 +22,8 @@ from .running import decline, draw_runs, least_squares, norm, run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = tuple[str, int, float]  # method, local steps, heterogeneity (G)
+# Method, local steps, heterogeneity (G).
+Cell = tuple[str, int, float]
 TRACKING: Mapping[str, type[KGT] | type[LocalDGD]] = {"K-GT": KGT, "local DSGD": LocalDGD}
 
 
@@ -74,7 +75,7 @@ class LocalSteps(Experiment[Cell]):
                 yield from ((method, K, scale) for scale in self.heterogeneity)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The run, and the limit of local DSGD in closed form."""
+        """Return the run, and the limit of local DSGD in closed form."""
         method, K, scale = cell
         problem = least_squares(self.n, 3 * self.d, self.d, self.seed, scale)
         step, graph = self.size / problem.smoothness.max(), topology.ring(self.n)
@@ -170,7 +171,7 @@ class ClientDrift(Experiment[Cell]):
                 yield from ((method, K, G) for G in self.heterogeneity)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The distance from the minimizer 0, from 1 on."""
+        """Return the distance from the minimizer 0, from 1 on."""
         method, K, G = cell
         square, slope = np.array([[self.mu], [0.0]]), np.array([[G], [-G]])
         problem = Custom(
@@ -190,7 +191,9 @@ class ClientDrift(Experiment[Cell]):
         return {**run(problem, solver, graph, self.rounds * K, x0=x0, until=1e-12), "apart": apart}
 
     def drift(self, K: int, G: float) -> float:
-        r"""The limit of FedAvg, :math:`G (\eta K / (1 - q^K) - 1 / (2 \mu))`, q = 1 - 2 eta mu."""
+        r"""Return the limit of FedAvg, :math:`G (\eta K / (1 - q^K) - 1 / (2 \mu))`, q = 1 - 2 eta
+        mu.
+        """
         q = 1 - 2 * self.step * self.mu
         return G * (self.step * K / (1 - q**K) - 1 / (2 * self.mu))
 
@@ -279,7 +282,7 @@ class SkippedCommunications(Experiment[CoinCell]):
             yield from (("ProxSkip", kappa, seed) for seed in self.seeds)
 
     def measure(self, cell: CoinCell) -> Mapping[str, ArrayLike]:
-        """The run, and its squared error over the bound of the theorem."""
+        """Return the run, and its squared error over the bound of the theorem."""
         method, kappa, seed = cell
         p = 1.0 if method == "gradient descent" else kappa**-0.5
         scale = np.sqrt(np.geomspace(1 / kappa, 1, self.d))
@@ -316,7 +319,9 @@ class SkippedCommunications(Experiment[CoinCell]):
             yield holds(text, abs(slope - expected) <= 0.12, slope, "within .12", expected, CLOSED)
 
     def communications(self, results: Results[CoinCell], method: str) -> list[float]:
-        """The communications to the target of each condition number, in the mean over the coins."""
+        """Return the communications to the target of each condition number, in the mean over the
+        coins.
+        """
         return [
             float(
                 np.mean(

@@ -166,7 +166,7 @@ class StabilityRange(Experiment[RangeCell]):
         return ((method, least) for method in METHODS for least in self.least)
 
     def measure(self, cell: RangeCell) -> Mapping[str, ArrayLike]:
-        """The largest stable step size with L = 1."""
+        """Return the largest stable step size with L = 1."""
         method, least = cell
         shift = np.eye(self.n)[:, np.r_[1 : self.n, 0]]
         share = (1 - least) / 2

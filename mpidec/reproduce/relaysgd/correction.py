@@ -68,7 +68,7 @@ class CorrectionFactor(Experiment[Cell]):
         return ((tree, n) for tree in TREES for n in self.sizes)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The factor of the solver, and 1 + mean of max(d(i, j) - 1, 0)."""
+        """Return the factor of the solver, and 1 + mean of max(d(i, j) - 1, 0)."""
         tree, n = cell
         graph = TREES[tree](n)
         for X in islice(responses(RelaySGD(1.0), graph, np.ones((n, 1))), 100 * n):

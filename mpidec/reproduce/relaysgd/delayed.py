@@ -15,7 +15,8 @@ from ..experiment import Arrays
 from .correction import distances
 from .quadratics import SOLVERS, Quadratics, iterates
 
-SIZE = 0.1  # step size; the largest curvature is 1
+# Step size; the largest curvature is 1.
+SIZE = 0.1
 
 
 def delays(graph: Topology) -> Rows:

@@ -69,12 +69,12 @@ class Heterogeneity(Experiment[Cell]):
         )
 
     def known(self, cell: Cell) -> Found | None:
-        """What is published of a cell."""
+        """Return what is published of a cell."""
         solver, _, n, zeta2, seed = cell
         return self.printed.get((solver, zeta2)) if (n, seed) == (32, 0) else None
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The steps to 1e-6 and their step size, and the curve."""
+        """Return the steps to 1e-6 and their step size, and the curve."""
         solver, graph, n, zeta2, seed = cell
         f, known, biased = (
             random_quadratics(n, zeta2, 1.0, seed),
@@ -96,7 +96,7 @@ class Heterogeneity(Experiment[Cell]):
         return {**found, **self.curve(f, cell, step_size / (1 if biased else 2))}
 
     def curve(self, f: Quadratics, cell: Cell, step_size: float) -> Mapping[str, ArrayLike]:
-        """The errors of X^0, X^1, ... with the printed step size."""
+        """Return the errors of X^0, X^1, ... with the printed step size."""
         run = iterates(f, SOLVERS[cell[0]](step_size), GRAPHS[cell[1]](cell[2]))
         return {"error": [f.error(X)[0] for X in islice(run, self.lengths.get(cell[3], 1000) + 1)]}
 
@@ -306,7 +306,7 @@ class Noisy(Heterogeneity):
     sigma: float = 0.05
 
     def curve(self, f: Quadratics, cell: Cell, step_size: float) -> Mapping[str, ArrayLike]:
-        """The error in the mean over the runs, the derived floor, and the curve of one run."""
+        """Return the error in the mean over the runs, the derived floor, and the curve of one run."""
         solver, graph, n, _, seed = cell
         step_size = min(step_size, 0.2 if solver == "RelaySGD" else 0.02)
         method, W, half = SOLVERS[solver](step_size), GRAPHS[graph](n), self.steps // 2

@@ -44,7 +44,7 @@ class Influence(Experiment[Cell]):
         return ((solver, n, worker) for solver, n, worker in cells if 1 <= worker <= n)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The parts after 1, 2, ... steps: found, and W^k e or 1 / n after d(i, j) steps."""
+        """Return the parts after 1, 2, ... steps: found, and W^k e or 1 / n after d(i, j) steps."""
         solver, n, worker = cell
         graph, e = chain(n), np.eye(n)[:, worker - 1 : worker]
         run = responses(SOLVERS[solver](1.0), graph, e)

@@ -63,7 +63,7 @@ class MeanEstimation(Experiment[Cell]):
         return product(METHODS, self.sizes, self.seeds)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The mean squared error after 1, 2, ... steps, and its expectation."""
+        """Return the mean squared error after 1, 2, ... steps, and its expectation."""
         method, n, seed = cell
         rng = np.random.default_rng(seed)
         samples = (1 + rng.standard_normal((n, self.repetitions)) for _ in range(self.steps))

@@ -229,7 +229,7 @@ class Table5(Training):
     about: ClassVar = About(
         name="relaysgd-table5",
         source="Vogels et al., NeurIPS 2021, Table 5",
-        shows="RelaySGD and SGP bear lost messages, D2 and momentum of gossip do not",
+        shows="RelaySGD and SGP tolerate lost messages, D2 and momentum of gossip do not",
         minutes=1,
         differs=Table2.about.differs,
         quick={
@@ -259,7 +259,7 @@ class Table5(Training):
         return ((row, loss) for row in self.table for loss in self.losses)
 
     def settings(self, row: str, column: Column) -> Mapping[str, object]:
-        """Those of Table 2, with losses."""
+        """Return those of Table 2, with losses."""
         return {**Table2().settings(row, ALPHAS[-1]), "loss": column, **self.table[row][0]}
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:

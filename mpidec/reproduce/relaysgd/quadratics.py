@@ -39,7 +39,8 @@ GRAPHS: Mapping[str, Callable[[int], Topology | Schedule]] = {
     "exponential": two_half_rounds,
     "complete": topology.complete,
 }
-BIASED = ("gossip", "RelaySGD/Grad")  # tuned to a plateau, where zeta2 > 0
+# Tuned to a plateau, where zeta2 > 0.
+BIASED = ("gossip", "RelaySGD/Grad")
 
 
 class Quadratics(NamedTuple):
@@ -98,7 +99,7 @@ def random_quadratics(
 
 
 def _scale(unit: float, zeta2: float) -> float:
-    """The factor at which the published bisection ends, for offsets with a given zeta2."""
+    """Return the factor at which the published bisection ends, for offsets with a given zeta2."""
     used, scale, low, high = 0.0, 1.0, 0.0, math.inf
     while abs(used * used * unit - zeta2) > 1e-5:
         used = scale

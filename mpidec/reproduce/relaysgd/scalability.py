@@ -54,7 +54,7 @@ def published() -> Mapping[Cell, Found]:
 
 
 def to_plateau(solver: str, zeta2: float) -> bool:
-    """Whether the published search is for a plateau, instead of the fastest step size."""
+    """Return whether the published search is for a plateau, instead of the fastest step size."""
     return solver in BIASED and zeta2 > 0
 
 
@@ -89,7 +89,7 @@ class Scalability(Experiment[Cell]):
     search: bool = False
 
     def of(self, solver: str) -> tuple[int, ...]:
-        """The numbers of workers of a method."""
+        """Return the numbers of workers of a method."""
         return self.sizes
 
     def cells(self) -> Iterable[Cell]:
@@ -101,7 +101,7 @@ class Scalability(Experiment[Cell]):
                         yield solver, graph, n, zeta2, seed
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The steps at the published step size, or at that of the search."""
+        """Return the steps at the published step size, or at that of the search."""
         solver, graph, n, zeta2, seed = cell
         f = random_quadratics(n, zeta2, self.r0, seed)
         trial = Trial(f, SOLVERS[solver], GRAPHS[graph](n), to_plateau(solver, zeta2))
@@ -258,7 +258,7 @@ class Unbiased(Scalability):
     powers: tuple[int, ...] = (4, 8, 16, 32, 64)  # more numbers of workers for SGP
 
     def of(self, solver: str) -> tuple[int, ...]:
-        """The numbers of workers of a method."""
+        """Return the numbers of workers of a method."""
         return tuple(sorted({*self.sizes, *self.powers})) if solver == "SGP" else self.sizes
 
     def statements(self, results: Results[Cell]) -> Iterator[Line]:

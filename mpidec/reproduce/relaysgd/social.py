@@ -24,9 +24,11 @@ from .quadratics import SOLVERS, Trial, iterates, random_quadratics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = tuple[str, int, int]  # solver, root of the tree or -1 for the network, seed
+# Solver, root of the tree or -1 for the network, seed.
+Cell = tuple[str, int, int]
 RATES = {"exact diffusion": 0.1, "RelaySGD": 0.3}
-LAST = 50  # steps whose mean error is compared
+# Steps whose mean error is compared.
+LAST = 50
 
 
 def network() -> Topology:
@@ -68,7 +70,7 @@ class SocialNetwork(Experiment[Cell]):
             yield from (("RelaySGD", root, seed) for root in self.roots)
 
     def measure(self, cell: Cell) -> Mapping[str, ArrayLike]:
-        """The error of X^0, X^1, ..., the vectors sent per step, the diameter."""
+        """Return the error of X^0, X^1, ..., the vectors sent per step, the diameter."""
         solver, root, seed = cell
         f, graph = random_quadratics(32, 0.1, 1.0, seed, mu=None), network()
         if root >= 0:
@@ -156,7 +158,7 @@ def _level(found: Arrays, k: int) -> float:
 
 
 def _reached(found: Arrays, error: float) -> float:
-    """The first step with an error below a given one, infinity without one."""
+    """Return the first step with an error below a given one, infinity without one."""
     below = np.flatnonzero(found["error"] < error)
     return float(below[0]) if len(below) else math.inf
 
