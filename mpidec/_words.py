@@ -119,7 +119,7 @@ def summary(thing: object) -> str:
     Examples
     --------
     >>> summary(summary)
-    'The first sentence of the docstring of an object, in one line without its full stop'
+    'Return the first sentence of the docstring of an object, in one line without its full stop'
     """
     return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split()).rstrip(".:")
 
