@@ -32,6 +32,7 @@ GROUND = (
     "_words",
     "protocols",
     "_validation",
+    "_predictions",
 )
 MATHEMATICS = (*GROUND, "topology", "nn", "datasets", "problems", "solvers")
 COMM = (
@@ -47,6 +48,7 @@ COMM = (
 ROOMS = {
     **dict.fromkeys(GROUND, ((), ())),
     "_validation": (("plugins",), ()),
+    "_predictions": (("_complex", "_validation"), ()),
     "_words": (("plugins",), ()),
     "_style": ((), ("matplotlib",)),
     "topology": (GROUND, ("scipy", "networkx", "matplotlib")),

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
-from .._complex import as_reals, double, from_reals, is_complex, squares
+from .._complex import double, is_complex
+from .._predictions import Scaling, names_of
 from .._validation import Array
 from ..plugins import Table
 from . import readers
@@ -47,6 +48,8 @@ class Dataset:
         What a file calls the label: the column of a table; otherwise empty.
     notes : tuple of str
         How a file was read where it can be read in another way, a sentence each.
+    names : tuple of str
+        Those of the features; empty if they have none.
     sparse : bool
         Whether features that are zero are left out, as in LIBSVM files: two of one data set may
         have other numbers of features.
@@ -72,6 +75,7 @@ class Dataset:
     label: str = ""
     notes: tuple[str, ...] = ()
     sparse: bool = False
+    names: tuple[str, ...] = ()
 
 
 def load(
@@ -160,7 +164,9 @@ def loaded(
         try:
             kind = "regression" if read.label == "b" else None
             made = dataset(read.A, read.y, name, kind, read.label)
-            result = replace(made, hint=read.hint, notes=read.notes, sparse=read.sparse)
+            result = replace(
+                made, hint=read.hint, notes=read.notes, sparse=read.sparse, names=read.names
+            )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name}: {error}") from None
     return result
@@ -255,6 +261,7 @@ def dataset(
     (array([0., 1., 0.]), ('ill', 'well'), 'classification')
     """
     _check_index(A, y, label or "y")
+    names = names_of(A)
     # A sparse matrix.
     A = check.real(A.toarray() if hasattr(A, "toarray") else _numbers(A), "A", complex_too=True)
     if A.ndim == 3:
@@ -298,7 +305,9 @@ def dataset(
     )
     check.finite(A, "A", ("row", "column"))
     check.finite(targets, called, ("row",))
-    return Dataset(A, targets, name, kind or _kind(targets), classes=classes, label=label)
+    return Dataset(
+        A, targets, name, kind or _kind(targets), classes=classes, label=label, names=names
+    )
 
 
 def _check_index(A: Any, y: Any, name: str) -> None:
@@ -355,54 +364,6 @@ def standardized(A: Array) -> Array:
            [ 1.,  0.]])
     """
     return Scaling.of(A)(A)
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """Shift and scale of each column, those of some samples: ``scaling(A)`` of these has mean 0
-    and variance 1.
-
-    Parameters
-    ----------
-    powers : (d,) array of int
-        Powers of 2 by which all is multiplied first; they leave no trace, and squares do not
-        overflow.
-    mean, deviation : (d,) arrays
-        Of the columns then; the deviation of constant columns, which become 0, is 0.
-
-    Examples
-    --------
-    >>> scaling = Scaling.of(np.array([[1.0, 5.0], [3.0, 5.0]]))
-    >>> scaling(np.array([[4.0, 6.0]]))
-    array([[2., 0.]])
-    """
-
-    powers: NDArray[Any]
-    mean: Array
-    deviation: Array
-
-    @classmethod
-    def of(cls, A: Array) -> Scaling:
-        """Return the scaling of the samples `A`, (N, d)."""
-        powers = -np.frexp(np.abs(double(A)).max(axis=0))[1]
-        A = _times(A, powers)
-        mean = A.mean(axis=0)
-        deviation: Array = np.sqrt(squares(A - mean).mean(axis=0))
-        constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
-        return cls(powers, mean, np.where(constant, 0.0, deviation))
-
-    def __call__(self, A: Array) -> Array:
-        """Return samples (N, d) with the columns shifted and scaled; the dtype is that of `A`."""
-        constant = self.deviation == 0
-        shifted = _times(A, self.powers) - self.mean
-        result: Array = np.where(constant, 0.0, shifted / np.where(constant, 1.0, self.deviation))
-        return result.astype(check.precision(A), copy=False)
-
-
-def _times(A: Array, powers: NDArray[Any]) -> Array:
-    """`A` in double precision, its columns multiplied by powers of 2."""
-    parts = np.ldexp(as_reals(double(A)), np.repeat(powers, 2) if is_complex(A) else powers)
-    return from_reals(parts) if is_complex(A) else parts
 
 
 def _distinct_labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:

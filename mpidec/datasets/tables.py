@@ -84,7 +84,14 @@ def table(path: Path, label: str | int | None = None) -> Samples:
         notes.append(_names_in_comment(path, width))
     name = header[column] if header else f"column {column}"
     notes += _doubtful(A, header, column) + _doubtful_classes(classes) + data.notes
-    return Samples(np.delete(A, column, axis=1), y, name, tuple(filter(None, notes)), hint)
+    return Samples(
+        np.delete(A, column, axis=1),
+        y,
+        name,
+        tuple(filter(None, notes)),
+        hint,
+        names=tuple(header[:column] + header[column + 1 :]),
+    )
 
 
 def words_of(text: str, delimiter: str = "") -> list[str]:

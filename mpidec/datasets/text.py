@@ -53,6 +53,8 @@ class Samples:
     hint : str
         That another column looks like the label of classes, if the last one was taken without a
         name; otherwise empty.
+    names : tuple of str
+        Those of the features; empty if they have none.
     sparse : bool
         Whether features that are zero are left out, so that two files of one data set may have
         other numbers of features.
@@ -64,6 +66,7 @@ class Samples:
     notes: tuple[str, ...] = ()
     hint: str = ""
     sparse: bool = False
+    names: tuple[str, ...] = ()
 
 
 def lines(path: Path) -> Iterator[str]:

@@ -24,7 +24,7 @@ from ..plugins import source
 from ..problems.base import LinearModel
 from ..protocols import Reductions
 from ..record.origin import file_hashes
-from ..record.recorder import Record
+from ..record.recorder import MODEL, Record
 from ..solvers.base import Solver
 from .stepsize import Choice
 
@@ -73,6 +73,8 @@ def attributes(
     }
     if isinstance(problem, LinearModel) and problem.given.notes:
         found["notes"] = "\n".join(problem.given.notes)
+    if isinstance(problem, LinearModel):
+        found[MODEL] = problem.predictor.stored()
     if net.rank:
         return found
     sources = record.sources

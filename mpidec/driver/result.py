@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..problems.base import Predicting
+from .._predictions import Predicting, scored
 from ..record.reader import last_values
 from .outcome import Outcome
 from .stepsize import Choice
@@ -53,21 +53,7 @@ class Fitted:
             As `predict`, if there is not one target per sample, if one of both is missing, or if no
             samples were held out.
         """
-        model = self._model
-        if A is None and y is None:
-            held = getattr(model, "held_out", None)
-            if held is None:
-                raise ValueError(
-                    "score() has no samples, and the problem has none held out: give them, score(A, "
-                    "y), or load the problem with some, load_problem(..., test=0.2)"
-                )
-            A, y = held
-        if A is None or y is None:
-            raise ValueError(
-                f"score has no {'A' if A is None else 'y'}: expected samples and their targets, "
-                "score(A, y), or none of both, for the samples held out"
-            )
-        return model.score(self.x, A, y)
+        return scored(self._model, getattr(self._model, "held_out", None), self.x, A, y)
 
     @property
     def _model(self) -> Predicting:

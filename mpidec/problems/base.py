@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
-from .._complex import double, doubled, is_complex, squares
+from .._complex import double, is_complex, squares
+from .._predictions import AS_THEY_ARE, Given, LinearPredictor, decide
 from .._validation import Array
 from .._words import Described, describe
-from ..datasets.built_in import Scaling
 from . import composite, newton, proximal
 from .products import adjoint, times
 from .terms import Term
@@ -91,51 +91,6 @@ class Problem(Protocol):
 
     def grad(self, X: Array) -> Array:
         """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """Transformation of raw samples and labels into those of a problem; see `load_problem`.
-
-    Parameters
-    ----------
-    scaling : Scaling, optional
-        Of the features.
-    labels : (classes,) array, optional
-        The labels as given, in the order of the problem's.
-    test : (A, y), optional
-        Held-out samples as given, with targets of the problem.
-    notes : tuple of str
-        How the file of the samples was read where it can be read in another way.
-    """
-
-    scaling: Scaling | None = None
-    labels: NDArray[Any] | None = None
-    test: tuple[Array, Array] | None = None
-    notes: tuple[str, ...] = ()
-
-
-AS_THEY_ARE = Given()
-
-
-@runtime_checkable
-class Predicting(Protocol):
-    """A problem whose unknowns are those of a model."""
-
-    def predict(self, x: Array, A: ArrayLike) -> NDArray[Any]:
-        """Return the targets that the model x predicts for samples, (d,), (N, features) -> (N,)."""
-
-    def score(self, x: Array, A: ArrayLike, y: ArrayLike) -> float:
-        """Return how well the model x predicts the targets y of samples A; at most 1."""
-
-
-def _like(y: Array, found: Array) -> Array:
-    """Convert given labels to text or numbers, as those of the training samples are."""
-    text = y.dtype.kind in "OSU"
-    if found.dtype.kind == "U" and not text:
-        raise ValueError(f"y holds {y.dtype}, expected names of classes, such as {found[0]}")
-    y = y.astype(str) if text else y
-    return y.astype(float) if text and found.dtype.kind != "U" else y
 
 
 class LinearModel(Described):
@@ -405,9 +360,12 @@ class LinearModel(Described):
 
     # -- predictions -------------------------------------------------------------------------------
 
-    def _decide(self, T: Array) -> Array:
-        """Return the targets that scores predict, (N, c) -> (N,)."""
-        return T[:, 0]
+    @property
+    def predictor(self) -> LinearPredictor:
+        """The model, but for its unknowns."""
+        return LinearPredictor(
+            self.labels, self.features, self.intercept, self.complex_too, self.given
+        )
 
     @cached_property
     def test(self) -> LinearModel | None:
@@ -420,28 +378,13 @@ class LinearModel(Described):
     @property
     def held_out(self) -> tuple[Array, NDArray[Any]] | None:
         """The held-out samples and their targets, or labels, as given; None without any."""
-        if self.given.test is None:
-            return None
-        (A, y), names = self.given.test, self.given.labels
-        if names is None:
-            return A, y
-        return A, names[((y + 1) / 2 if self.labels == "signs" else y).astype(int)]
+        return self.predictor.held_out
 
     def samples(self, A: ArrayLike) -> Array:
         """Return samples as given as those of the problem: scaled, and with the intercept, whose
         column of ones may be left out, (N, features or one less) -> (N, features).
         """
-        plain = self.features - self.intercept
-        dense = A.toarray() if hasattr(A, "toarray") else A  # a sparse matrix
-        values = check.real(dense, "A", complex_too=self.complex_too)
-        if values.ndim != 2 or values.shape[1] not in (plain, self.features):
-            raise ValueError(
-                f"A has shape {values.shape}, expected (N, {plain}): one sample per row"
-            )
-        S = np.asarray(values[:, :plain], doubled(values.dtype))
-        check.finite(S, "A", ("row", "column"))
-        S = S if self.given.scaling is None else self.given.scaling(S)
-        return np.hstack([S, np.ones((len(S), int(self.intercept)), S.dtype)])
+        return self.predictor.samples(A)
 
     def predict(self, x: Array, A: ArrayLike) -> NDArray[Any]:
         """Return what the model `x` predicts for samples as given: targets, or labels as given,
@@ -461,9 +404,7 @@ class LinearModel(Described):
         >>> problem.predict(problem.x_star, [[0.5], [2.5]]).tolist()
         ['ill', 'well']
         """
-        found = self._decide(self.samples(A) @ x.reshape(self.features, -1))
-        names = self.given.labels
-        return found if names is None else names[found.clip(min=0).astype(int)]
+        return self.predictor.predict(x, A)
 
     def score(self, x: Array, A: ArrayLike, y: ArrayLike) -> float:
         r"""Return the accuracy of `predict`, or the :math:`R^2` of targets that are no labels,
@@ -475,15 +416,7 @@ class LinearModel(Described):
         ValueError
             If there is not one target per sample, or none, or names of classes stand for numbers.
         """
-        found, y = self.predict(x, A), np.asarray(y)
-        if y.shape != found.shape or not y.size:
-            raise ValueError(
-                f"y has shape {y.shape}, expected {found.shape}: one target per sample, at least one"
-            )
-        if self.labels != "numbers":
-            return float((found == _like(y, found)).mean())
-        away, spread = squares(y - found).sum(), squares(y - y.mean()).sum()
-        return float(1 - away / spread) if spread else float(away == 0)
+        return self.predictor.score(x, A, y)
 
     @property
     def metrics(self) -> dict[str, Callable[[Array, range, int], Array]]:
@@ -501,7 +434,7 @@ class LinearModel(Described):
             return np.array([test._loss(T, test._Y[0]).mean() for T in scores(X)])
 
         def accuracy(X: Array, agents: range, k: int) -> Array:
-            return np.array([(test._decide(T) == test.y[0]).mean() for T in scores(X)])
+            return np.array([(decide(T, self.labels) == test.y[0]).mean() for T in scores(X)])
 
         named = {} if self.labels == "numbers" else {"accuracy": accuracy}
         return {**named, "test_loss": loss}

@@ -17,13 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
 from .._complex import double, squares
+from .._predictions import AS_THEY_ARE, Given, Scaling, ordered
 from .._validation import Array
-from ..datasets.built_in import Dataset, Scaling, dataset, loaded, maker
+from ..datasets.built_in import Dataset, dataset, loaded, maker
 from ..datasets.libsvm import FROM_0
 from ..datasets.partition import partition as split
 from ..protocols import Agents
 from . import registry, terms
-from .base import AS_THEY_ARE, Given, LinearModel, Problem
+from .base import LinearModel, Problem
 from .members import is_sampled, solution_of, x_star_of
 from .minimizer import minimizer
 from .registry import ProblemSpec, problem_spec
@@ -534,6 +535,8 @@ def _held_out(data: Dataset, wanted: DataOptions) -> tuple[Dataset, Dataset | No
                     "line of the one without an index 0"
                 )
             data, other = _as_wide(data, other)
+        if data.names and other.names:
+            other = replace(other, A=other.A[:, ordered(other.names, data.names, "test")])
         if other.A.shape[1] != data.A.shape[1]:
             raise ValueError(
                 f"test has {other.A.shape[1]} features, expected {data.A.shape[1]}, as in the data"
@@ -574,7 +577,7 @@ def _given(
         held = test.A, 2.0 * y - 1 if whole.labels == "signs" else y
     if known is not None and len(known) < whole.options.get("classes", 2):
         known = None  # some classes have no name
-    return Given(scaling, known, held, data.notes)
+    return Given(scaling, known, held, data.notes, data.names)
 
 
 def _labels(data: Dataset) -> NDArray[Any]:

@@ -254,9 +254,6 @@ class LogisticRegression(LinearModel):
             )
         return -y[:, :, None]
 
-    def _decide(self, T: Array) -> Array:
-        return np.where(T[:, 0] > 0, 1.0, -1.0)
-
     def _loss(self, T: Array, Y: Array) -> Array:
         return np.logaddexp(0.0, (T * Y)[..., 0])
 
@@ -380,9 +377,6 @@ class Softmax(LinearModel):
                 f"0 .. {self.classes - 1} (problems.class_numbers(y) converts any values)"
             )
         return np.asarray(y[:, :, None] == np.arange(self.classes), dtype=self.A.dtype)
-
-    def _decide(self, T: Array) -> Array:
-        return np.asarray(T.argmax(axis=1))
 
     def _loss(self, T: Array, Y: Array) -> Array:
         top = T.max(axis=-1)

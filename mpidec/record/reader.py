@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from .._predictions import LinearPredictor, scored
 from .._words import ByName
 from ..exceptions import ResumeError
 from .checked import open_checked
@@ -111,6 +112,65 @@ class Run:
         if refused is not None:
             raise refused
         return found
+
+    def predict(self, A: ArrayLike) -> NDArray[Any]:
+        """Return what the average of the final rows predicts for samples as they were given to the
+        problem, (N, features) -> (N,): targets, or labels; of an unfinished run, that of the last
+        rows in the file.
+
+        Raises
+        ------
+        ValueError
+            If the file holds no linear model, or no rows, or the samples have other features.
+
+        Examples
+        --------
+        >>> import os, tempfile, mpidec
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
+        >>> data = ([[0.0], [1.0], [3.0]], ["ill", "ill", "well"])
+        >>> problem = mpidec.problems.load_problem(data, n=3, intercept=True, l2=0.01)
+        >>> result = mpidec.solve(problem, "extra", "ring", steps=300, record=path)
+        >>> read(path).predict([[0.5], [2.5]]).tolist(), read(path).score(*data)
+        (['ill', 'well'], 1.0)
+        """
+        model, x = self._fitted()
+        return model.predict(x, A)
+
+    def score(self, A: ArrayLike | None = None, y: ArrayLike | None = None) -> float:
+        """Return the accuracy of the predictions for samples with labels `y`, (N,), or their R^2
+        for other targets; without arguments for the samples held out (`test` of `load_problem`), if
+        they have at most 4 MiB.
+
+        Raises
+        ------
+        ValueError
+            As `predict`, if there is not one target per sample, if one of both is missing, or if
+            the file has no samples.
+        """
+        model, x = self._fitted()
+        return scored(model, model.held_out, x, A, y)
+
+    def _fitted(self) -> tuple[LinearPredictor, NDArray[Any]]:
+        """The model, and the average of the last rows."""
+        model, X = None, self.x
+        with open_run(self.path) as file:
+            if "model" in file:
+                model = LinearPredictor.restored(
+                    {name: stored(dataset)[()] for name, dataset in file["model"].items()}
+                )
+            if X is None and len(file["trajectory/x"]):
+                X = stored(file["trajectory/x"])[-1]
+        if model is None:
+            raise ValueError(
+                f"{self.path} holds no linear model, expected the file of a run of a problem such "
+                "as those of problems.load_problem, written by this version or a later one"
+            )
+        if X is None:
+            raise ValueError(
+                f"{self.path} holds no rows to predict with: the run is {self.outcome}, and its "
+                "trajectory was not recorded: resume it"
+            )
+        return model, X.mean(axis=0)
 
 
 def last_values(metrics: Mapping[str, NDArray[Any]]) -> str:

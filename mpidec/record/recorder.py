@@ -38,6 +38,8 @@ CHANGED = (
     "data_hash",
     "data_samples",
 )
+# Not an attribute, but the arrays of `RunFile(model=...)`.
+MODEL = "model"
 # And those that describe each part of a run.
 PART = (
     "created",
@@ -206,7 +208,8 @@ class Recorder(Generic[State]):
                 n=self._net.n,
                 row_shape=row_shape,
                 metrics=names,
-                meta=meta,
+                meta={name: value for name, value in meta.items() if name != MODEL},
+                model=meta.get(MODEL),
                 topology=phases(topology),
                 columns=column_phases(topology),
                 trajectory=self._spec.trajectory,

@@ -56,6 +56,7 @@ class _Layout(NamedTuple):
     topology: tuple[csr_array, ...] = ()
     columns: tuple[csr_array, ...] = ()
     records: int = 0
+    model: Mapping[str, NDArray[Any]] = {}
 
     @property
     def row_bytes(self) -> int:
@@ -98,6 +99,8 @@ class _Layout(NamedTuple):
             _add_matrix(group, W)
             if self.columns:
                 _add_matrix(group.create_group("C"), self.columns[phase])
+        for name, array in self.model.items():
+            file[f"model/{name}"] = array
 
     def _chunks(self) -> tuple[int, ...]:
         """Return the shape of chunks of about 256 KB: whole records, or whole rows of one
@@ -138,6 +141,7 @@ class RunFile:
     flush_seconds : longest time between flushes, whose records are lost if the process is killed
     records : about how many records are expected, for files of a few of them to be small; more are never a problem
     per_agent : names of the metrics that have a number for each agent, arrays (n,); they become ``/agents/<name>``
+    model : arrays from which predictions are made, ``/model/<name>``; see `Run.predict`
 
     Raises
     ------
@@ -189,6 +193,7 @@ class RunFile:
         flush_seconds: float = 2.0,
         records: int | None = None,
         per_agent: Sequence[str] = (),
+        model: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         names = [name for name in metrics if name != "step"]
         for given in (names, per_agent):
@@ -209,6 +214,7 @@ class RunFile:
             topology=tuple(topology or ()),
             columns=tuple(columns),
             records=records if records is not None else 8 * CHUNK_ROWS,
+            model=model or {},
         )
         self._begin(AtomicFile(path), layout, flush_seconds)
 

@@ -174,3 +174,53 @@ def test_without_arguments_the_score_is_that_of_the_samples_held_out(y):
         plain = mpidec.solve(load_problem((A, y), **options), "dgd", "complete", steps=2, net=net)
     with pytest.raises(ValueError, match=r"none held out: give them, score\(A, y\), or load"):
         plain.score()
+
+
+NAMES = ["u", "v", "w", "z"]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("y", [WORDS, TWO, Y, np.where(TWO == "red", 7, 3)])
+@pytest.mark.parametrize("options", [{}, {"standardize": True, "intercept": True}])
+def test_a_run_file_alone_predicts_as_the_result(y, options, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    path, frame = tmp_path / "run.h5", pandas.DataFrame(A, columns=NAMES)
+    problem = load_problem((frame, y), 3, test=0.2, **options)
+    result = mpidec.solve(problem, "dgd", "complete", steps=20, record=path)
+    run = mpidec.record.read(path)
+    np.testing.assert_array_equal(run.predict(A), result.predict(A))
+    assert run.score(A, y) == result.score(A, y) and run.score() == result.score()
+    for fitted in (run, result):  # columns are found by their names
+        moved = frame.assign(extra=1.0)[["z", "extra", "v", "u", "w"]]
+        np.testing.assert_array_equal(fitted.predict(moved), fitted.predict(A))
+        assert fitted.score(moved, y) == fitted.score(A, y)
+        with pytest.raises(ValueError, match=r"A has 0 columns 'w', expected one, .*: u, v, w, z"):
+            fitted.predict(frame.rename(columns={"w": "other"}))
+        with pytest.raises(ValueError, match="score has no y"):
+            fitted.score(A)
+    held, labels = problem.held_out
+    test = (pandas.DataFrame(held, columns=NAMES)[NAMES[::-1]], labels)
+    again = load_problem((frame, y), 3, test=test, **options)
+    np.testing.assert_array_equal(again.held_out[0], held)
+
+
+@pytest.mark.serial
+def test_a_file_without_a_model_or_rows_says_so(tmp_path):
+    mpidec.solve(None, "consensus", "ring", steps=1, x0=A[:3], record=tmp_path / "mean.h5")
+    with pytest.raises(ValueError, match="holds no linear model, expected the file of a run"):
+        mpidec.record.read(tmp_path / "mean.h5").predict(A)
+    problem = loaded(Y)
+
+    def fail(k, steps, metrics):
+        raise RuntimeError("killed")
+
+    for trajectory in (True, False):
+        record = mpidec.Record(tmp_path / f"{trajectory}.h5", trajectory=trajectory)
+        with pytest.raises(RuntimeError, match="killed"):
+            mpidec.solve(problem, "dgd", "ring", steps=9, record=record, progress=fail)
+        run = mpidec.record.read(record.path)
+        if trajectory:
+            assert run.predict(A).shape == (90,)
+        else:
+            with pytest.raises(ValueError, match=r"no rows to predict with: the run is failed"):
+                run.score(A, Y)
