@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -352,6 +353,33 @@ def returned(
         given = f"{array.dtype} of shape {array.shape}"
     hint = ": is a return missing?" if value is None else ""
     raise ValueError(f"{of} returned {given}, expected {what} of shape {shape}{hint}")
+
+
+def takes(function: object, what: str, *parameters: str) -> None:
+    """Refuse what cannot be called with these arguments, before anything is done with it.
+
+    Raises
+    ------
+    TypeError
+
+    Examples
+    --------
+    >>> takes(lambda X, agents: X, "metric msd", "X", "agents", "k")
+    Traceback (most recent call last):
+    TypeError: metric msd is <lambda>(X, agents), expected a function of (X, agents, k): too many positional arguments
+    """
+    expected = f"expected a function of ({', '.join(parameters)})"
+    if not callable(function):
+        raise TypeError(f"{what} is {' '.join(repr(function).split()):.60}, {expected}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function of C has none
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
+        raise TypeError(f"{what} is {name}{signature}, {expected}: {error}") from None
 
 
 def some(values: NDArray[np.number], most: int = 5) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._complex import as_reals, is_complex
-from .._validation import unmasked
+from .._validation import takes, unmasked
 from .._words import STEP_SIZES, parameters, word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
@@ -496,6 +496,8 @@ def check_callbacks(
     if problem is None or not (own or isinstance(problem, (Custom, Stream))):
         return
     name, given = f"problem {name_of(problem)}", X.copy()
+    takes(problem.value, f"{name}: value", "X")
+    takes(problem.grad, f"{name}: grad", "X")
     _called(f"{name}: value(X)", problem.value, given, X, X.shape[:1])
     result = _called(f"{name}: grad(X)", problem.grad, given, X, X.shape)
     for other, what, remedy in (

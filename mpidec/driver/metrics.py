@@ -4,7 +4,6 @@ number of ranks.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import frexp, ldexp, sqrt
 from types import MappingProxyType
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._complex import as_reals, double, is_complex
+from .._validation import takes
 from .._words import ByName
 from ..comm.runtime.agreement import on_all_ranks
 from ..problems.members import is_sampled, metrics_of, moves, term_of, x_star_of
@@ -62,17 +62,7 @@ def checked(metrics: Mapping[str, Own] | None, problem: Problem | None = None) -
                 f"metrics: {name!r} is a metric of every run, expected another name, such as "
                 f"'my_{name}'"
             )
-        if not callable(function):
-            raise TypeError(
-                f"metrics: {name} is {function!r:.60}, expected a function: f(X, agents, k) returns "
-                "one number per local agent"
-            )
-        try:
-            inspect.signature(function).bind("X", "agents", "k")
-        except TypeError as error:
-            raise TypeError(f"metric {name}: expected f(X, agents, k): {error}") from None
-        except ValueError:  # a function of C has no signature
-            continue
+        takes(function, f"metric {name}", "X", "agents", "k")
     return every
 
 

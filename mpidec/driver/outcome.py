@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from .._validation import takes
 from ..problems.members import x_star_of
 from ..record.runfile import rises
 from .metrics import BUILT_IN, COUNTERS, ERRORS, GROWING, NONE
@@ -106,6 +107,8 @@ def target_of(
     ------
     TypeError, ValueError
     """
+    if callable(stop):
+        takes(stop, "stop", "metrics")
     if stop is None or callable(stop):
         return stop
     if not isinstance(stop, Mapping) or not stop:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from .._validation import takes
 from ..comm.mixing import Mixer, Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import on_all_ranks
@@ -50,7 +51,12 @@ class Printed:
 
 def as_progress(progress: Progress | bool | None) -> Progress | None:
     """The argument `progress`, where True prints lines, and False and None nothing."""
-    return Printed() if progress is True else progress or None
+    if progress is True:
+        return Printed()
+    if not progress:
+        return None
+    takes(progress, "progress", "step", "steps", "metrics")
+    return progress
 
 
 class State(Protocol):
@@ -126,11 +132,7 @@ def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOp
     if mixing is None:
         return base
     with on_all_ranks(net):
-        if not callable(mixing):
-            raise TypeError(
-                f"mixing is {mixing!r:.60}, expected a function of the mixer W, such as "
-                'lambda W: W.compress("top_k", fraction=0.01) or lambda W: W.accelerate(3)'
-            )
+        takes(mixing, "mixing", "W")
         mixer = mixing(base)
         if not isinstance(mixer, Operator):
             raise TypeError(

@@ -85,11 +85,8 @@ class ConstraintCoupled(Described):
         inequality: bool = False,
         strong_convexity: ArrayLike | None = None,
     ) -> None:
-        for name, function in (("argmin", argmin), ("value", value)):
-            if not callable(function):
-                raise TypeError(
-                    f"{name} is a {type(function).__name__}, expected a function of rows (m, p)"
-                )
+        check.takes(argmin, "ConstraintCoupled: argmin", "C")
+        check.takes(value, "ConstraintCoupled: value", "X")
         self.A = check.data(A)
         self.b = np.asarray(b, dtype=np.float64)
         self.m, self.d, self.p = self.A.shape

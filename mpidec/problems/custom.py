@@ -12,6 +12,7 @@ from .._complex import double, is_complex
 from .._validation import Array
 from .._words import Described
 from .agents import by_agents
+from .members import known_minimizer
 
 REAL = "Custom(..., dtype=complex) has complex unknowns, and so has any problem with a complex x0"
 MODULUS = "take squares of moduli, abs(R)**2, in place of R**2"
@@ -87,16 +88,12 @@ class Custom(Described):
         dtype: DTypeLike | None = None,
     ) -> None:
         for name, function in (("value", value), ("grad", grad)):
-            if not callable(function):
-                raise TypeError(
-                    f"{name} is a {type(function).__name__}, expected a function of X (m, d)"
-                )
+            valid.takes(function, f"Custom: {name}", "X")
         self._value, self._grad, self.check = value, grad, check
         self.m = valid.integer(m, "m", least=0)
         self.d = valid.integer(d, "d")
         self._some = by_agents(grad, self.m)
-        known = x_star if callable(x_star) else valid.minimizer(x_star, self.d, complex_too=True)
-        self.x_star = known
+        self.x_star = known = known_minimizer(x_star, self.d)
         if dtype is None and is_complex(known):
             dtype = np.complex128
         if dtype is not None:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from .. import _validation as check
 from .._complex import double, doubled
 from .._validation import Array
 from .terms import Term
@@ -16,6 +18,21 @@ from .terms import Term
 def term_of(problem: object) -> Term | None:
     """Return the nonsmooth part of every function, whose gradient `grad` leaves out."""
     return cast("Term | None", getattr(problem, "term", None))
+
+
+def known_minimizer(
+    x_star: ArrayLike | Callable[[int], ArrayLike] | None, d: int
+) -> Array | Callable[[int], ArrayLike] | None:
+    """A minimizer, (d,), or a function of the step that returns it, checked.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not callable(x_star):
+        return check.minimizer(x_star, d, complex_too=True)
+    check.takes(x_star, "x_star", "k")
+    return x_star
 
 
 def x_star_of(problem: object, k: int = 0) -> Array | None:

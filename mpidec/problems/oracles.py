@@ -74,6 +74,8 @@ class Gradients:
 
     def __init__(self, gradient: Gradient, m: int, source: Gradients | None = None) -> None:
         some = by_agents(gradient, m)
+        if some is not gradient:
+            check.takes(gradient, "the gradient of the oracle", "X", "k")
         known = (gradient.__module__ or "").startswith("mpidec.")
         self._gradient, self._m = gradient, m
         self.all: Gradient = gradient if known else _isolated(gradient)
@@ -494,6 +496,7 @@ class _Given(Oracle):
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
+        check.takes(self._given.start, f"{type(self._given).__name__}.start", "agents", "seed")
         return self._given.start(agents, seed)
 
     def layers(self) -> list[object]:

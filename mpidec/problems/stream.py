@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as valid
 from .._random import HELD_OUT, STREAM, Streams
+from .members import known_minimizer
 from .oracles import Gradient, Oracle
 from .products import adjoint, times
 
@@ -109,12 +110,10 @@ class Stream(Oracle):
         held_out: int | None = None,
         check: bool = True,
     ) -> None:
-        if not callable(draw):
-            raise TypeError(
-                f"Stream: draw is a {type(draw).__name__}, expected a function: "
-                "draw(rng, agent, k) -> (u, y)"
-            )
-        if not callable(loss):
+        valid.takes(draw, "Stream: draw", "rng", "agent", "k")
+        if callable(loss):
+            valid.takes(loss, "Stream: loss", "x", "u", "y")
+        else:
             valid.choice(loss, "Stream: loss", ("least_squares",), ", or loss(x, u, y)")
         self.problem, self._draw, self.loss = self, draw, loss
         self.m = valid.integer(m, "Stream: m", least=0)
@@ -127,8 +126,7 @@ class Stream(Oracle):
         #: float64 or complex128, as the samples are.
         self.dtype = np.result_type(U, y if y.dtype.kind == "c" else U, np.float64)
         self.check = check and callable(loss)
-        known = x_star if callable(x_star) else valid.minimizer(x_star, self.d, complex_too=True)
-        self.x_star: Array | Callable[[int], ArrayLike] | None = known
+        self.x_star = known_minimizer(x_star, self.d)
 
     def _extent(self) -> dict[str, object]:
         return {"m": self.m, "d": self.d}

@@ -381,7 +381,10 @@ def positive_step(solver: Solver) -> None:
     # A float keeps the dtype of float32 rows.
     if isinstance(step, np.floating):
         object.__setattr__(solver, "step_size", step := float(step))
-    if callable(step) or (isinstance(step, str) and step in WORDS):
+    if callable(step):
+        check.takes(step, f"{name_of(solver)}: step_size", "k")
+        return
+    if isinstance(step, str) and step in WORDS:
         return
     what = f"{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0"
     if isinstance(step, str):

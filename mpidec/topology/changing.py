@@ -91,8 +91,7 @@ def from_function(
     """
     where = "from_function"
     n = check.integer(n, f"{where}: n")
-    if not callable(f):
-        raise TypeError(f"{where}: f is {f!r:.60}, expected a function of the step k")
+    check.takes(f, f"{where}: f", "k")
     if weights in OPTIMIZED or weights == "push-pull":
         raise ValueError(
             f"{where}: weights is {weights!r}, expected weights that agents know of their neighbours, "

@@ -186,3 +186,72 @@ def test_what_is_returned_is_checked(name):
             with pytest.raises((TypeError, ValueError), match=named):
                 go(g)
     assert_same(go(f), expected)
+
+
+class OwnProblem:
+    m, d = N, D
+
+    def __init__(self, **methods):
+        self.value, self.grad = value, grad
+        vars(self).update(methods)
+
+
+def mixed(**options):
+    (name, value), *_ = options.items()
+    return run(mixing=lambda W: getattr(W, name)(value))
+
+
+ARITY = {name: (f, go, named) for name, (f, go, named, _) in FUNCTIONS.items()} | {
+    "progress": (lambda k, steps, metrics: None, lambda f: run(progress=f), "progress"),
+    "progress_of_events": (
+        lambda k, steps, metrics: None,
+        lambda f: simulated(progress=f),
+        "progress",
+    ),
+    "rule": (lambda own, received, weights: own, lambda f: mixed(robust=f), "robust: rule"),
+    "attack": (
+        lambda step, agent, row: row,
+        lambda f: mixed(attacked={1: f}),
+        "attack of agent 1",
+    ),
+    "losses": (
+        lambda step, receivers, senders: np.zeros(len(receivers), bool),
+        lambda f: mixed(lossy=f),
+        "lossy: messages",
+    ),
+    "start": (
+        lambda agents, seed: lambda X, k: grad(X),
+        lambda f: run(own_start(f)),
+        r"OwnOracle\.start",
+    ),
+    "value of a class": (value, lambda f: run(OwnProblem(value=f)), "OwnProblem: value"),
+    "grad of a class": (grad, lambda f: run(OwnProblem(grad=f)), "OwnProblem: grad"),
+    "nbytes": (OwnCodec().nbytes, lambda f: by_codec(nbytes=f), r"OwnCodec\.nbytes"),
+    "delta": (OwnCodec().delta, lambda f: by_codec(delta=f), r"OwnCodec\.delta"),
+    "x_star of Custom": (
+        lambda k: np.ones(D),
+        lambda f: run(P.Custom(value, grad, m=N, d=D, smoothness=20.0, x_star=f)),
+        "x_star",
+    ),
+}
+
+
+def own_start(start):
+    oracle = OwnOracle(None)
+    oracle.start = start
+    return oracle
+
+
+@pytest.mark.parametrize("name", ARITY)
+def test_a_function_of_other_parameters_is_refused_by_its_name(name):
+    """In one line that names what is expected, and what is there."""
+    f, go, named = ARITY[name]
+    go(f)
+    for wrong in (lambda: None, lambda a, b, c, d, e, f: None):
+        with pytest.raises(TypeError, match=rf"{named}.* is <lambda>\(.*expected a function of \("):
+            go(wrong)
+
+
+def test_a_function_of_losses_may_return_one_bool_for_all_messages():
+    all_lost = run(mixing=lambda W: W.lossy(1.0))
+    assert_same(run(mixing=lambda W: W.lossy(lambda step, receivers, senders: True)), all_lost)

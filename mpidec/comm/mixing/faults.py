@@ -231,10 +231,16 @@ class Attacks(Fault):
                     f"attacked: agent {number} is named twice, expected one attack of each agent"
                 )
             attacks[number] = attack
-        told = {a for a, attack in attacks.items() if callable(attack) and _is_told(attack)}
+        functions = {agent: attack for agent, attack in attacks.items() if callable(attack)}
+        told = {agent for agent, attack in functions.items() if _is_told(attack)}
+        for agent, attack in functions.items():
+            who = ("receiver",) if agent in told else ()
+            check.takes(
+                attack, f"attacked: the attack of agent {agent}", "step", "agent", "row", *who
+            )
         object.__setattr__(self, "attacks", attacks)
         object.__setattr__(self, "told", frozenset(told))
-        object.__setattr__(self, "columnwise", not any(map(callable, attacks.values())))
+        object.__setattr__(self, "columnwise", not functions)
 
     def __repr__(self) -> str:
         return f"attacked({word(self.attacks)})"
@@ -364,6 +370,7 @@ class Loss(Fault):
         check.choice(self.fill, "lossy: fill", FILLS)
         Streams(self.seed, LOSSES)  # refuses a wrong seed
         if callable(messages):
+            check.takes(messages, "lossy: messages", "step", "receivers", "senders")
             return
         if np.ndim(messages) == 0:
             share = check.number(messages, "lossy: messages", least=0, most=1)

@@ -259,7 +259,8 @@ class Operator(ABC, Generic[Step]):
             The probability of each message to be lost; the lost messages, `[step, receiver,
             sender]` (for graphs that divide the columns `[step, graph, receiver, sender]`), none
             after the last step; or a function of (step, receivers, senders) that returns which are
-            lost, for arrays of agents.
+            lost, for arrays of agents: an array of bools like these, or one bool for all messages
+            of the step.
         seed : int
             Of the draws for a probability: they belong to the seed, the step and the edge.
         fill : {"renormalize", "own", "zero"}

@@ -210,6 +210,7 @@ class Robust(Fault):
                 "tau and delta belong to clip, trim to trimmed_mean"
             )
         if callable(rule):
+            check.takes(rule, "robust: rule", "own", "received", "weights")
             return cls(rule)
         return cls(Clip(tau, delta) if clip else TrimmedMean(1 if trim is None else trim))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._validation import is_number, number
+from ..._validation import is_number, number, takes
 from ...topology import Topology
 from ..arguments import Delay
 
@@ -197,6 +197,7 @@ def delays(delay: Delay | None, seed: int) -> DelayOf | None:
         return None
     draw = cache(lambda i: generator(seed, i, DELAY))
     if callable(delay):
+        takes(delay, "delay", "rng", "i", "j")
 
         def checked_delay(i: int, j: int) -> float:
             value = delay(draw(i), i, j)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
+from ...._validation import takes
 from ....plugins import canonical, nearest
 from .base import Codec as Codec
 from .quantizers import (
@@ -26,6 +27,13 @@ CODECS: dict[str, type[Codec]] = {
     "rand_k": RandK,
 }
 """All codecs by name."""
+METHODS = {
+    "nbytes": ("d", "dtype"),
+    "encode": ("X", "step", "agents"),
+    "decode": ("rows", "d", "dtype", "step", "agents"),
+    "delta": ("d",),
+}
+"""The methods of a codec, and what they are called with."""
 
 
 def codec(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
@@ -51,6 +59,8 @@ def codec(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
     ValueError: codec 'toop_k' is unknown: did you mean top_k?
     """
     if isinstance(name, Codec):
+        for method, parameters in METHODS.items():
+            takes(getattr(name, method), f"{type(name).__name__}.{method}", *parameters)
         if given := [*options, *["seed"] * (seed is not None)]:
             raise ValueError(
                 f"{name!r} already has its parameters, got {', '.join(given)}: pass the codec's "
