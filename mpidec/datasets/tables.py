@@ -62,10 +62,13 @@ def table(path: Path, label: str | int | None = None) -> Samples:
     second = next(rows, None)
     named, why = _has_names(first, second, label)
     header = [word.strip() for word in first.words] if named else []
+    if not header:
+        header, why = _names_in_comment(path, first)
     column, note = _label_column(header, width, label, first.place)
-    rest = chain([] if second is None else [second], rows)
+    why = why if named or column != width - 1 else ""  # without the names it is the last one
+    rest = chain([first] * (not named) + ([] if second is None else [second]), rows)
     data = _Table(first.place.removeprefix(f"{path}, "), width, column, label is not None)
-    for line in rest if header else chain([first], rest):
+    for line in rest:
         data.add(line)
     A, classes = data.finished()
     notes = [why, note]
@@ -80,8 +83,6 @@ def table(path: Path, label: str | int | None = None) -> Samples:
     y = np.array(classes) if classes else A[:, column].copy()
     usual = bool(header) and header[column].lower() in LABELS
     hint = "" if label is not None or note or classes or usual else _other_label(A, header)
-    if label is None and not header:
-        notes.append(_names_in_comment(path, width))
     name = header[column] if header else f"column {column}"
     notes += _doubtful(A, header, column) + _doubtful_classes(classes) + data.notes
     return Samples(
@@ -340,19 +341,24 @@ def _doubtful_classes(classes: Sequence[str]) -> list[str]:
     return notes
 
 
-def _names_in_comment(path: Path, width: int) -> str:
-    """Return a note if the first line is a comment with the usual name of a label for another
-    column.
+def _names_in_comment(path: Path, line: Line) -> tuple[list[str], str]:
+    """The names of the columns, if the first line is a comment of as many words as `line` has
+    values, as numpy.savetxt writes it, and a note.
     """
-    first = next(iter(lines(path)), "")
-    names = re.split(r"[,;\s]+", first.strip("# \r\n").lower())
-    usual = [i for i, name in enumerate(names) if name in LABELS and i < width - 1]
-    if not first.startswith("#") or len(names) != width or not usual or names[-1] in LABELS:
-        return ""
-    return (
-        f"the comment in line 1 calls column {usual[0]} {names[usual[0]]}, but the label is the last "
-        f"column: label={usual[0]} (--set problem.label={usual[0]}) chooses that one"
-    )
+    comment = next(iter(lines(path)), "").strip()
+    if not comment.startswith("#"):
+        return [], ""
+    text = comment.lstrip("# ")
+    words = [word.strip() for word in words_of(text, line.delimiter)]
+    if len(words) != len(line.words):  # separated in another way than the values
+        others = words_of(text)
+        usual = any(word.strip().lower() in LABELS for word in others)
+        words = [word.strip() for word in others] if usual or line.delimiter == " " else []
+    different = len({*words} - {""}) == len(words) == len(line.words)
+    if not different or any(as_float(word) is not None for word in words):
+        return [], ""
+    shown = f"{', '.join(words[:4])}{', ...' * (len(words) > 4)}"
+    return words, f"the comment in line 1 ({shown}) is taken as the names of the columns"
 
 
 def _other_label(A: Array, names: list[str]) -> str:

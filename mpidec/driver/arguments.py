@@ -82,8 +82,10 @@ BELONGS = {  # where arguments belong that `solve` does not have; {} is their va
     "network": "did you mean net?",
     "callback": "did you mean progress?",
     "verbose": "did you mean progress?",
-    "rates": "did you mean straggler?",
-    "straggler": "did you mean rates?",
+    "rates": "it belongs to mpidec.simulate, whose agents have a speed: on ranks agents sleep, "
+    "straggler={{agent: seconds}}",
+    "straggler": "it belongs to mpidec.solve, whose agents sleep on ranks: simulated agents have a "
+    "speed, rates=[0.2, 1, ...], one for each agent",
 }
 ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
 DIGRAPH_WEIGHTS = {

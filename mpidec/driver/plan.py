@@ -132,6 +132,11 @@ def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOp
     if mixing is None:
         return base
     with on_all_ranks(net):
+        if not callable(mixing):
+            raise TypeError(
+                f"mixing is {mixing!r:.60}, expected a function of the mixer W, such as "
+                'lambda W: W.compress("top_k", fraction=0.01) or lambda W: W.accelerate(3)'
+            )
         takes(mixing, "mixing", "W")
         mixer = mixing(base)
         if not isinstance(mixer, Operator):

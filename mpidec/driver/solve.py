@@ -122,7 +122,9 @@ def solve(
     drop : float
         For asynchronous solvers: probability that a message is lost.
     straggler : dict {agent: seconds}, optional
-        For asynchronous solvers: how long agents sleep at each of their steps.
+        For asynchronous solvers: how long agents sleep at each of their steps, beside the time that
+        these take on this machine.  (`mpidec.simulate` has no such time, and the speed of each
+        agent, `rates`.)
     metrics : dict {name: callable}, optional
         Metrics of one's own: ``f(X, agents, k)`` receives the rows of the local agents, (m, d), their
         numbers among all, a range, and the step, and returns one number per local agent, (m,).

@@ -480,7 +480,11 @@ def read_runs(paths: Path | Sequence[Path]) -> list[Run]:
     files = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not files:
         raise ValueError("0 runs: expected at least one")
-    return [read(path) for path in files]
+    runs = [read(path) for path in files]
+    for run in runs:
+        if not len(run.metrics["step"]):
+            raise ValueError(f"{run.path} has no records: there is nothing to plot")
+    return runs
 
 
 def _list(names: str | Sequence[str] | None) -> list[str]:

@@ -366,11 +366,10 @@ def _targets(spec: ProblemSpec, dataset: Dataset, options: dict[str, Any]) -> ND
     if spec.labels == "classes":
         return _classes(y, options)
     if spec.labels == "signs":
-        y = signs(y)
         if len(y) and (y == y[0]).all():
-            raise ValueError(
-                f"all {len(y)} labels are equal ({dataset.y[0]:g}), expected two classes"
-            )
+            name = dataset.classes[int(y[0])] if dataset.classes else f"{y[0]:g}"
+            raise ValueError(f"all {len(y)} labels are equal ({name}), expected two classes")
+        y = signs(y)
     elif dataset.classes:
         raise ValueError(
             "the targets are class names, expected numbers: use the problem logistic (two "

@@ -21,9 +21,13 @@ from .sums import Sums, note
 
 # Longest time, in seconds, between a reader's open and its lock.
 GRACE = 0.02
+# Seconds between two attempts at a lock.
+PAUSE = 1e-3
 ATTEMPTS = 100  # at a lock whose file another writer removes
 # Bytes of a name beside which there is room for the spare.
 LONGEST = 255 - len("..0123abcd.spare.old")
+# Names of other formats.
+OTHERS = ".txt .csv .tsv .json .toml .npz .npy .mat .log .png .pdf".split()
 # Bytes up to which a copy takes less time than GRACE.
 SMALL = 4 << 20
 _OPEN_FILES = "raise the limit of open files (ulimit -n 1024)"
@@ -295,7 +299,8 @@ class AtomicFile(io.RawIOBase):
             )
             if not lock(guard, fcntl.LOCK_EX):
                 os.close(guard)
-                break
+                time.sleep(PAUSE)  # a reader may have looked whether there is a writer
+                continue
             if _has_name(guard, self._guard_path):
                 self._guard = guard
                 break
@@ -312,6 +317,49 @@ class AtomicFile(io.RawIOBase):
             os.unlink(leftover)
 
 
+def check_format(path: str | os.PathLike[str]) -> None:
+    """Refuse a name that says that a file has another format than HDF5.
+
+    Raises
+    ------
+    ValueError
+    """
+    stem, suffix = os.path.splitext(os.fspath(path))
+    if suffix.lower() in OTHERS:
+        raise ValueError(
+            f"cannot write {os.fspath(path)}: a run file is HDF5, not {suffix}: choose {stem}.h5"
+        )
+
+
+def is_written(path: str | os.PathLike[str]) -> bool | None:
+    """Whether a process of this machine writes the file; None if that cannot be told.
+
+    Examples
+    --------
+    >>> is_written("run.h5")
+    False
+    """
+    folder, name = os.path.split(os.path.realpath(path))
+    try:
+        guard = os.open(
+            os.path.join(folder, f"{_hidden(name)}.lock"),
+            os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW,
+        )
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        fcntl.flock(guard, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return None
+    finally:
+        os.close(guard)
+    return False
+
+
 def _hidden(name: str) -> str:
     """Return the beginning of the names of the lock and the spare of a file: its own, or a hash of
     a long one, as names have at most 255 bytes.
@@ -323,6 +371,8 @@ def _hidden(name: str) -> str:
 
 def _check_writable(given: str, path: str, existing: bool) -> None:
     folder = os.path.dirname(path)
+    if not existing:
+        check_format(given)
     if os.path.isdir(path):
         raise IsADirectoryError(
             f"cannot write {given}: it is a folder: give the name of a file, such as {given}/run.h5"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._predictions import LinearPredictor, scored
 from .._words import ByName
 from ..exceptions import ResumeError
+from .atomic import is_written
 from .checked import open_checked
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ class Run:
     agents : arrays (records, n) by name, with a number for each agent at each record: of a training, `accuracy` and `loss`
     topology : mixing matrices (n, n), one per phase, R of a pair; empty if they were not recorded
     columns : the matrices C of pairs, one per phase; empty without pairs
+    unfinished : of a run without an end: when the file was last written, and whether a process here is writing it; else ""
     """
 
     path: str
@@ -66,13 +70,14 @@ class Run:
     asynchronous: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     agents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     columns: tuple[csr_array, ...] = ()
+    unfinished: str = ""
 
     def __repr__(self) -> str:
         agents = self.attributes.get("agents", "?")
         rows = "no final rows" if self.x is None else f"x {self.x.shape}"
         return (
-            f"Run({self.path!r}: {self.outcome} after {self.steps} "
-            f"steps{last_values(self.metrics)}; {agents} agents, {rows}, "
+            f"Run({self.path!r}: {self.unfinished or f'{self.outcome} after {self.steps} steps'}"
+            f"{last_values(self.metrics)}; {agents} agents, {rows}, "
             f"records: {len(self.metrics.get('step', ()))}; metrics: {' '.join(self.metrics)})"
         )
 
@@ -167,8 +172,8 @@ class Run:
             )
         if X is None:
             raise ValueError(
-                f"{self.path} holds no rows to predict with: the run is {self.outcome}, and its "
-                "trajectory was not recorded: resume it"
+                f"{self.path} holds no rows to predict with: the run is "
+                f"{self.unfinished or self.outcome}, and its trajectory was not recorded: resume it"
             )
         return model, X.mean(axis=0)
 
@@ -234,7 +239,25 @@ def read(path: str | os.PathLike[str]) -> Run:
                 name: stored(dataset)[()] for name, dataset in file.get("asynchronous", {}).items()
             },
             agents={name: stored(dataset)[()] for name, dataset in file.get("agents", {}).items()},
+            unfinished=_unfinished(path, result, attributes) if outcome == RUNNING else "",
         )
+
+
+def _unfinished(
+    path: str | os.PathLike[str], result: h5py.Dataset, attributes: Mapping[str, Any]
+) -> str:
+    """What can be told of a run without an end: killed, or going on here or elsewhere."""
+    last = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(path).st_mtime))
+    steps, host, here = int(result.attrs["steps"]), attributes.get("host"), platform.node()
+    if (written := is_written(path)) is None:
+        who = "no telling whether it goes on"
+    elif written:
+        who = "a process is writing it"
+    elif host is None or host == here:
+        who = "no process is writing it"
+    else:
+        who = f"no process of {here} is writing it, begun on {host}"
+    return f"incomplete, {steps} steps so far, last written {last}, {who}"
 
 
 def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:

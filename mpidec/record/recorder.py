@@ -12,6 +12,7 @@ import numpy as np
 from .._words import warn
 from ..exceptions import ResumeError as ResumeError
 from ..protocols import Reductions
+from .atomic import check_format
 from .origin import changes, uncompared
 from .reader import last_checkpoint, read
 from .runfile import RunFile
@@ -148,6 +149,8 @@ class Record:
         FileExistsError, ValueError
         """
         path = os.fspath(self.path)
+        if not self.resume:
+            check_format(path)
         if self.resume and self.replace:
             raise ValueError(
                 f"Record({path!r}) has both resume=True and replace=True, expected one of them"

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from glob import glob
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from ..cli.program import Command, Flag, Interrupts, Status, quiet
@@ -76,6 +77,8 @@ def prepare(args: argparse.Namespace, ranks: int) -> Asked | str:
         return listing()
     if args.all == bool(args.experiment):
         raise ConfigError("expected names of experiments, or --all: --list has them")
+    if find_spec("matplotlib") is None:
+        raise ConfigError("reproduce draws figures with matplotlib: pip install 'mpidec[plot]'")
     for name in args.experiment:
         _check_experiment(name)
     names = list(EXPERIMENTS) if args.all else list(dict.fromkeys(args.experiment))

@@ -17,7 +17,7 @@ from .._words import with_known_options
 from .optimized import with_weights
 from .source import TOLERANCE, Pair, Stored
 from .topology import Topology
-from .weights import WeightsLike, stored
+from .weights import NAMES, OPTIMIZED, WeightsLike, stored
 
 if TYPE_CHECKING:
     import networkx
@@ -169,6 +169,7 @@ def from_networkx(
         weights = "metropolis"
         _warn_of_weights(G)
     by_attribute = isinstance(weights, str) and weights == "weight"
+    _check_word(G, weights)
     if by_attribute:
         for u, v, weight in G.edges(data="weight"):
             if u != v and not check.is_number(weight):
@@ -192,6 +193,8 @@ def from_networkx(
     off = A.row != A.col
     A = csr_array((A.data[off], (A.row[off], A.col[off])), shape=A.shape)
     A.sum_duplicates()
+    if connected and G.is_directed() and not by_attribute:  # which other weights do not help
+        _topology(where, stored(where, A, "uniform"), connected, nodes)
     if not by_attribute:
         return with_weights(
             weights, lambda weights: _topology(where, stored(where, A, weights), connected, nodes)
@@ -208,6 +211,20 @@ def from_networkx(
     _warn_of_loops(G, dict(zip(nodes, rest)))
     matrix = csr_array(A + diags_array(rest))
     return _topology(where, Stored(matrix), connected, nodes)
+
+
+def _check_word(G: networkx.Graph, weights: WeightsLike) -> None:
+    """Refuse a word that names no weights, such as another attribute of the edges."""
+    known = ("weight", *NAMES, *OPTIMIZED)
+    if not isinstance(weights, str) or weights in known or weights.startswith("lazy"):
+        return
+    if any(weights in attributes for *_, attributes in G.edges(data=True)):
+        raise ValueError(
+            f"from_networkx: weights is {weights!r}, an attribute of the edges, expected one of "
+            f"{', '.join(known)} or a number: the attribute 'weight' alone is read, and holds the "
+            "entries of W; weights='metropolis' needs no attribute"
+        )
+    check.choice(weights, "from_networkx: weights", known, " or a number")
 
 
 def matrix_of(W: Any, where: str = "from_weights") -> csr_array:

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import mpidec.topology as T
+from mpidec.datasets import readers
 from mpidec.problems import load_problem
 
 pytestmark = pytest.mark.serial
@@ -287,3 +288,16 @@ def test_files_with_one_reading(tmp_path, name):
 @pytest.mark.parametrize("name", ONE_ORDER)
 def test_graphs_with_one_reading(name):
     assert not said(built, ONE_ORDER[name])
+
+
+@pytest.mark.parametrize(
+    ("first", "separator"), [("# y,u,v", ","), ("# y u v", " "), ("# y,u,v", " "), ("# y u v", ",")]
+)
+def test_names_in_the_comment_of_savetxt_are_those_of_the_columns(first, separator, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(text(CLASSES, U, V, first=first, separator=separator))
+    data = readers.read(path)
+    np.testing.assert_array_equal(data.y, CLASSES)
+    assert (data.names, data.label) == (("u", "v"), "y")
+    assert data.notes == ("the comment in line 1 (y, u, v) is taken as the names of the columns",)
+    assert readers.read(path, label="v").names == ("y", "u")

@@ -645,3 +645,15 @@ def test_progress_may_be_printed_by_simulations_too(capsys):
         assert [line.split()[:2] for line in lines] == [
             ["step", f"{k}/20"] for k in (0, 10, 20) if shown
         ]
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "other"),
+    [
+        (mpidec.solve, {"rates": [1, 2]}, "straggler="),
+        (mpidec.simulate, {"straggler": {}}, "rates="),
+    ],
+)
+def test_seconds_on_ranks_and_rates_of_a_simulation_lead_to_each_other(call, given, other):
+    with pytest.raises(TypeError, match=f"{next(iter(given))}: it belongs to mpidec.*{other}"):
+        call(None, "a2cid2", "ring", steps=1, **given)

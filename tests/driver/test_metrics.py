@@ -196,8 +196,12 @@ def test_ranks_with_different_minimizers_are_told(net, minimizer, says):
     [
         ({"error": msd}, ValueError, "'error' is a metric of every run, expected .* 'my_error'"),
         ({"m/s": msd}, ValueError, "'m/s' is no name"),
-        ({"msd": 3}, TypeError, r"msd is 3, expected a function: f\(X, agents, k\)"),
-        ({"msd": lambda X: 1}, TypeError, r"metric msd: expected f\(X, agents, k\): too many"),
+        ({"msd": 3}, TypeError, r"msd is 3, expected a function of \(X, agents, k\)"),
+        (
+            {"msd": lambda X: 1},
+            TypeError,
+            r"msd is <lambda>\(X\), expected a .* \(X, agents, k\): too many",
+        ),
         ([msd], TypeError, "expected a mapping"),
     ],
 )

@@ -884,3 +884,12 @@ def test_runs_share_their_least_objective_where_they_minimize_the_same(tmp_path)
     ):
         gaps, _ = y_values([run(2.0), run(5.0, **other)], "objective")
         assert gaps[0][0] == 7 and gaps[1][0] == (7 if same else 4), other
+
+
+def test_a_file_without_records_is_refused(tmp_path):
+    path = tmp_path / "empty.h5"
+    with RunFile(path, n=2, row_shape=(1,), metrics=NAMES, meta={}, trajectory=False) as file:
+        file.finish(np.zeros((2, 1)), "completed", steps=0)
+    for paths in (path, [make(tmp_path / "run.h5"), path]):
+        with pytest.raises(ValueError, match=r"empty.h5 has no records: there is nothing to plot"):
+            figure(paths)

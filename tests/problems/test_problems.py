@@ -635,7 +635,7 @@ BAD[1, 2, 3] = np.nan
             lambda: Softmax(A3, Y3, 3).value(np.ones((2, 4))),
             r"X has shape \(2, 4\), expected \(2, 12\)",
         ),
-        (TypeError, lambda: Custom(1, len, 1, 1), "value is a int, expected a function"),
+        (TypeError, lambda: Custom(1, len, 1, 1), r"value is 1, expected a function of \(X\)"),
         (ValueError, lambda: Custom(len, len, -1, 1), "m is -1, expected an integer >= 0"),
         (
             ValueError,

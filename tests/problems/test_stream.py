@@ -179,7 +179,7 @@ def test_held_out_samples_of_a_minimizer_that_moves_are_those_of_step_0():
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"draw": 3}, TypeError, r"draw is a int, expected a function: draw\(rng, agent, k\)"),
+        ({"draw": 3}, TypeError, r"draw is 3, expected a function of \(rng, agent, k\)"),
         ({"draw": lambda rng, agent, k: 0}, TypeError, r"agent=0, k=0\), expected \(u, y\): "),
         ({"draw": lambda rng, i, k: ([1, 2], 0)}, ValueError, r"\(2,\) and \(\), expected \(3,\)"),
         ({"draw": lambda rng, i, k: (W, W)}, ValueError, r"and \(3,\), expected \(3,\) and \(\)"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
+import time
 from enum import Enum
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from helpers.runs import META, fill, iterate, new, spares
 from scipy.sparse import csr_array
 
-from mpidec.record import RunFile, last_checkpoint, read
+from mpidec.record import Record, RunFile, last_checkpoint, read
 
 pytestmark = pytest.mark.serial
 
@@ -240,3 +243,38 @@ def test_metrics_as_a_table_of_pandas(tmp_path, monkeypatch):
     frame = run.to_frame()
     assert frame.index.tolist() == [0, 5] and frame["error"].tolist() == [1.0, 0.5]
     assert "step" not in frame and frame.index.name == "step"
+
+
+def test_a_run_without_an_end_says_whether_it_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "run.h5"
+    meta = {"host": platform.node()}
+    file = RunFile(path, n=2, row_shape=(1,), metrics=["error"], meta=meta, trajectory=False)
+    file.append(0, {"error": 1.0})
+    file.append(7, {"error": 0.5})
+    file.flush()
+    os.utime(path, (0, 0))
+    last = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
+    told = f"incomplete, 7 steps so far, last written {last}, "
+    assert f"{told}a process is writing it, error 0.5" in repr(read(path))
+    kept = Path(tmp_path, ".run.h5.lock").read_bytes()
+    file.close()
+    for remains in (False, True):  # after a kill, the lock file remains
+        if remains:
+            Path(tmp_path, ".run.h5.lock").write_bytes(kept)
+        assert read(path).unfinished == f"{told}no process is writing it"
+    monkeypatch.setattr(platform, "node", lambda: "here")
+    where = f"no process of here is writing it, begun on {meta['host']}"
+    assert read(path).unfinished == told + where
+    with RunFile.resume(path, 7) as file:
+        file.finish(np.zeros((2, 1)), "completed", steps=7)
+    assert read(path).unfinished == "" and "completed after 7 steps" in repr(read(path))
+
+
+@pytest.mark.parametrize("name", ["run.txt", "run.CSV", "a.b.npz"])
+def test_a_name_of_another_format_is_refused(name, tmp_path):
+    path = tmp_path / name
+    with pytest.raises(ValueError, match=r"a run file is HDF5, not .*: choose .*[.]h5"):
+        RunFile(path, n=1, row_shape=(1,), metrics=[], meta={})
+    with pytest.raises(ValueError, match=r"a run file is HDF5, not .*: choose .*[.]h5"):
+        Record(path).check()
+    assert not [*tmp_path.iterdir()]

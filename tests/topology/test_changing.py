@@ -69,7 +69,7 @@ def test_what_the_function_returns_is_checked(made, options, message):
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(TypeError, match="expected a function of the step k"):
+    with pytest.raises(TypeError, match=r"expected a function of \(k\)"):
         T.from_function(3, np.eye(3))
     with pytest.raises(ValueError, match="weights is 'fdla', expected weights that agents know"):
         T.from_function(3, drawn, weights="fdla")

@@ -251,3 +251,28 @@ def test_remedies_of_wrong_weights_are_remedies():
     with pytest.raises(ValueError, match=r"nodes 'u' and 'x' .*connected=False allows it"):
         T.from_networkx(apart)
     assert T.from_networkx(apart, connected=False).n == 4
+
+
+@pytest.mark.parametrize("weights", [None, "sinkhorn", "push", "fdla", 0.5])
+def test_that_a_directed_graph_is_not_connected_is_said_before_its_weights(weights):
+    path = nx.DiGraph([(0, 1), (1, 2), (2, 3)])
+    with pytest.raises(ValueError, match="is not strongly connected: it has 4 components"):
+        T.from_networkx(path, weights)
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        (
+            "distance",
+            "'distance', an attribute of the edges, expected one of weight, .*'metropolis'",
+        ),
+        ("weights", r"'weights', expected one of .* or a number \(did you mean weight\?\)"),
+        ("metropolos", r"did you mean metropolis\?"),
+    ],
+)
+def test_a_word_that_names_no_weights_is_refused_with_a_suggestion(weights, says):
+    graph = nx.cycle_graph(4)
+    nx.set_edge_attributes(graph, 2.0, "distance")
+    with pytest.raises(ValueError, match=says):
+        T.from_networkx(graph, weights)

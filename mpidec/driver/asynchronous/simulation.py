@@ -126,7 +126,8 @@ def simulate(
         Probability that a message is lost; for pairwise methods, that an averaging does not happen.
     rates : float or array (n,), optional
         Wake-ups, or gradients, of each agent in a unit of time; by default 1.  Small ones are
-        stragglers.
+        stragglers: 1 / (1 + T) is the rate of an agent that sleeps for T units at each step.  (On
+        ranks, where a step takes the time that it takes, `mpidec.solve` has `straggler`, seconds.)
     every : float
         Steps between two records; units of time with `events`.
     stop : mapping or callable, optional
