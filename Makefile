@@ -123,7 +123,7 @@ $(MPICH)/.lint-$(HERE): $(MPICH_SOURCES)
 	touch $@ $(MPICH)/.run-$(HERE)
 
 clean:
-	rm -rf run.h5 run.png build dist docs/_build docs/tutorials *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf run.h5 run.png build dist docs/_build docs/tutorials docs/reference/solvers *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find mpidec tests -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

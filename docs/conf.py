@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import notebooks  # noqa: E402
 import rooms  # noqa: E402
+import solver_pages  # noqa: E402
 
 import mpidec  # noqa: E402
 
@@ -84,6 +85,15 @@ class CommandHelp(SphinxDirective):
         return [nodes.literal_block(done.stdout, done.stdout, language="text")]
 
 
+class SolverList(SphinxDirective):
+    """Links to the pages of solvers: `{solvers}` with their names."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes(solver_pages.listing(" ".join(self.content).split()))
+
+
 OUTSIDE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -98,6 +108,15 @@ def pages_of_files(app, page: str, source: list[str]) -> None:
         up = "../" * page.count("/")
         source[0] = source[0].replace(f"]({up}../{file}", f"]({up}{target}")
     source[0] = re.sub(r"\]\((?:\.\./)+(tutorials/\w+)\.ipynb", r"](/\1.md", source[0])
+    if page == "guide/choosing":
+        source[0] = re.sub(r"^\| `(\w+)` \|", named_solver, source[0], flags=re.MULTILINE)
+
+
+def named_solver(found: re.Match[str]) -> str:
+    """Return the first cell of a table with a link to the page of the solver that it names."""
+    name = found[1]
+    known = name in solver_pages.CATALOGUE
+    return f"| [`{name}`](../reference/solvers/{name}.md) |" if known else found[0]
 
 
 def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | None:
@@ -106,9 +125,18 @@ def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | N
     return True if foreign or name in ("State", "MixedState") else None
 
 
+def without_summary(app, what: str, name: str, thing, options, lines: list[str]) -> None:
+    """Leave out the first paragraph of the docstring of a solver, with which its page begins."""
+    if thing in solver_pages.CATALOGUE.values():
+        del lines[: lines.index("") + 1]
+
+
 def setup(app) -> None:
     rooms.draw()  # for architecture.md
     notebooks.write()
+    solver_pages.write()
     app.add_directive("command-help", CommandHelp)
+    app.add_directive("solvers", SolverList)
     app.connect("autodoc-skip-member", not_shown)
+    app.connect("autodoc-process-docstring", without_summary)
     app.connect("source-read", pages_of_files)

@@ -7,11 +7,15 @@ import importlib.util
 import inspect
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from helpers import launch, widths
+
+from mpidec.solvers import CATALOGUE
 
 pytestmark = pytest.mark.serial
 
@@ -35,6 +39,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "html"
+
+
+@pytest.fixture
+def solver_pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that writes the pages of solvers."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("solver_pages")
 
 
 @pytest.mark.slow
@@ -99,8 +110,7 @@ def listings() -> Iterator[tuple[str, str]]:
         for cell in json.loads(notebook.read_text())["cells"]:
             if cell["cell_type"] == "code":
                 yield from ((notebook.name, line.rstrip("\n")) for line in cell["source"])
-    solvers = importlib.import_module("mpidec.solvers")
-    for kind in solvers.CATALOGUE.values():
+    for kind in CATALOGUE.values():
         lines = (inspect.getdoc(kind) or "").splitlines()
         yield from ((kind.__name__, line) for line in lines if line.startswith((">>>", "...")))
 
@@ -108,3 +118,28 @@ def listings() -> Iterator[tuple[str, str]]:
 def test_code_fits_the_text_column():
     long = [f"{where}: {line}" for where, line in listings() if len(line) > COLUMNS]
     assert not long, "\n".join(long)
+
+
+def test_pages_of_solvers_link_to_what_uses_them(solver_pages):
+    """Experiments through tables and functions of their modules, not through the programs that they share."""
+    users, text = solver_pages.users(), solver_pages.CHOOSING.read_text(encoding="utf-8")
+    for name, solver, other in (("extra-exact", "EXTRA", "LEAD"), ("lead-bits", "LEAD", "EXTRA")):
+        found = "\n".join(users[solver]["Published experiments"])
+        assert f"#{name})" in found
+        assert f"#{name})" not in "\n".join(users[other].get("Published experiments", ()))
+    assert any("08_diffusion_lms" in line for line in users["DGD"]["Tutorials"])
+    page = solver_pages.page("frost", text, users["FROST"])
+    assert "and weights that only the receiver knows; graph: your digraph" in page
+    assert "| limit | minimizer |" in page and "| channel noise | grows |" in page
+    assert ".. autoclass:: FROST\n" in page and "[Push-Pull]" not in page
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_command_of_a_solver_runs(name, solver_pages, tmp_path):
+    pytest.importorskip("sklearn")
+    words = shlex.split(solver_pages.command(name))
+    program = words[words.index("mpidec") + 1 :]
+    done = launch.mpirun(0, ["-m", "mpidec", *program, "--steps", "20"], timeout=60, cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "run.h5").exists(), done.stderr
