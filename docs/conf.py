@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import notebooks  # noqa: E402
+import pictures  # noqa: E402
 import rooms  # noqa: E402
 import solver_pages  # noqa: E402
 
@@ -108,6 +109,8 @@ def pages_of_files(app, page: str, source: list[str]) -> None:
         up = "../" * page.count("/")
         source[0] = source[0].replace(f"]({up}../{file}", f"]({up}{target}")
     source[0] = re.sub(r"\]\((?:\.\./)+(tutorials/\w+)\.ipynb", r"](/\1.md", source[0])
+    if page == "guide/gallery":
+        source[0] = pictures.gallery(source[0])
     if page == "guide/choosing":
         source[0] = re.sub(r"^\| `(\w+)` \|", named_solver, source[0], flags=re.MULTILINE)
 

@@ -13,14 +13,26 @@ HERE = Path(__file__).resolve().parent
 SOURCE, PAGES = HERE.parent / "tutorials", HERE / "tutorials"
 
 
+def content(notebook: Path) -> dict:
+    """Return a notebook as stored."""
+    return json.loads(notebook.read_text(encoding="utf-8"))
+
+
+def title(notebook: Path) -> str:
+    """Return the number and the heading of a notebook, which is its name in the navigation."""
+    heading = content(notebook)["cells"][0]["source"][0]
+    return f"{int(notebook.stem[:2])}. {heading.strip('# ').strip()}"
+
+
 def page(notebook: Path, folder: Path) -> str:
     """Return the Markdown text of a notebook; its pictures are written into the folder."""
-    return "\n\n".join(parts(json.loads(notebook.read_text(encoding="utf-8")), notebook, folder))
+    text = "\n\n".join(parts(content(notebook), notebook, folder))
+    return re.sub("^# .*$", f"# {title(notebook)}", text, count=1, flags=re.MULTILINE)
 
 
-def parts(content: dict, notebook: Path, folder: Path) -> Iterator[str]:
+def parts(stored: dict, notebook: Path, folder: Path) -> Iterator[str]:
     """Yield the texts of the cells and of their outputs; those of solutions are folded."""
-    for number, cell in enumerate(content["cells"]):
+    for number, cell in enumerate(stored["cells"]):
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             text = text.replace("](../docs/", "](../")

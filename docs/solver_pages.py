@@ -6,13 +6,14 @@ experiments, tutorials and pages of the guide that use it.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType
+
+import notebooks
 
 from mpidec._words import summary
 from mpidec.reproduce import EXPERIMENTS
@@ -179,7 +180,7 @@ def named(code: CodeType) -> Iterator[str]:
 
 def in_notebook(path: Path) -> set[str]:
     """Return the classes of `mpidec.solvers` that a notebook uses."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = notebooks.content(path)["cells"]
     return in_text("\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code"))
 
 
@@ -209,12 +210,11 @@ def users() -> dict[str, dict[str, list[str]]]:
             "Published experiments",
             f"[{name}](../../reproduced/index.md#{name}): {experiment.about.shows}",
         )
-    for path in sorted((HERE.parent / "tutorials").glob("*.ipynb")):
-        heading = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"][0]
+    for path in sorted(notebooks.SOURCE.glob("*.ipynb")):
         add(
             in_notebook(path),
             "Tutorials",
-            f"[{heading.strip('# ').strip()}](../../tutorials/{path.stem}.md)",
+            f"[{notebooks.title(path)}](../../tutorials/{path.stem}.md)",
         )
     for path in sorted((HERE / "guide").glob("*.md")):
         text = path.read_text(encoding="utf-8")

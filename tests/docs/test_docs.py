@@ -25,7 +25,7 @@ pytestmark = pytest.mark.serial
 
 ROOT = launch.ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MADE = {"_build", "tutorials"}  # by the build of the site
+MADE = {"_build", "tutorials", "solvers"}  # by the build of the site
 DOCS = sorted(
     path
     for path in (ROOT / "docs").rglob("*.md")

@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,7 @@ NEEDED = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx-mathjax-
 MODULES = """
     comm.mixing plot problems record reproduce solvers sweep testing theory topology
 """.split()
+MADE = {"_build", "tutorials", "solvers"}  # folders that a build writes
 COLUMNS = 100  # of code, in the text column of a desktop
 
 
@@ -46,6 +48,16 @@ def solver_pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that writes the pages of solvers."""
     monkeypatch.syspath_prepend(str(DOCS))
     return importlib.import_module("solver_pages")
+
+
+def test_each_page_has_a_name_of_its_own(solver_pages):
+    """In the navigation, where guide, tutorials and reference stand side by side."""
+    pages = [path for path in DOCS.rglob("*.md") if not MADE & {*path.relative_to(DOCS).parts}]
+    names = [path.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for path in pages]
+    names += [solver_pages.title(name) for name in CATALOGUE]
+    lessons = solver_pages.notebooks.SOURCE.glob("*.ipynb")
+    names += [solver_pages.notebooks.title(path) for path in lessons]
+    assert not (twice := [name for name, count in Counter(names).items() if count > 1]), twice
 
 
 @pytest.mark.slow
@@ -101,7 +113,7 @@ def test_no_page_is_wider_than_the_window(site):
 def listings() -> Iterator[tuple[str, str]]:
     """Yield where the site shows code, and a line of it; printed texts wrap."""
     for page in DOCS.rglob("*.md"):
-        if not {"_build", "tutorials"} & {*page.relative_to(DOCS).parts}:
+        if not MADE & {*page.relative_to(DOCS).parts}:
             blocks = re.findall(
                 r"^ *```(?:sh|python|toml)\n(.*?)^ *```$", page.read_text(), re.M | re.S
             )
