@@ -321,6 +321,49 @@ def test_a_resumed_run_continues_with_the_memory_of_its_mixer(
         same_run(path, whole)
 
 
+COUNTED = {
+    "pair": (S.PushPull(0.02), T.ring, None),
+    "lossy": (S.DGD(0.02), T.ring, lambda W: W.lossy(0.3, seed=1)),
+    "edge by edge": (S.RelaySGD(0.02), T.chain, None),
+    "local steps": (S.KGT(0.02, local_steps=3), T.ring, None),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_counters_are_sums_over_an_interruption_and_other_ranks(comm, parts, shared_tmp, name):
+    """Rounds, rows, bytes and gradients are those of one run on one rank, at each step of both."""
+    (solver, graph, mixing), sizes = COUNTED[name], list(parts)
+    whole = shared_tmp / "whole.h5"
+    solved(parts[1], solver, graph, 25, whole, mixing, every=1)
+    for first, second in dict.fromkeys([(sizes[0], sizes[-1]), (sizes[-1], sizes[0])]):
+        path = shared_tmp / f"{first}-{second}.h5"
+        former = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with (
+                nullcontext() if parts[first] == MPI.COMM_NULL else pytest.raises(KeyboardInterrupt)
+            ):
+                solved(
+                    parts[first],
+                    solver,
+                    graph,
+                    25,
+                    path,
+                    mixing,
+                    progress=lambda step, *_: step == 5 and os.kill(os.getpid(), signal.SIGINT),
+                )
+        finally:
+            signal.signal(signal.SIGINT, former)
+        comm.Barrier()
+        solved(parts[second], solver, graph, 25, mpidec.Record(path, resume=True), mixing)
+        comm.Barrier()
+        expected, found = mpidec.read(whole).metrics, mpidec.read(path).metrics
+        for counter in ("rounds", "rows", "bytes", "gradients", "prox"):
+            np.testing.assert_array_equal(
+                found[counter], expected[counter][found["step"]], (counter, first, second)
+            )
+        comm.Barrier()
+
+
 class Fails:
     """An oracle that raises on every rank at one step."""
 
