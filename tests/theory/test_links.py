@@ -14,7 +14,7 @@ from mpidec.problems import LeastSquares
 from mpidec.solvers.asynchronous import is_asynchronous
 from mpidec.testing.case import alone, costs, graph_of, made, with_number
 from mpidec.testing.linear import run
-from mpidec.theory import moments
+from mpidec.theory import links, moments
 from mpidec.theory.links import LinkedSteps
 
 pytestmark = pytest.mark.serial
@@ -176,3 +176,17 @@ def test_the_unit_of_the_costs_changes_nothing(solver):
         found.append(state.msd * unit**2)
     np.testing.assert_allclose(found, [found[1]] * 4, rtol=1e-6)
     assert np.isfinite(found[0]).all() == (solver is solvers.Diffusion)
+
+
+@pytest.mark.parametrize("solver", [solvers.GradientTracking(0.1), solvers.PushDIGing(0.05)])
+def test_blocks_of_any_size_add_up_to_the_same_covariance(solver, monkeypatch):
+    """Each number that arrives is a source of its own, however many are followed at a time."""
+    with alone(5) as net:
+        W, H = net.mixer(topology.exponential(5)), np.ones((5, 1, 1))
+        found = []
+        for columns in (links.COLUMNS, 7, 1):
+            monkeypatch.setattr(links, "COLUMNS", columns)
+            found.append(next(LinkedSteps(solver, W, H, SIGMA).maps()).links)
+    assert np.trace(found[0]) > 0
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-12, atol=1e-20)
