@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,8 +23,8 @@ from mpidec.plot import figure
 from mpidec.plot.command import main
 from mpidec.plot.drawing import Curve, band
 from mpidec.plot.labels import labels
-from mpidec.plot.quantities import y_values
-from mpidec.record import RunFile
+from mpidec.plot.quantities import x_values, y_values
+from mpidec.record import RunFile, read
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.serial
@@ -92,6 +92,14 @@ def test_a_grid_of_quantities_and_axes(tmp_path):
     assert shown.legends[0].get_title().get_text() == "Exponential, 16 agents"
     x, y = panels[2, 1].lines[1].get_data()
     assert np.array_equal(x, 4096 * np.arange(101)) and np.allclose(y, 0.8 ** np.arange(101))
+
+
+@pytest.mark.parametrize("clock, each", [(None, 16), ("simulated", 1), ("seconds", 1)])
+def test_gradients_are_those_of_one_agent(tmp_path, clock, each):
+    """Where agents take steps of their own, those of all are recorded."""
+    run = read(make(tmp_path / "a.h5", names=[*NAMES, "gradients"], agents=16))
+    run = replace(run, attributes={**run.attributes, **({"clock": clock} if clock else {})})
+    assert np.array_equal(x_values(run, "gradients"), each * np.arange(101))
 
 
 def test_zeros_are_marked_below_logarithmic_axes(tmp_path):
