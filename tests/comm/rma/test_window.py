@@ -208,6 +208,15 @@ def test_started_transfers_and_several_windows(net):
     assert left.closed
 
 
+@pytest.mark.parametrize("dtype", [float, np.float16, complex])
+def test_the_value_of_a_closed_window_lies_outside_the_memory_of_the_window(net, dtype):
+    """That goes to later windows, or back to MPI."""
+    with net.window([np.full(3, 2, dtype), np.full((2, 2), 3, dtype)], T.ring(net.n)) as win:
+        before = win.value
+    for old, value, number in zip(before, win.value, (2, 3)):
+        assert np.all(value == number) and not np.shares_memory(old, value)
+
+
 WRONG = {
     "out-neighbours": lambda win: win.put(win.value, dst_weights={99: 1.0}),
     "in-neighbours": lambda win: win.get([99]),
