@@ -16,7 +16,7 @@ from mpidec.reproduce import About, Experiment, measure, publish
 from mpidec.reproduce.command import main
 from mpidec.reproduce.drawing import curves
 from mpidec.reproduce.store import key, read
-from mpidec.reproduce.verdict import ITSELF, ORDER, PRINTED, Line, Report, holds, within
+from mpidec.reproduce.verdict import ITSELF, ORDER, PRINTED, Line, Report, derived, holds, within
 
 WORLD = MPI.COMM_WORLD
 
@@ -167,3 +167,12 @@ def test_each_line_of_a_report_is_counted_once():
 def test_a_statement_about_a_published_figure_is_no_comparison_with_it():
     assert holds("ratio", True, 3.2, "over 2", published=3.1).judge == ORDER
     assert within("ratio", 3.1, 3.2, 0.1).judge == PRINTED
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("line", [within, derived])
+def test_a_line_agrees_up_to_a_part_of_the_size_whatever_its_sign(line):
+    for value in (3.0, -3.0, 1e-9, -1e9):
+        for error, agrees in ((0.0, True), (0.04, True), (0.06, False)):
+            for here in (value * (1 + error), value * (1 - error)):
+                assert line("x", value, here, 0.05).agrees == agrees, (value, here)
