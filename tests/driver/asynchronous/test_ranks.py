@@ -254,6 +254,37 @@ def test_a_file_and_its_resumption(net, solver, shared_tmp):
     assert more.counts.sum() >= steps * net.n and np.isfinite(more.metrics["error"]).all()
 
 
+@pytest.mark.parametrize("solver", [S.RunningSumTracking(0.05), S.A2CiD2(0.05, momentum=0.3)])
+def test_counters_are_sums_over_resumptions_on_other_ranks(comm, solver, shared_tmp):
+    """They agree with what the agents have done, as in one run, and what was recorded stays."""
+    path, n, steps, before = shared_tmp / "run.h5", 4, 20, {}
+    for part, size in enumerate((1, comm.size, 1), 1):
+        some = comm.Split(0 if comm.rank < size else MPI.UNDEFINED, comm.rank)
+        if some != MPI.COMM_NULL:
+            with mpidec.Network(n, comm=some) as net:
+                record = mpidec.Record(path, resume=part > 1)
+                mpidec.solve(
+                    problem(net), solver, T.ring(n), steps=steps, net=net, seed=4, record=record
+                )
+            some.Free()
+        comm.Barrier()
+        run = mpidec.read(path)
+        found, done = run.metrics, run.asynchronous
+        events, messages = found["events"], found["messages"]
+        assert done["steps"].sum() == events[-1] >= steps * n
+        np.testing.assert_array_equal(found["gradients"], events)
+        np.testing.assert_array_equal(found["bytes"], found["bytes"][-1] // messages[-1] * messages)
+        if "averagings" in done:
+            assert messages[-1] == 2 * done["averagings"].sum()
+        else:  # to two neighbours, of which each agent reads once more at the end
+            assert messages[-1] == 2 * events[-1]
+            assert done["staleness"].sum() == 2 * (events[-1] + n * part)
+        for name, values in before.items():
+            np.testing.assert_array_equal(found[name][: len(values)], values, name)
+        before, steps = found, run.steps + 20
+        comm.Barrier()
+
+
 @pytest.fixture
 def pauses(monkeypatch):
     """Checkpoints as often as they are asked for, and a list of what is in the file after each of them."""
