@@ -6,7 +6,8 @@ import signal
 import sys
 import warnings
 from contextlib import nullcontext
-from itertools import product
+from itertools import count, product
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -17,7 +18,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
 from mpidec.comm.mixing.codecs import CODECS
-from mpidec.driver import decisions
+from mpidec.driver import decisions, journal
 from mpidec.driver.provenance import data_hash
 from mpidec.record import RunFile, last_checkpoint, recorder
 
@@ -513,6 +514,19 @@ def test_consensus_needs_no_problem(net):
         "prox",
         "consensus",
     }
+
+
+@pytest.mark.mpi(min_size=2)
+def test_all_ranks_stop_by_the_clock_of_rank_0(net, monkeypatch):
+    ticks = count()
+    clock = SimpleNamespace(perf_counter=lambda: 0.1 * next(ticks) / (1 + net.rank))
+    monkeypatch.setattr(journal, "time", clock)
+    result = mpidec.solve(
+        problem_of(net)[0], S.DGD(0.01), T.ring(N), steps=300, net=net, stop={"time": 3}
+    )
+    times = net.comm.bcast(result.metrics["time"])
+    assert result.outcome == "stopped" and times[-1] >= 3 > times[-2]
+    assert len({*net.comm.allgather(result.steps)}) == 1
 
 
 def test_progress_is_told_on_rank_0(net):
