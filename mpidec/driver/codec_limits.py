@@ -9,12 +9,14 @@ from ..solvers.base import Solver, name_of
 
 
 def disturbance(solver: Solver, mixer: Operator[StepOperator]) -> str:
-    """What of a mixer moves the limit of an exact method, or ""."""
+    """Describe what in a mixer moves the limit of an exact method; "" if nothing does."""
     return mixer.disturbance if solver.exact else ""
 
 
 def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
-    """Why a solver may not converge with the codec of a mixer for rows of `d` entries, or ""."""
+    """Return why a solver may not converge with the codec of a mixer for rows of `d` entries, or
+    "".
+    """
     limits, name = mixer.limits(d), type(solver).__name__
     codec, least = limits.codec, solver.needs.least_delta
     if codec is None:
@@ -44,7 +46,9 @@ def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
 
 
 def limit(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
-    """Why a mixer limits the accuracy of an exact method, in one sentence with a remedy, or ""."""
+    """Return why a mixer limits the accuracy of an exact method, in one sentence with a remedy, or
+    "".
+    """
     if moved := disturbance(solver, mixer):
         goal = "average" if not solver.needs.problem else "minimizer"
         return f"{moved}: {name_of(solver)}, exact without that, does not reach the {goal}"

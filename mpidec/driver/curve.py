@@ -1,5 +1,5 @@
-"""What shapes the curve of a run, in words: a run is resumed with the same, or told of what has
-changed.
+"""Description of everything that determines the iterates of a run: a resumed run is compared with
+it, and differences are named.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ..topology import Schedule, Topology
 
 STEPS = range(4)  # of which functions of the step, and schedules without a period, are compared
-FREE = {"m", "n", "x_star", "smoothness", "check"}  # parameters of problems that shape no curve
+# Parameters of problems that shape no curve.
+FREE = {"m", "n", "x_star", "smoothness", "check"}
 
 Words = dict[str, str | list[float]]
 
@@ -48,12 +49,13 @@ def curve(
     metrics: Mapping[str, Own] = NONE,
     **conditions: object,
 ) -> dict[str, str]:
-    """The root attribute ``curve``, on rank 0: texts and numbers by name, as JSON; collective.
+    """Return the root attribute ``curve``, on rank 0: texts and numbers by name, as JSON;
+    collective.
 
     Of the problem its class and its plain parameters, and value and gradient at the initial rows
-    `X`, unless they are random; likewise the minimizer and the `metrics` of one's own, which shape
+    `X`, unless they are random; likewise the minimizer and user-defined `metrics`, which shape
     the recorded curve.  Its data have a hash besides (see `provenance`).  Functions are compared by
-    their code, too.  What differs between the ranks, such as a parameter of one's own problem,
+    their code, too.  What differs between the ranks, such as a parameter of a user-defined problem,
     belongs to so many ranks (see `origin.ON`).
     """
     problem = problem_of(oracle)
@@ -85,7 +87,7 @@ def _codes(
     metrics: Mapping[str, Own],
     conditions: Mapping[str, object],
 ) -> Words:
-    """Hashes of the functions and classes of the user's own that take part in a run, by name."""
+    """Return hashes of the user-defined functions and classes that take part in a run, by name."""
     layers = () if oracle is None else (*oracle.layers(), oracle.problem)
     found = {
         "solver": code(solver),
@@ -99,7 +101,7 @@ def _codes(
 
 
 def _functions(layer: object) -> list[object]:
-    """The class of an oracle or a problem, and the functions that it was made with."""
+    """Return the class of an oracle or a problem, and the functions that it was made with."""
     held: Mapping[str, object] = getattr(layer, "__dict__", {})
     given = (held.get(name, held.get(f"_{name}")) for name in _parameters(type(layer)))
     return [type(layer), *(value for value in given if callable(value))]
@@ -115,8 +117,8 @@ def _given_to(mixer: Operator[StepOperator] | None) -> Iterable[tuple[str, objec
 
 
 def _on_ranks(net: Network, words: Words) -> Words:
-    """The words that are the same on all ranks; of others those of all ranks, under a name that
-    has their number; collective.
+    """Return the words that are the same on all ranks; of others those of all ranks, under a name
+    that has their number; collective.
     """
     names = net.collectives.broadcast([*words], 0, "the record")
     mine = [zlib.crc32(repr(words.get(name)).encode()) for name in names]
@@ -134,7 +136,7 @@ def _on_ranks(net: Network, words: Words) -> Words:
 
 
 def _parts(solver: Solver, prefix: str) -> Words:
-    """The fields of a solver; a step size that is a function by its first values, too."""
+    """Return the fields of a solver; a step size that is a function by its first values, too."""
     if not is_dataclass(solver):
         return {f"{prefix}parameters": word(solver)}
     found: Words = {prefix + name: word(value) for name, value in settings(solver).items()}
@@ -149,8 +151,8 @@ def _parts(solver: Solver, prefix: str) -> Words:
 
 
 def _oracles(oracle: Oracle | None) -> Words:
-    """The classes of the oracles and of the problem, from the outside, and their numbers, texts
-    and terms.
+    """Return the classes of the oracles and of the problem, from the outside, and their numbers,
+    texts and terms.
     """
     kinds, found = list[str](), Words()
     if oracle is None:
@@ -211,7 +213,7 @@ def _minimizer(problem: Problem | None, X: np.ndarray) -> Words:
 
 
 def _metrics(net: Network, own: Mapping[str, Own], X: np.ndarray) -> Words:
-    """The averages of one's own metrics beside X, without those that are random."""
+    """Return the averages of user-defined metrics at points near X, without those that are random."""
     if not own:
         return {}
     measure = Metrics(net, None, own, like=X)
@@ -227,7 +229,9 @@ def _metrics(net: Network, own: Mapping[str, Own], X: np.ndarray) -> Words:
 
 
 def _elsewhere(problem: Problem, X: np.ndarray) -> np.ndarray:
-    """The values at X, which at x0 = 0 do not depend on a curvature; NaN where there are none."""
+    """Return the values at X, which at x0 = 0 do not depend on a curvature; NaN where there are
+    none.
+    """
     try:
         return np.asarray(problem.value(X), float)
     except Exception:  # outside of the domain
@@ -235,7 +239,7 @@ def _elsewhere(problem: Problem, X: np.ndarray) -> np.ndarray:
 
 
 def _schedule(topology: Topology | Schedule) -> Words:
-    """A schedule without a period: its parameters, and the graphs of the first steps."""
+    """Return a schedule without a period: its parameters, and the graphs of the first steps."""
     if topology.period is not None:
         return {}
     given = getattr(topology, "parameters", {})

@@ -13,7 +13,8 @@ import numpy as np
 from ..protocols import Reductions
 
 _NEVER = np.iinfo(np.int64).max
-_MOST_STEPS, _SECONDS = 128, 0.5  # limits of the interval between two decisions
+# Limits of the interval between two decisions.
+_MOST_STEPS, _SECONDS = 128, 0.5
 
 
 class Decision(NamedTuple):
@@ -65,15 +66,16 @@ class Control:
         """
         if self._diverged == _NEVER and not isfinite(np.add.reduce(X, axis=None)):
             wrong = ~np.isfinite(X).reshape(len(X), -1).all(axis=1)
-            if wrong.any():  # a sum of large finite numbers may overflow, too
+            # A sum of large finite numbers may overflow, too.
+            if wrong.any():
                 self._diverged = k * self._net.n + self._net.lo + int(np.argmax(wrong))
 
     def due(self, k: int) -> bool:
-        """Whether a decision is due after step `k`; the same on all ranks."""
+        """Return whether a decision is due after step `k`; the same on all ranks."""
         return k >= self._due
 
     def decide(self, k: int, interrupted: bool, error: Exception | None) -> Decision:
-        """The common decision after step `k`; collective."""
+        """Return the common decision after step `k`; collective."""
         now = time.monotonic()
         save = self._period is not None and now - self._saved >= self._period
         root = self._net.rank == 0

@@ -1,5 +1,5 @@
-"""Likely causes of missed targets: each sentence says what was measured, or what a solver, mixer
-or oracle states of itself.
+"""Likely causes of missed targets, from measurements of the run and from declared properties of the
+solver, mixer and oracle.
 """
 
 from __future__ import annotations
@@ -24,15 +24,21 @@ if TYPE_CHECKING:
     from ..problems.base import Problem
     from ..topology import Schedule, Topology
 
-_COLUMNS = 30.0  # ratio of column norms that slows a run down
-_ROUNDING = 64.0  # units of roundoff, of the largest gradient and of the rows, that are rounding
-_ACCURATE = {"float32": 1e-4, "float64": 1e-10}  # relative error below which its limit is rounding
+# Ratio of column norms that slows a run down.
+_COLUMNS = 30.0
+# Units of roundoff, of the largest gradient and of the rows, that are rounding.
+_ROUNDING = 64.0
+# Relative error below which its limit is rounding.
+_ACCURATE = {"float32": 1e-4, "float64": 1e-10}
 _WRONG = 0.01  # of the largest gradient of the run, at an x_star that is no minimizer
-_STILL = 1e-9  # relative change of an objective on a plateau
+# Relative change of an objective on a plateau.
+_STILL = 1e-9
 # largest factor between the rates of two quarters of a run; 1.17 if errors fall as a power of k
 _STEADY = 1.1
-_SLOW = 10  # factor of the steps taken up to which those missing are told
-_LARGE = 500  # agents up to which the spectral gap is computed for a message
+# Factor of the steps taken up to which those missing are told.
+_SLOW = 10
+# Agents up to which the spectral gap is computed for a message.
+_LARGE = 500
 _EXACT = {"doubly": "gradient_tracking", "column": "push_diging", "row": "frost", "pair": "push_pull"}  # fmt: skip
 
 
@@ -100,7 +106,7 @@ class Diagnosis:
 
     @property
     def level(self) -> float:
-        """Where its fall ends, if two extrapolations agree; else 0."""
+        """The extrapolated limit of its fall, if two extrapolations agree; else 0."""
         levels = [
             limit_of(self.values[: len(self.values) - j * len(self.values) // 8]) for j in (0, 1)
         ]
@@ -108,13 +114,13 @@ class Diagnosis:
         return levels[0] if calm else 0.0
 
     def moved(self, name: str) -> bool:
-        """Whether a metric has changed by 1 % in the run."""
+        """Return whether a metric has changed by 1 % in the run."""
         values = self.metrics[name]
         return bool(np.ptp(values) > UNMOVED * abs(values[0]))
 
     @property
     def roundoff(self) -> float:
-        """Relative size of what rounding leaves."""
+        """Relative size of rounding errors."""
         return _ROUNDING * float(np.finfo(self.X.dtype).eps)
 
     @property
@@ -159,7 +165,7 @@ class Diagnosis:
 
     @property
     def than(self) -> str:
-        """The step size, as what another one is compared with."""
+        """The step size as text, for advice such as "smaller than 0.1"."""
         return "" if self.step_size is None else f" than {self.step_size:.3g}"
 
     @property
@@ -178,7 +184,7 @@ class Diagnosis:
 
     @cached_property
     def bias(self) -> str:
-        """What the solver states of its bias, with a remedy; empty if it has none."""
+        """The declared bias of the solver, with a remedy; empty if it has none."""
         bias = self.solver.bias_on(self.topology)
         if bias is Bias.NONE or self.step_size is None or self.alike:
             return ""
@@ -192,7 +198,7 @@ class Diagnosis:
     # -- the causes --------------------------------------------------------------------------------
 
     def cause(self) -> str:
-        """The likely cause, with a remedy, or "" where nothing is known; collective."""
+        """Return the likely cause, with a remedy, or "" where nothing is known; collective."""
         if len(self.values) < 2 or self.name not in BUILT_IN:
             return ""
         if not self.solver.needs.problem or self.problem is None:
@@ -206,7 +212,7 @@ class Diagnosis:
         )
 
     def _of_rounding(self) -> str:
-        """The cause where the agents have met at a stationary point."""
+        """Return the cause where the agents have met at a stationary point."""
         if not (self.vanished and self.agreed):
             return ""
         gradient, dtype = self.metrics["gradient_norm"], self.X.dtype.name
@@ -224,8 +230,8 @@ class Diagnosis:
         )
 
     def _of_x_star(self) -> str:
-        """The cause where the gradient tells that x_star is no minimizer, or a less accurate one
-        than the end of the run.
+        """Return the cause where the gradient tells that x_star is no minimizer, or a less accurate
+        one than the end of the run.
         """
         x_star = x_star_of(self.problem)
         inexact = moves(self.problem) or is_sampled(self.problem)
@@ -244,7 +250,7 @@ class Diagnosis:
         )
 
     def _of_small_steps(self) -> str:
-        """The cause where neither the metric nor the gradient has changed."""
+        """Return the cause where neither the metric nor the gradient has changed."""
         shown = list(dict.fromkeys((self.name, "gradient_norm")))
         if any(self.moved(name) for name in shown):
             return ""
@@ -259,7 +265,7 @@ class Diagnosis:
         return f"{told} as at the start: take more steps{larger}, or begin elsewhere (x0)"
 
     def _of_growth(self) -> str:
-        """The cause where the objective has grown, and not from the neighbourhood of the
+        """Return the cause where the objective has grown, and not from the neighbourhood of the
         minimizer to the agents' stationary state.
         """
         first, last = (float(self.metrics["objective"][j]) for j in (0, -1))
@@ -269,7 +275,7 @@ class Diagnosis:
         return f"the objective grew from {first:.3g} to {last:.3g}: {why}"
 
     def _at_plateau(self) -> str:
-        """The cause where the metric has plateaued."""
+        """Return the cause where the metric has plateaued."""
         level = f"{self.name} has plateaued at {self.last:.2g}"
         if self.limits:
             return self.limits
@@ -299,7 +305,7 @@ class Diagnosis:
         return f"{level} since step {self.since}, where gradient_norm is {gradient:.2g}"
 
     def _on_the_way(self) -> str:
-        """The cause where the metric has not plateaued."""
+        """Return the cause where the metric has not plateaued."""
         falls = "it still falls" if self.falls else ""
         joined = "; " * bool(falls)
         if told := self.limits or self.unstable:
@@ -325,7 +331,7 @@ class Diagnosis:
         return self._of_few_edges() or self._more_steps(f"take more steps{self.larger}")
 
     def _of_subgradients(self) -> str:
-        """What subgradients lead to."""
+        """Return the cause where the solver takes subgradients."""
         proximal = "a solver that takes proximal steps, such as nids, pg_extra or proximal_gradient_tracking"
         if self.step_size is None:
             return f"the problem is not smooth: use {proximal}"
@@ -337,7 +343,7 @@ class Diagnosis:
         )
 
     def _of_few_edges(self) -> str:
-        """The cause where the agents disagree more than their mean is wrong."""
+        """Return the cause where the agents disagree more than their mean is wrong."""
         metrics, graph = self.metrics, self.topology
         if (
             "error" not in metrics
@@ -363,7 +369,7 @@ class Diagnosis:
         return ", or mixing.accelerate=3" * plain
 
     def _more_steps(self, advice: str) -> str:
-        """How many steps are missing at the rate of the last half of the run."""
+        """Return how many steps are missing at the rate of the last half of the run."""
         values, steps, last, limit = self.values, self.metrics["step"], self.last, self.limit
         end, middle = len(values) - 1, (len(values) - 1) // 2
         quarter = (middle + end) // 2
@@ -383,7 +389,9 @@ class Diagnosis:
         return f"it still falls, and needs about {_rounded(more)} more steps at this rate: {advice}"
 
     def _of_averaging(self) -> str:
-        """The cause of a target missed by averaging, which has no step size and no minimizer."""
+        """Return the cause of a target missed by averaging, which has no step size and no
+        minimizer.
+        """
         name = self.name
         if name != "consensus":
             return (
@@ -407,7 +415,7 @@ class Diagnosis:
         )
 
     def _scales(self) -> str:
-        """What is wrong with the columns of the data, or ""; collective."""
+        """Return what is wrong with the columns of the data, or ""; collective."""
         columns = spread(self.net, self.problem)
         if columns is None or not columns[0] > _COLUMNS:
             return ""

@@ -10,12 +10,16 @@ import numpy as np
 
 MEASURES = ("error_rms", "gradient_norm", "consensus")  # the first one of a run is judged
 LEAST = 8  # records
-STILL, LEVEL = 0.01, 0.3  # largest change, in logarithms, on a plateau; if its values are noisy
+# Largest change, in logarithms, on a plateau; if its values are noisy.
+STILL, LEVEL = 0.01, 0.3
 SURE = 4.0  # standard errors
-UNMOVED = 0.01  # relative change in a run without progress
+# Relative change in a run without progress.
+UNMOVED = 0.01
 PART = 0.25  # of the run, during which a plateau must have lasted
-UNBOUNDED = 2.0  # times below zero the size that an objective had at the start
-WIDE = 1.3  # largest ratio of two values of a plateau that is stated by one number
+# Times below zero the size that an objective had at the start.
+UNBOUNDED = 2.0
+# Largest ratio of two values of a plateau that is stated by one number.
+WIDE = 1.3
 ROUNDED = 1e-12  # of the largest value: below, values differ by rounding
 TINY = 1e-3  # of the largest value: below, a growth is rounding, or a start at the solution
 
@@ -80,8 +84,8 @@ def _plateau(values: np.ndarray, since: int, step: int) -> str:
 
 
 def falling(values: np.ndarray, least: float = STILL) -> bool:
-    """Whether the values of the last quarter are lower than all of the quarter before, in the
-    median, and by so large a part.
+    """Return whether the values of the last quarter are lower than all of the quarter before, in
+    the median, and by so large a part.
 
     Examples
     --------
@@ -94,8 +98,8 @@ def falling(values: np.ndarray, least: float = STILL) -> bool:
 
 
 def unbounded(metrics: Mapping[str, np.ndarray]) -> str:
-    """What tells that the objective may be unbounded below: it has fallen far below zero, and the
-    gradient has not; or "".
+    """Return what tells that the objective may be unbounded below: it has fallen far below zero,
+    and the gradient has not; or "".
 
     Examples
     --------
@@ -115,8 +119,8 @@ def unbounded(metrics: Mapping[str, np.ndarray]) -> str:
 
 
 def plateau_since(values: np.ndarray, steps: np.ndarray) -> int | None:
-    r"""The record at which a plateau begins that lasts for at least the last quarter of the run;
-    None if there is none.
+    r"""Return the record at which a plateau begins that lasts for at least the last quarter of the
+    run; None if there is none.
 
     A plateau is a level line through the logarithms of that quarter: it changes by less than
     1 %, or by less than its own uncertainty if the gradients are random, and by less than a tenth
@@ -142,7 +146,7 @@ def plateau_since(values: np.ndarray, steps: np.ndarray) -> int | None:
 
 
 def limit_of(values: np.ndarray) -> float:
-    r"""The limit v of a sequence :math:`v_k = v + c \rho^k`, by Aitken's extrapolation from
+    r"""Return the limit v of a sequence :math:`v_k = v + c \rho^k`, by Aitken's extrapolation from
     its second half; 0 if unknown.
 
     Examples

@@ -1,5 +1,5 @@
-"""Step sizes that a run finds itself: "auto", the fastest (or most accurate) one in a linear
-model, and "safe", a bound.
+"""Automatic step sizes: "auto", the fastest (or most accurate) one in a linear model, and "safe", a
+bound.
 """
 
 from .choice import Choice as Choice, requested_rule as requested_rule, with_size as with_size

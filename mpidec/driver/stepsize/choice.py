@@ -1,4 +1,4 @@
-"""Choice of a step size, and the words in its place that ask for one."""
+"""The result of a search for a step size, and the words "auto" and "safe" that request one."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class Choice:
         return float(self.predicted[near[0]]) if len(near) else np.inf
 
     def halfway(self, steps: int) -> int:
-        """The step of a run of `steps` steps after which half of the way should be made; 0 if
-        none is known.
+        """Return the step of a run of `steps` steps after which half of the way should be made; 0
+        if none is known.
         """
         middle = self.expected / 2
         return max(32, int(middle)) if self.rule == "steps" and middle <= steps else 0
@@ -98,7 +98,7 @@ class Choice:
         return f"error after {self.steps} steps"
 
     def line(self) -> str:
-        """The choice as one line: `0.0403 (auto: error 1e-06 expected in 372 steps; 31
+        """Return the choice as one line: `0.0403 (auto: error 1e-06 expected in 372 steps; 31
         gradients, 0.12 s)`.
         """
         if self.rule == "safe":
@@ -141,7 +141,7 @@ class Choice:
         return "\n".join([*rows, f"step size {self.line()}"])
 
     def plot(self) -> Figure:
-        """A matplotlib figure of the predictions against the step sizes;
+        """Return a matplotlib figure of the predictions against the step sizes;
         `choice.plot().savefig("tune.png")` writes it.
         """
         from matplotlib.figure import Figure
@@ -159,7 +159,8 @@ class Choice:
             linewidth=1,
             markersize=4,
         )
-        if early.any():  # on the axis: they have no prediction
+        # On the axis: they have no prediction.
+        if early.any():
             panel.plot(
                 sizes[early],
                 np.zeros(early.sum()),
@@ -195,8 +196,8 @@ class Choice:
 
 
 def requested_rule(solver: Solver) -> str | None:
-    """The word "auto" or "safe" in the step size of a solver, or in the start of its schedule;
-    None for a number.
+    """Return the word "auto" or "safe" in the step size of a solver, or in the start of its
+    schedule; None for a number.
     """
     step = getattr(solver, "step_size", None)
     word = step.start if isinstance(step, StepSchedule) else step
@@ -204,7 +205,7 @@ def requested_rule(solver: Solver) -> str | None:
 
 
 def with_size(solver: AnySolver, size: float) -> AnySolver:
-    """The solver with the chosen step size, or with its schedule starting there."""
+    """Return the solver with the chosen step size, or with its schedule starting there."""
     step = solver.step_size
     size_or_schedule = step.starting_at(size) if isinstance(step, StepSchedule) else size
     changed: AnySolver = with_step_size(solver, size_or_schedule)

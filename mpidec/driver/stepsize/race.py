@@ -217,8 +217,8 @@ class Ranking:
 
 
 def noise(model: LinearModel) -> np.ndarray:
-    """A starting point that contains every mode that a run can reach: the initial point, and as
-    much noise.
+    """Return a starting point that excites every mode that a run can reach: the initial point, plus
+    noise of its size.
     """
     Z, B = np.random.default_rng(1).standard_normal(model.start.shape), model.reachable
     if 0 < B.shape[1] < model.r:
@@ -229,7 +229,7 @@ def noise(model: LinearModel) -> np.ndarray:
 
 
 def _errors(stack: Candidates, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
-    """The error of each candidate: as it is, and without the slow modes of the average."""
+    """Return the error of each candidate: as it is, and without the slow modes of the average."""
     E = stack.E
     mean = E.mean(axis=0)
     spread = ((E - mean) ** 2).sum(axis=(0, 1))
@@ -238,11 +238,11 @@ def _errors(stack: Candidates, model: LinearModel) -> tuple[np.ndarray, np.ndarr
 
 
 class Criterion(Protocol):
-    """What is compared in a race, such as `StepsTo`."""
+    """The criterion by which a race ranks step sizes, such as `StepsTo`."""
 
     def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
-        """The ranking of step sizes, from the largest to the smallest, of candidates that `run`
-        makes.
+        """Return the ranking of step sizes, from the largest to the smallest, of candidates that
+        `run` makes.
         """
 
 
@@ -255,8 +255,8 @@ def race(
     per_octave: int,
     higher: bool = False,
 ) -> Ranking | None:
-    """The ranking of powers of 2^(1 / `per_octave`) up to the `largest` step size; None if none
-    converges.
+    """Return the ranking of powers of 2^(1 / `per_octave`) up to the `largest` step size; None if
+    none converges.
 
     If the smallest one is the best, or none converges, the race goes on below them; above them if
     the largest one is the best and `higher` ones may be stable.
@@ -303,7 +303,7 @@ class StepsTo:
     part: float = 1.0
 
     def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
-        """The ranking of the step sizes."""
+        """Return the ranking of the step sizes."""
         stack = run(self.margin * sizes, self.part * noise(model))
         sizes, alive = stack.sizes, np.arange(len(sizes))
         strikes, predicted = np.zeros(len(sizes), int), np.full(len(sizes), np.inf)
@@ -344,7 +344,7 @@ class StepsTo:
         K: int,
         model: LinearModel,
     ) -> np.ndarray:
-        """The predicted steps of all candidates, from their errors after `last` and K steps."""
+        """Return the predicted steps of all candidates, from their errors after `last` and K steps."""
         goal, T = self._goal(model), np.full(len(now[0]), -np.inf)
         for old, new in zip(before, now):
             rate = np.log(old / new) / (K - last)
@@ -382,7 +382,7 @@ class ErrorAfter:
     part: float = 0.5
 
     def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
-        """The ranking of the step sizes."""
+        """Return the ranking of the step sizes."""
         stack, K = run(sizes, model.start), max(1, min(self.steps, self.longest))
         most = TRANSIENT * _first(model)
         errors, near = [], np.full(len(sizes), True)
@@ -424,7 +424,7 @@ class LeastBiased:
     longest: int
 
     def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
-        """The ranking of the step sizes."""
+        """Return the ranking of the step sizes."""
         S, K = len(sizes), self.longest
         start = np.repeat(model.start[:, :, None], S, axis=2)
         stack = run(np.tile(sizes, 2), np.concatenate([start, np.zeros_like(start)], axis=2))
@@ -443,8 +443,8 @@ class LeastBiased:
 
 
 def later(sizes: np.ndarray, left: np.ndarray, ratio: float) -> np.ndarray:
-    """The least of `left` among the step sizes (descending) from each one to `ratio` times it,
-    interpolated at the upper end.
+    """Return the least of `left` among the step sizes (descending) from each one to `ratio` times
+    it, interpolated at the upper end.
 
     Examples
     --------
@@ -462,14 +462,16 @@ def later(sizes: np.ndarray, left: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def _first(model: LinearModel) -> float:
-    """The distance at the start, or from zero if that is larger."""
+    """Return the distance at the start, or from zero if that is larger."""
     return max(model.distance, math.sqrt(model.n) * (model.size or 1.0))
 
 
 def _least_error(
     sizes: np.ndarray, errors: np.ndarray, model: LinearModel, K: int, early: np.ndarray
 ) -> Ranking:
-    """The ranking by errors after K steps; none is the best if all are larger than at the start."""
+    """Return the ranking by errors after K steps; none is the best if all are larger than at the
+    start.
+    """
     scale = math.sqrt(model.n) * (model.size or 1.0)
     predicted = np.where(np.isfinite(errors), errors, np.inf) / scale
     best = int(np.argmin(predicted))
@@ -497,7 +499,9 @@ def _geometric(
 
 
 def stable(stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
-    """Which step sizes do not grow in the last half of `steps` steps, apart from the slow modes."""
+    """Return which step sizes do not grow in the last half of `steps` steps, apart from the slow
+    modes.
+    """
     first = _errors(stack, model)[0]
     stack.run(steps // 2)
     middle = _errors(stack, model)[1]
@@ -507,8 +511,8 @@ def stable(stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
 
 
 def progress(stack: Stack, model: LinearModel, steps: int) -> float:
-    """The error after `steps` steps of the only step size in the stack, in units of that at the
-    start.
+    """Return the error after `steps` steps of the only step size in the stack, in units of that at
+    the start.
     """
     first = float(_errors(stack, model)[0][0])
     stack.run(steps)

@@ -31,8 +31,8 @@ class _Enough(Exception):
 
 
 def together(net: Reductions, evaluate: Callable[[], np.ndarray], like: np.ndarray) -> np.ndarray:
-    """The result of `evaluate()`, an array of the shape of `like`; an exception on one rank is
-    raised on all; collective.
+    """Return the result of `evaluate()`, an array of the shape of `like`; an exception on one rank
+    is raised on all; collective.
 
     Raises
     ------
@@ -56,8 +56,8 @@ def minimizer(
     quadratic: bool = False,
     most: int = MOST_EVALUATIONS,
 ) -> tuple[np.ndarray | None, int]:
-    """The minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the number of
-    gradients; collective.
+    """Return the minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the
+    number of gradients; collective.
 
     Rank 0 runs scipy's L-BFGS, and all ranks evaluate together, at most `most` times.  With
     `quadratic`, it ends without a point after two evaluations if the functions look quadratic
@@ -84,7 +84,8 @@ def minimizer(
 
     best: np.ndarray | None = x0
     least, first, count = np.inf, 0.0, 0
-    before = (0.0, x0, x0)  # value, gradient and point of the first evaluation
+    # Value, gradient and point of the first evaluation.
+    before = (0.0, x0, x0)
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, least, first, count, before
@@ -128,8 +129,8 @@ def minimizer(
 
 
 def residual(term: Term | None, x: np.ndarray, gradient: np.ndarray, t: float) -> float:
-    """The norm of the gradient, or of that of a proximal gradient step of the size `t`: 0 at the
-    minimizer.
+    """Return the norm of the gradient, or of that of a proximal gradient step of the size `t`: 0 at
+    the minimizer.
     """
     if term is None:
         return float(np.linalg.norm(gradient))
@@ -139,8 +140,8 @@ def residual(term: Term | None, x: np.ndarray, gradient: np.ndarray, t: float) -
 def composite_minimizer(
     net: Reductions, problem: Problem, term: Term, x0: np.ndarray, most: int = MOST_EVALUATIONS
 ) -> tuple[np.ndarray, int]:
-    """The minimizer of the average of all f_i with a term, as far as accelerated proximal gradient
-    steps come; collective.
+    """Return the minimizer of the average of all f_i with a term, as far as accelerated proximal
+    gradient steps come; collective.
 
     As `minimizer`: the point, and the number of gradients.  Every rank takes the same steps.
     """
@@ -169,7 +170,8 @@ def composite_minimizer(
         momentum, x, before, last = grown, following, y, G
         y, G, count = ahead, gradient(ahead), count + 1
         moved = float(np.linalg.norm(y - before))
-        if moved > 0:  # a larger curvature than any before
+        # A larger curvature than any before.
+        if moved > 0:
             largest = max(largest, float(np.linalg.norm(G - last)) / moved)
         if not moved > 0 or residual(term, y, G, 1 / largest) <= VANISHED * first:
             break

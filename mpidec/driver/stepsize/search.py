@@ -91,7 +91,7 @@ NEAR_MINIMIZER = 0.1
 
 
 def undisturbed(mixer: Operator[StepOperator]) -> Operator[StepOperator]:
-    """The same mixer without what moves the limit of exact methods, such as lost messages."""
+    """Return the mixer without faults that move the limit of exact methods, such as lost messages."""
     return mixer.rebuilt(mixer.base, Kept(faults=False))
 
 
@@ -134,11 +134,11 @@ class ModelSearch(ABC):
 
     @abstractmethod
     def _found(self) -> Choice | None:
-        """The choice in the model; None if no step size converges; collective."""
+        """Return the choice in the model; None if no step size converges; collective."""
 
     @abstractmethod
     def _safe(self) -> tuple[float, float]:
-        """The safe step size, and the smoothness constant from which it follows; collective."""
+        """Return the safe step size, and the smoothness constant from which it follows; collective."""
 
     @property
     @abstractmethod
@@ -146,7 +146,7 @@ class ModelSearch(ABC):
         """The number of agents from which on there is no search."""
 
     def _refusal(self) -> str:
-        """Why there can be no search, or ""."""
+        """Return why there can be no search, or ""."""
         if not self.task.oracle.smooth:
             return "the problem is not smooth, and its subgradients have no linear model."
         if moves(self.task.problem):
@@ -156,7 +156,7 @@ class ModelSearch(ABC):
         return ""
 
     def _reason(self, refused: str) -> str:
-        """Why there is no choice; collective."""
+        """Return why there is no choice; collective."""
         if refused:
             return refused
         flat = self.modelled.model is not None and not self.modelled.model.curvature
@@ -170,7 +170,7 @@ class ModelSearch(ABC):
         )
 
     def _curved(self) -> LinearModel | None:
-        """The model, if there is one and its curvature is a positive number."""
+        """Return the model, if there is one and its curvature is a positive number."""
         model = self.modelled.model
         if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
             return None
@@ -186,7 +186,7 @@ class ModelSearch(ABC):
         note: str = "",
         limit: str = "",
     ) -> Choice:
-        """The choice of a step size, after a race if there was one."""
+        """Return the choice of a step size, after a race if there was one."""
         task, none = self.task, np.empty(0)
         if rule == "steps" and task.tol < task.tolerance:
             note = f"float32 does not reach {task.tol:.0e}"
@@ -213,7 +213,7 @@ class ModelSearch(ABC):
         return MARGIN / REDUCED_PART if self.task.reduced else MARGIN
 
     def _on_root(self, act: Callable[[], T]) -> T:
-        """The result of `act` on rank 0; collective."""
+        """Return the result of `act` on rank 0; collective."""
         net, result = self.task.net, None
         with on_all_ranks(net):
             try:
@@ -225,7 +225,9 @@ class ModelSearch(ABC):
         return cast("T", net.collectives.broadcast(result, 0, "the choice of a step size"))
 
     def guard(self, choice: Choice, attempt: int) -> Guard | None:
-        """The guard of an attempt with a choice; None if there is no estimate of the minimizer."""
+        """Return the guard of an attempt with a choice; None if there is no estimate of the
+        minimizer.
+        """
         task, point = self.task, self.modelled.point
         if point is None:
             return None
@@ -246,7 +248,7 @@ class ModelSearch(ABC):
 
 
 class Search(ModelSearch):
-    """Search for the step size of one run in common steps; collective.
+    """Search for the step size of one synchronous run; collective.
 
     Parameters
     ----------
@@ -268,7 +270,8 @@ class Search(ModelSearch):
     ):
         super().__init__(task)
         self._unstable, self._mixer = unstable, mixer
-        self._moved = task.exact and bool(mixer.disturbance)  # an exact method, with another limit
+        # An exact method, with another limit.
+        self._moved = task.exact and bool(mixer.disturbance)
         self._exact = task.exact and not self._moved
         self.topology = topology  # of a call: with the weights of its choice
 
@@ -277,7 +280,8 @@ class Search(ModelSearch):
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
         if requested_rule(self.task.solver) == "auto":
-            self.task.grad(self.task.start)  # its imports are not part of the duration
+            # Its imports are not part of the duration.
+            self.task.grad(self.task.start)
         return super().__call__()
 
     def _found(self) -> Choice | None:
@@ -313,8 +317,8 @@ class Search(ModelSearch):
         return replace(less, step_size=self._with_mixer(checked))
 
     def _with_mixer(self, act: Callable[[Operator[StepOperator]], T], codec: bool = False) -> T:
-        """The result of `act` on rank 0, with a mixer of all agents in this process, like that
-        of the run, but without its codec unless that is part of the question; collective.
+        """Return the result of `act` on rank 0, with a mixer of all agents in this process, like
+        that of the run, but without its codec unless that is part of the question; collective.
         """
 
         def alone() -> T:
@@ -327,8 +331,8 @@ class Search(ModelSearch):
         return self._on_root(alone)
 
     def _fastest(self) -> Choice | None:
-        """The choice of the race over the graph; over one with several weights, the best choice,
-        with its graph.
+        """Return the choice of the race over the graph; over one with several weights, the best
+        choice, with its graph.
         """
         graph = self.topology
         if len(graph.choices) == 1:
@@ -336,14 +340,14 @@ class Search(ModelSearch):
         best: Choice | None = None
         chosen = graph
         for weights, self.topology in graph.choices:
-            if best is None or self._bears(self.topology):
+            if best is None or self._is_stable(self.topology):
                 choice = self._with_mixer(self._raced)
                 if choice and (best is None or choice.expected < CLEARLY * best.expected):
                     best, chosen = replace(choice, weights=weights), self.topology
         self.topology = chosen
         return best
 
-    def _bears(self, topology: Topology | Schedule) -> bool:
+    def _is_stable(self, topology: Topology | Schedule) -> bool:
         try:
             self.task.solver.check(topology)
         except ValueError:
@@ -351,7 +355,7 @@ class Search(ModelSearch):
         return not self.task.solver.unstable(topology)
 
     def _raced(self, W: Operator[StepOperator]) -> Choice | None:
-        """The choice of the race; None if no step size converges."""
+        """Return the choice of the race; None if no step size converges."""
         model, without_term, most = self._curved(), self.modelled.without_term, np.inf
         if model is None:
             return None
@@ -383,8 +387,8 @@ class Search(ModelSearch):
         exact: bool | None = None,
         most: float = np.inf,
     ) -> Ranking | None:
-        """The ranking of a race, from so large a part of the first distance; None if no step size
-        converges.
+        """Return the ranking of a race, from so large a part of the first distance; None if no step
+        size converges.
 
         An `exact` method is raced to the tolerance (None: that of the run), others to the end of
         the run; with step sizes up to `most`.
@@ -409,7 +413,7 @@ class Search(ModelSearch):
         if self._exact if exact is None else exact:
             longest = LONGEST if self._exact or self.topology.period else FEW_STEPS
             criterion = StepsTo(task.tolerance, longest, margin=self._larger_by, part=part)
-        # a slow average bears larger steps than those of the window
+        # a slow average is stable with larger steps than those of the window
         return race(
             criterion,
             self._runs(W, model),
@@ -436,8 +440,8 @@ class Search(ModelSearch):
         return stack if W.columnwise else one_by_one
 
     def _verified(self, choice: Choice) -> Choice:
-        """The choice after trials of what the race has left out: the codec of the run, and the
-        problem itself where the linear model may be wrong about it; collective.
+        """Return the choice after trials of what the race has left out: the codec of the run, and
+        the problem itself where the linear model may be wrong about it; collective.
         """
         task, point = self.task, cast("np.ndarray", self.modelled.point)
         trials = Trials(task, point, self.topology, self._mixer)
@@ -450,8 +454,8 @@ class Search(ModelSearch):
         return choice
 
     def _by_errors(self, trials: Trials, choice: Choice) -> Choice:
-        """The choice for gradients of bounded slope: the model goes on from the ends of trial
-        runs; collective.
+        """Return the choice for gradients of bounded slope: the model goes on from the ends of
+        trial runs; collective.
 
         A first one decides whether the race was right about the choice.  If not, there are trial
         runs with step sizes around it.
@@ -484,7 +488,7 @@ class Search(ModelSearch):
         return replace(with_trials(choice, sizes, found, taken), step_size=float(sizes[best]))
 
     def _by_steps(self, trials: Trials, choice: Choice) -> Choice:
-        """The choice, or another step size of which trial runs predict fewer steps to the
+        """Return the choice, or another step size of which trial runs predict fewer steps to the
         tolerance; collective.
 
         With reduced variance smaller ones are tried: what the gradients remember is older than in
@@ -556,8 +560,8 @@ class Search(ModelSearch):
         return size
 
     def _with_codec(self, W: Operator[StepOperator], choice: Choice) -> Choice:
-        """The choice, or the largest of some smaller step sizes, that makes progress with the
-        codec of the mixer; the choice, with a warning, if none does.
+        """Return the choice, or the largest of some smaller step sizes, that makes progress with
+        the codec of the mixer; the choice, with a warning, if none does.
         """
         model, left = cast("LinearModel", self.modelled.model), []
         if model.r < self.task.X0.shape[1]:
@@ -582,8 +586,8 @@ class Search(ModelSearch):
         return replace(choice, futile=True)
 
     def _smoothness(self) -> float:
-        """The largest smoothness constant of any agent, as the problem states it, or else from
-        the linear model; collective.
+        """Return the largest smoothness constant of any agent, as the problem states it, or else
+        from the linear model; collective.
         """
         largest, error, problem = -1.0, None, self.task.problem
         try:
@@ -605,13 +609,14 @@ class Search(ModelSearch):
 
 
 def _typical(H: np.ndarray) -> float:
-    """The geometric mean of the positive eigenvalues of an average Hessian."""
+    """Return the geometric mean of the positive eigenvalues of an average Hessian."""
     found = np.linalg.eigvalsh((H + H.T) / 2)
     return float(np.exp(np.log(found[found > ROUNDED * found[-1]]).mean()))
 
 
 def in_range(smoothness: float) -> float:
-    """The smoothness constant, if its square and that of its inverse are in the range of float64.
+    """Return the smoothness constant, if its square and that of its inverse are in the range of
+    float64.
 
     Raises
     ------
