@@ -213,7 +213,7 @@ def test_trial_runs_are_bounded_by_the_predicted_run(seed, l1, larger):
 )  # pilots
 def test_auto_is_as_good_as_the_best_of_a_scan(case, n, graph, method):
     pytest.importorskip("sklearn")
-    most = 1000 if method.startswith("dgd") else 20000
+    most = {"dgd": 200, "dgd_constant": 1000, "dgd_1/k": 1000}.get(method, 20000)
     row = stepsizes.compare(case, n, graph, method, most)
     assert row["ratio"] <= 1.3 and row["cost"] <= 0.5, row
 
