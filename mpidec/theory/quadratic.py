@@ -50,7 +50,9 @@ class Quadratic:
                 f"{self.g.shape}, expected (d,), (n, d, d) and (n, d)"
             )
         if not np.abs(self.g.sum(axis=0)).max() <= 1e-6 * (np.abs(self.g).sum() or 1.0):
-            raise ValueError("Quadratic: the g_i of all agents add up to something, expected zero")
+            raise ValueError(
+                "Quadratic: the g_i of all agents sum to a vector other than zero, expected zero"
+            )
 
     @classmethod
     def of(cls, problem: Problem) -> Quadratic:

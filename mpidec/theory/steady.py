@@ -271,8 +271,7 @@ def modelled(
     solver = as_solver(solver)
     if isinstance(solver, Asynchronous):
         raise ValueError(
-            f"theory: {name_of(solver)} is asynchronous, expected a solver whose agents take "
-            "steps together"
+            f"theory: {name_of(solver)} is asynchronous, expected a synchronous solver"
         )
     if not (averages or solver.needs.problem):
         raise ValueError(
