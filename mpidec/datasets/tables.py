@@ -72,6 +72,7 @@ def table(path: Path, label: str | int | None = None) -> Samples:
         data.add(line)
     A, classes = data.finished()
     notes = [why, note]
+    # Whether a first line of numbers has names can only be decided from the columns below it.
     if not header and len(A) > 1:
         header, said = _names_among_numbers(first.words, np.delete(A, column, axis=1))
         notes.append(said)

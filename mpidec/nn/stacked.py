@@ -185,6 +185,8 @@ def _mirror(model: nn.Module, into: nn.Module, m: int, done: dict[int, Any]) -> 
     """Give `into` the submodules of `model`, with stacked parameters and buffers; what is shared
     in the model is shared again.
     """
+    # By identity: parameters and modules that are shared in the model (tied weights) are shared
+    # again.
     into.training = model.training
     for name, parameter in model._parameters.items():
         if parameter is not None and id(parameter) not in done:

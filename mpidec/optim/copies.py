@@ -124,6 +124,8 @@ def equal_ranks(sketches: np.ndarray) -> list[int]:
     >>> equal_ranks(np.array([other, one, one])), equal_ranks(np.array([one, other, none, none]))
     ([1, 2], [])
     """
+    # Ranks with equal first gradients (the parameters are equal) and similar later ones, as the
+    # parameters move apart, draw the same batches.
     has = np.isfinite(sketches).all(axis=2) & (sketches[:, :, 0] > 0)
     known = np.where(has[:, :, None], sketches, 0.0)
     for rank, mine in enumerate(known[:-1]):

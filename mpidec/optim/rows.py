@@ -198,6 +198,8 @@ def buckets(
     made = []
     for g, parameters_of in enumerate(groups()):
         kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+        # In reverse, as `backward` computes the gradients of the last layers first: their bucket
+        # can be sent while the others are computed.
         for parameter in reversed(parameters_of["params"]):
             if parameter.requires_grad and parameter.numel():
                 kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)

@@ -91,6 +91,7 @@ def minimize(
     face: Face | None = None
     with np.errstate(all="ignore"):
         for k in range(ROUNDS):
+            # FISTA with restarts, longer in each round, until the face settles.
             for _ in range(min(FEWEST + 2 * k * k, MOST)):
                 following = prox(y - t * grad(y))
                 # Momentum points uphill: begin again.

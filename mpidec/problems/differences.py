@@ -167,6 +167,8 @@ class _Points:
         away, size = self._error(central, U)
         right = (away <= self.coarse * AGREE * size).any(axis=0)
         sure = seen & (away >= 4 * half) & (away >= self.coarse * LEAST * size)
+        # A gradient is wrong where three neighbouring sizes agree on another slope: a kink or
+        # rounding errors would make them differ.
         windows = np.lib.stride_tricks.sliding_window_view(central, 3, axis=0)
         spread = windows.max(axis=-1) - windows.min(axis=-1)
         least = np.lib.stride_tricks.sliding_window_view(np.where(sure, away, 0.0), 3, axis=0)

@@ -375,10 +375,12 @@ def prepare(
     of_data = _parameters(data)
     if spec is not None:
         _check_names(params, spec, of_data)
+    # A parameter that problem and data set share is the problem's; the others make the data set.
     own = {} if spec is None else spec.parameters
     chosen = {name: value for name, value in params.items() if name not in own}
     made_with = {"n": n, "seed": wanted.drawn, **chosen}
     raw, test = _held_out(_data(data, wanted.label, of_data, made_with, wanted.features), wanted)
+    # Of the training samples alone: the test set must not influence the model.
     scaling = Scaling.of(raw.A) if wanted.standardize else None
     whole_set = raw if scaling is None else replace(raw, A=scaling(raw.A), x_star=None)
     _check_size(whole_set)
@@ -647,6 +649,7 @@ def _scales(spec: ProblemSpec, n: int, N: int, wanted: DataOptions) -> dict[str,
     given = wanted.penalties
     result: dict[str, Any] = {}
     per, word = (N, "mean") if wanted.scale == "mean" else (n, "sum")
+    # The average over n agents of n / N times their sums is the mean over all N samples.
     if word == "mean" and n != N:
         result["weight"] = n / N
     amounts = {}

@@ -55,6 +55,8 @@ def minimize(
 
     x = x0
     with np.errstate(all="ignore"):
+        # The trust region globalizes; it ends at 1e-10, where differences of function values are
+        # rounding.
         if relative_gradient(x) > 1e-10:
             dense = isinstance(hess(x), np.ndarray)
             how = (

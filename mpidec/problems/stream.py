@@ -187,6 +187,8 @@ class Stream(Oracle):
         U, Y = self._samples(streams, range(self.lo, self.lo + self.m), steps)
         if callable(self.loss) or self._count <= self.d + 1 or not self.m:
             return U, Y
+        # d + 1 samples with the same second moments, from a QR factorization of [U, y], have the
+        # same mean loss and gradient at every point.
         R = np.linalg.qr(np.concatenate([U, Y[:, :, None]], axis=2), mode="r")
         R *= np.sqrt((self.d + 1) / self._count)
         return np.ascontiguousarray(R[:, :, : self.d]), np.ascontiguousarray(R[:, :, self.d])

@@ -259,6 +259,8 @@ class RunFile:
             layout = _Layout(x.shape[1:], x.dtype, names, x.chunks is not None)
             steps, every = metrics["step"][:], int(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
+        # An interrupted run has a record of its last step, which an uninterrupted one would not
+        # have between two records: it is dropped.
         steps = steps[steps < step if step % every else steps <= step]
         kept = len(steps)
         self = cls.__new__(cls)

@@ -180,7 +180,8 @@ class PairwiseSolver(Asynchronous):
         x = solver.gradient_point(s, t)
         solver.descend(s, gradient(x), t)
 
-        # An averaging event sends an offer to the partner, and ends, perhaps later, with the partner's:
+        # An averaging event sends an offer to the partner, and ends, perhaps later, with the
+        # partner's:
         mine = solver.offer(s, t)
         solver.average(s, mine, theirs, t)
 

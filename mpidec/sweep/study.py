@@ -287,6 +287,7 @@ def run_plan(
             lambda number: run_case(number, wanted, queue.own, queue.poll),
             lambda report: report.outcome == "interrupted",
         )
+    # Runs that were interrupted are not counted as done: then there is no table.
     made: Table | None = None
     if comm.rank == 0 and done == len(wanted.cases):
         found = table(wanted.cases, wanted.target, failures)

@@ -110,6 +110,8 @@ class Noise:
             return np.tile(np.asarray(x_star_of(oracle.problem, k)), (n, 1)) if moving else at
 
         draws = max(DRAWS, TOGETHER // n)
+        # The same draws at x* and at x* + h e, so that the difference is the curvature of a draw,
+        # not noise.
         v = np.array([gradient(minimizer(k), k) for k in range(draws)])
         mean = v.mean(axis=0)
         h = max(float(np.abs(model.x_star).max(initial=0.0)), 1.0) * 1e-4

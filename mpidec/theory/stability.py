@@ -153,6 +153,9 @@ def largest_step(
 
 def _interval(rate: Callable[[float], float], stable: Callable[[float], bool]) -> _Interval:
     """Return the ends of the first interval of stable step sizes, in units of 1 / curvature."""
+    # Most methods are stable with small steps; some need still smaller ones; exact diffusion and
+    # EXTRA on directed graphs are stable only in an interval away from 0, which a grid of larger
+    # steps looks for.
     low, inside = 0.0, SMALL
     if stable(SMALL):
         if rate(LEAST) > GROWS:

@@ -365,6 +365,8 @@ class _EdgeColouring:
         if both is not None:
             self._paint(u, v, both)
             return
+        # No common free colour.  Exchange c and d on a path from u, so that d is free at u, then
+        # shift the colours along the fan up to an agent where d is free, too.
         fan = self._fan(u, v)
         c, d = self._free(u), self._free(fan[-1])
         self._exchange(u, c, d)
@@ -471,8 +473,12 @@ def activation_probabilities(partners: Ints, budget: float) -> Floats:
             return -np.inf
         return float(x[M] / mu + 2 * np.log(np.diag(root)).sum() + np.log(inside).sum())
 
+    # The unknowns are p and t.  Start inside: equal probabilities within the budget, and half of
+    # the t that they allow.
     x = np.r_[np.full(M, 0.9 * budget), 0.0]
     x[M] = np.linalg.eigvalsh(matrix(x))[0] / 2
+    # At its optimum the barrier costs at most about mu (n + 2 M): lower mu until that is small
+    # relative to t.
     mu = x[M]
     while mu * (n + 2 * M) > ACCURACY * x[M]:
         mu /= 10

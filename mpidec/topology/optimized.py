@@ -121,6 +121,8 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
     degree = np.bincount(np.concatenate([i, j]), minlength=n)
     w: Floats = 1.0 / (1 + np.maximum(degree[i], degree[j]))
 
+    # The norm is the largest |eigenvalue| of W - J: log-sum-exp over both signs, shifted by the
+    # largest one against overflow, and its gradient.
     def smoothed(w: Floats, t: float) -> tuple[float, Floats]:
         M = _weighted(n, i, j, w) - 1 / n
         lam, V = np.linalg.eigh(M)
@@ -139,6 +141,8 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
 
     bounds = [(0, None)] * len(w) if nonnegative else None
     best, least = w, np.linalg.norm(_weighted(n, i, j, w) - 1 / n, 2)
+    # Continuation: a sharp approximation converges slowly from afar, so each one starts where the
+    # smoother one has ended.
     for t in (10.0, 100.0, 1e3, 1e4):
         w = minimize(
             smoothed,

@@ -277,6 +277,8 @@ class Training:
             self._record(0.0, 0)
         began, first = time.perf_counter(), self._step
         while self._step < self.steps:
+            # All ranks learn of an interrupt one step later, without waiting for each other in this
+            # one.
             stopped = stop(interrupted())
             if not stopped:
                 self._take_step()

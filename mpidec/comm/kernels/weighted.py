@@ -326,6 +326,8 @@ def difference(
         As in `weighted_sum`, of dtype float32 (s = 20) or float64 (s = 40); the entries times
         :math:`2^s` must not overflow.
     """
+    # (W - I) X = 2^-s ((X + 2^s (W - I) X) - X): the factor lifts the difference above X before the
+    # sum is rounded, so that rounding errors are relative to the difference.
     scaled = weights.scaled(out.dtype)
     if isinstance(scaled, Runs):
         scaled.sum(X, out)

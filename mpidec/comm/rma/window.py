@@ -138,6 +138,7 @@ class Window:
         self._progress = progress and messenger is not None and not self._slots.unaided
         if self._progress and messenger is not None:
             messenger.helper.add(self._slots.poll)
+        # No rank may write to a neighbour's slot before that one has prepared it.
         if context.size > 1:
             together.wait(context.comm.Ibarrier, "net.window")
 

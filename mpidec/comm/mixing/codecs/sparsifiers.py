@@ -206,6 +206,8 @@ def _candidates(x: np.ndarray, k: int) -> np.ndarray | None:
     a sample; None if the sample is too small for a bound."""
     stride = k // 256 | 1
     sample = np.abs(x[::stride])
+    # The expected number of the k largest in the sample, and four standard deviations: the bound is
+    # almost surely below the k-th largest, and the result is checked.
     rank = int(k / stride + 4 * np.sqrt(k / stride)) + 8
     if stride == 1 or rank >= len(sample):
         return None

@@ -144,7 +144,8 @@ def leader(
         operation, edges.mode, [leaders[other] for other in edges.sources], (), False
     )
     machine_of = {rank: other for other, rank in enumerate(leaders)}
-    precise = np.result_type(average, np.float64)  # so that the sum is rounded once
+    # In float64, so that the sum is rounded once.
+    precise = np.result_type(average, np.float64)
     arrived = {
         machine_of[source]: (
             operation.received[source, EDGE][0].weight,
