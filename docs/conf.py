@@ -47,6 +47,7 @@ mathjax3_config = {
     "tex": {"environments": {"split": [r"\begin{aligned}", r"\end{aligned}"]}},
 }
 html_theme, html_title = "furo", f"mpidec {version}"
+html_show_copyright = False
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -111,6 +112,8 @@ def pages_of_files(app, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\((?:\.\./)+(tutorials/\w+)\.ipynb", r"](/\1.md", source[0])
     if page == "guide/gallery":
         source[0] = pictures.gallery(source[0])
+    if page == "reproduced/index":  # rows of many numbers may break between any two of them
+        source[0] = re.sub(r"(?<=\d)/(?=\d)", "/\u200b", source[0])
     if page == "guide/choosing":
         source[0] = re.sub(r"^\| `(\w+)` \|", named_solver, source[0], flags=re.MULTILINE)
 
@@ -123,8 +126,11 @@ def named_solver(found: re.Match[str]) -> str:
 
 
 def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | None:
-    """Leave out what a module has imported from other packages, and the states of solvers, whose fields are in the equations."""
-    foreign = not str(getattr(thing, "__module__", "mpidec")).startswith("mpidec")
+    """Leave out what a module has imported from other packages and from private modules, and the states of solvers, whose
+    fields are in the equations.
+    """
+    module = str(getattr(thing, "__module__", "mpidec"))
+    foreign = not module.startswith("mpidec") or module.startswith("mpidec._")
     return True if foreign or name in ("State", "MixedState") else None
 
 

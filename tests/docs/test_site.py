@@ -93,7 +93,7 @@ def test_the_reference_has_all_public_names(site):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_page_is_wider_than_the_window(site):
-    """On a desktop, code and equations need no scroll bars of their own, either."""
+    """On a desktop, code, equations and tables need no scroll bars of their own, either."""
     chromium = widths.browser()
     if chromium is None:
         pytest.skip(f"no Chromium on PATH: looked for {', '.join(widths.NAMES)}")
@@ -105,7 +105,7 @@ def test_no_page_is_wider_than_the_window(site):
         box
         for page in found
         if page.width == widths.WIDTHS[0]
-        for box in page.boxes("pre", "div.math")
+        for box in page.boxes("pre", "div.math", "div.table")
     ]
     assert not said, "\n".join(said)
 
