@@ -25,9 +25,11 @@ if TYPE_CHECKING:
         topology as topology,
         train as train,
     )
-    from .driver.asynchronous import simulate as simulate
+    from .driver.simulate import simulate as simulate
 from ._version import __version__ as __version__
 from .comm.mixing import Mixer as Mixer, Network as Network, Pending as Pending
+from .driver.iterate import iterate as iterate
+from .driver.plan import Queue as Queue
 from .driver.solve import Outcome as Outcome, Result as Result, solve as solve
 from .driver.tune import tune as tune
 from .exceptions import (
@@ -63,12 +65,14 @@ __all__ = [
     "Network",
     "Outcome",
     "Pending",
+    "Queue",
     "RankMismatchError",
     "Record",
     "Result",
     "ResumeError",
     "Unstable",
     "__version__",
+    "iterate",
     "read",
     "solve",
     "tune",
@@ -79,7 +83,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return import_module(f".{name}", __name__)
     if name == "simulate":
-        return import_module(".driver.asynchronous", __name__).simulate
+        return import_module(".driver.simulate", __name__).simulate
     raise no_attribute(__name__, name, __dir__())
 
 

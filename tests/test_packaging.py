@@ -210,8 +210,7 @@ def test_compiler_flags_do_not_change_the_bits(checkout, flags):
     """Neither those of the sums, nor, by what GCC adds to fast-math libraries, those of the whole process."""
     pytest.importorskip("setuptools", minversion="77")
     built = python(
-        "-c",
-        "from setuptools import setup; setup()",
+        "setup.py",
         "-q",
         "build_ext",
         "--inplace",

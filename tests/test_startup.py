@@ -149,8 +149,8 @@ except ImportError as error:
     names, remedy = mpirun(0, ["-c", program], check=True).stdout.splitlines()
     assert remedy == "mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'"
     assert names == (
-        "ConfigError InputError Interrupted Mixer Network Outcome Pending RankMismatchError Record Result ResumeError Unstable "
-        "__version__ plot problems read simulate solve solvers sweep testing theory topology tune"
+        "ConfigError InputError Interrupted Mixer Network Outcome Pending Queue RankMismatchError Record Result "
+        "ResumeError Unstable __version__ iterate plot problems read simulate solve solvers sweep testing theory topology tune"
     )
 
 

@@ -49,6 +49,8 @@ SAME = {  # the same function of the same argument as that of another call, whic
     **{f"{call}: topology": GRAPH for call in ("rate", "largest_step", "steady_state")},
     **{f"{call}: topology": GRAPH for call in ("Decentralized", "Averager")},
     **{f"{call}: mixing": "solve: mixing" for call in ("tune", "Decentralized", "Averager")},
+    "simulate: mixing": "solve: mixing",
+    "iterate: F": "solve: problem",
     **{f"{call}: delay": "simulate: delay" for call in ("solve", "tune")},
     **{f"{call}: problem": "solve: problem" for call in ("tune", "rate", "largest_step")},
     "steady_state: problem": "solve: problem",

@@ -59,6 +59,10 @@ class Rounded(Codec):
         self.digits = digits
 
 
+def rule(own, received, weights):
+    return own
+
+
 def value(X):
     return (X**2).sum(axis=1)
 
@@ -122,7 +126,7 @@ WRAPPED = {
     "lossy(0.1, seed=4, fill='own')": lambda W: W.lossy(0.1, seed=4, fill="own"),
     "attacked({1: 'sign_flip'}).robust(Clip(tau=1.0, delta=None)).repeat(2)": None,
     "noisy(0.5, seed=0)": lambda W: W.noisy(0.5),
-    "robust(value)": lambda W: W.robust(value),
+    "robust(rule)": lambda W: W.robust(rule),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..driver.asynchronous.simulation import simulate
+from ..driver.simulate import simulate
 from ..driver.solve import solve
 from ..problems import Custom
 from ..solvers import AsyncPushSum, Diffusion

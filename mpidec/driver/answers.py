@@ -4,7 +4,7 @@ decision of all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ Evaluate = Callable[..., np.ndarray]
 
 
 def gradients_for(
-    solver: Solver, oracle: Oracle | None, agents: range, seed: int
+    solver: Solver, oracle: Oracle | None, agents: Sequence[int], seed: int
 ) -> Gradients | None:
     """The gradients of the local agents; None for a solver that asks for nothing.
 

@@ -21,6 +21,7 @@ from .._validation import takes, unmasked
 from .._words import STEP_SIZES, parameters, word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
+from ..comm.runtime.mpi import MPI
 from ..plugins import Table, nearest
 from ..problems.custom import MODULUS, REAL
 from ..problems.differences import mismatch
@@ -82,10 +83,6 @@ BELONGS = {  # where arguments belong that `solve` does not have; {} is their va
     "network": "did you mean net?",
     "callback": "did you mean progress?",
     "verbose": "did you mean progress?",
-    "rates": "it belongs to mpidec.simulate, whose agents have a speed: on ranks agents sleep, "
-    "straggler={{agent: seconds}}",
-    "straggler": "it belongs to mpidec.solve, whose agents sleep on ranks: simulated agents have a "
-    "speed, rates=[0.2, 1, ...], one for each agent",
 }
 ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
 DIGRAPH_WEIGHTS = {
@@ -634,30 +631,17 @@ def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarr
     return rows
 
 
-def check_real(solver: Solver, X: np.ndarray) -> None:
-    """Refuse complex rows for an asynchronous solver.
-
-    Raises
-    ------
-    TypeError
-
-    Examples
-    --------
-    >>> import mpidec
-    >>> check_real(mpidec.solvers.A2CiD2(0.1), np.zeros((2, 1)))
-    """
-    if is_complex(X):
-        raise TypeError(
-            f"{name_of(solver)} takes no common steps, and its agents exchange real rows, the "
-            f"iterates are {X.dtype}: take mpidec.problems.RealView(problem) and "
-            "x0.view(float), pairs of real and imaginary parts"
-        )
-
-
 def network_for(
-    problem: Problem | OracleLike | None, topology: TopologyLike, x0: ArrayLike | None
+    problem: Problem | OracleLike | None,
+    topology: TopologyLike,
+    x0: ArrayLike | None,
+    alone: bool = False,
 ) -> Network:
-    """The network of as many agents as the arguments of `solve` stand for."""
+    """The network of as many agents as the arguments of `solve` stand for; of this process
+    `alone`, or of all ranks.
+    """
+    if alone:
+        return Network(infer_agents(problem, topology, x0), comm=MPI.COMM_SELF)
     if not (isinstance(topology, str) or callable(topology)):
         return Network(infer_agents(problem, topology, x0))
     with Network() as ranks:  # n may be known only to all ranks together

@@ -15,10 +15,11 @@ from .._words import warn
 from ..comm.mixing.operator import Operator, StepOperator
 from ..problems.real_view import real_view, seen
 from ..protocols import Reductions
-from ..solvers.base import Solver, name_of
+from ..solvers.base import Solver, name_of, step_size_of
 from . import codec_limits, noisy_links
+from .clocks import Clock, Steps, Watched
 from .diagnosis import Diagnosis
-from .journal import Journal
+from .journal import Log
 from .outcome import Outcome, RunEnd, decide_outcome
 from .plan import Plan, State, recorded_choice
 from .result import Result
@@ -67,13 +68,13 @@ def attempts(
 
 @dataclass(frozen=True)
 class Attempt:
-    """A run in common steps with one step size, and how it is judged.
+    """A run with one step size, and how it is judged.
 
     Parameters
     ----------
     plan : Plan
         With a solver whose step size is a number or a schedule.
-    mixer : mixer
+    clock : Watched
     choice : Choice or None
         The search that has found the step size.
     guard : Guard or None
@@ -85,7 +86,7 @@ class Attempt:
     """
 
     plan: Plan
-    mixer: Operator[StepOperator]
+    clock: Watched
     choice: Choice | None = None
     guard: Guard | None = None
     last: bool = True
@@ -117,7 +118,7 @@ class Attempt:
         """The end of a run whose iterates are not finite after step `k`."""
         reason = f"the iterate of agent {agent} is not finite after step {k}"
         if self._at_once(k):
-            cause = self.mixer.disturbance
+            cause = self.clock.disturbance
             reason += f", {ANY_SIZE}{', as ' * bool(cause)}{cause}"
         return RunEnd(Outcome.DIVERGED, reason, agent)
 
@@ -125,7 +126,7 @@ class Attempt:
         """Whether iterates not finite after step `k` are so with any step size that a search
         would find.
         """
-        first = self.plan.solver.period if self.mixer.disturbance else 1
+        first = self.plan.solver.period if self.clock.disturbance else 1
         return self.choice is not None and k in (1, first)
 
     def too_far(self, X: np.ndarray, k: int) -> str:
@@ -144,34 +145,53 @@ class Attempt:
             "schedule"
         )
 
-    def judge(self, k: int, s: State, journal: Journal, stopped: bool) -> RunEnd:
+    def judge(self, k: int, s: State, log: Log, stopped: bool, interrupted: bool = False) -> RunEnd:
         """The outcome of a run that has ended by itself after step `k`; collective."""
-        plan, mixer, X = self.plan, self.mixer, as_reals(s.X)
+        plan, clock, X = self.plan, self.clock, as_reals(s.X)
         return decide_outcome(
-            journal.records,
-            journal.sizes,
-            f"after {k} steps",
-            lambda: journal.measure.diverged_agent(s.X),
+            log.records,
+            log.sizes,
+            clock.moment(k),
+            lambda: log.measure.diverged_agent(s.X),
             target=plan.target,
             stopped=stopped,
+            interrupted=interrupted,
             too_far=lambda: self.too_far(s.X, k),
             cause=lambda name, limit: Diagnosis(
                 net=plan.net,
                 problem=seen(plan.problem, plan.X),
-                topology=mixer.topology,
+                topology=clock.topology,
                 solver=plan.solver,
                 oracle=plan.oracle,
-                metrics=journal.metrics,
+                metrics=log.metrics,
                 name=name,
                 limit=limit,
                 X=X,
-                limits=codec_limits.limit(plan.solver, mixer, X.shape[1]),
+                limits=clock.limits(X.shape[1]),
                 unstable=self.unstable,
                 searched=self.choice is not None,
             ).cause(),
         )
 
-    def reason(self, end: RunEnd) -> str:
+    def result(self, k: int, s: State, log: Log, end: RunEnd) -> Result:
+        """The result of a run that has ended after step `k`; collective."""
+        plan, solver = self.plan, self.plan.solver
+        return Result(
+            X=s.X,
+            x=plan.net.mean(s.X),
+            outcome=end.outcome,
+            steps=k,
+            metrics=log.metrics,
+            reason=self._reason(end),
+            agent=end.agent,
+            step_size=step_size_of(solver),
+            choice=self.choice,
+            limit=self.clock.disturbance if solver.exact else "",
+            unstable=self.unstable,
+            problem=plan.problem,
+        )
+
+    def _reason(self, end: RunEnd) -> str:
         """The reason of the end, and of a divergence the schedule, if that is the likely cause."""
         if end.outcome is not Outcome.DIVERGED or not self.unstable:
             return end.reason
@@ -181,9 +201,12 @@ class Attempt:
         )
 
 
-def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
+Once = Callable[[Attempt, Clock], Result]
+
+
+def attempted(plan: Plan, once: Once) -> Result:
     """The result of a run, after a search if its step size is to be found; collective."""
-    plan = _as_recorded(plan)
+    plan = as_recorded(plan)
     with plan.mixer() as mixer:
         X0, oracle = as_reals(plan.X), plan.oracle
         if is_complex(plan.X) and oracle is not None:  # the search knows real rows
@@ -192,7 +215,8 @@ def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
         if plan.net.rank == 0:
             _warn(plan, mixer, unstable)
         if requested_rule(plan.solver) is None or oracle is None:
-            return once(Attempt(plan, mixer, unstable=unstable))
+            steps = Steps(plan, mixer)
+            return once(Attempt(plan, steps, unstable=unstable), steps)
         task = Task(
             plan.net,
             oracle,
@@ -211,12 +235,13 @@ def attempted(plan: Plan, once: Callable[[Attempt], Result]) -> Result:
     def run(choice: Choice, guard: Guard | None, last: bool) -> Result:
         now = replace(plan, solver=with_size(plan.solver, choice.step_size))
         with now.mixer() as mixer:
-            return once(Attempt(now, mixer, choice, guard, last or alone, unstable))
+            steps = Steps(now, mixer)
+            return once(Attempt(now, steps, choice, guard, last or alone, unstable), steps)
 
     return attempts(plan.net, plan.solver, search, choice, run)
 
 
-def _as_recorded(plan: Plan) -> Plan:
+def as_recorded(plan: Plan) -> Plan:
     """The plan of a resumed run, with the step size and the weights that the run has found
     before; collective.
     """

@@ -4,6 +4,7 @@ while it goes on.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -11,55 +12,59 @@ from typing import Any
 
 import numpy as np
 
-from .._words import warn
-from ..comm.mixing.operator import Operator, StepOperator
 from ..exceptions import ResumeError
 from ..record.recorder import Record, Recorder
-from ..solvers.base import at_step, state
-from .answers import Answers, Errors
+from .clocks import Clock
 from .curve import curve
 from .metrics import Metrics, columns
 from .outcome import Target, said_by
 from .plan import Plan, State, resumed_at
 from .provenance import attributes
+from .result import Result
 from .stepsize import Choice, Retry
 
-_ORACLE = "oracle."  # prefix of what gradients remember, beside the memory of the mixer
 
-
-class Journal:
-    """What is kept of a run; a context that writes an exception into the file.
-
-    Parameters
-    ----------
-    plan : Plan
-    mixer : mixer
-    choice : Choice or None
-        The search that has found the step size.
-    answers : Answers
-    errors : Errors
+class Log:
+    """The records of a run.
 
     Attributes
     ----------
+    measure : Metrics
+    names : tuple of str
+        The metrics of a record.
     records : list of dict
         The metrics of all records.
     sizes : list of float
         Their norms of the iterates.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        mixer: Operator[StepOperator],
-        choice: Choice | None,
-        answers: Answers,
-        errors: Errors,
-    ):
-        self._plan, self._net, self._mixer, self._choice = plan, plan.net, mixer, choice
-        self._answers, self._errors = answers, errors
-        self.measure = Metrics(plan.net, plan.problem, plan.metrics, like=plan.X)
+    def __init__(self, measure: Metrics, names: tuple[str, ...]):
+        self.measure, self.names = measure, names
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """All records, an array for each metric."""
+        return columns(self.records, self.names)
+
+
+class Journal(Log):
+    """What is kept of a run; a context that writes an exception into the file.
+
+    Parameters
+    ----------
+    plan : Plan
+    clock : Clock
+    choice : Choice or None
+        The search that has found the step size.
+    """
+
+    def __init__(self, plan: Plan, clock: Clock, choice: Choice | None):
+        measure = Metrics(plan.net, plan.problem, plan.metrics, like=plan.X)
+        super().__init__(measure, clock.names(measure))
+        self._plan, self._net, self._source, self._choice = plan, plan.net, clock, choice
+        self._errors = clock.errors
         self._recorder: Recorder[Any] | None = None
         self._clock = time.perf_counter()
 
@@ -81,11 +86,6 @@ class Journal:
             self._net.agree()
 
     @property
-    def metrics(self) -> dict[str, np.ndarray]:
-        """All records, an array for each metric."""
-        return columns(self.records, self.measure.names)
-
-    @property
     def error(self) -> Exception | None:
         """That of the file."""
         return None if self._recorder is None else self._recorder.error
@@ -97,10 +97,11 @@ class Journal:
         collective.
         """
         plan, record, k, elapsed = self._plan, self._plan.record, 0, 0.0
-        s = at_step(plan.solver, 0).init(plan.X, self._mixer.at(0))
-        state(plan.solver, "init", s, plan.X.shape)
+        s = self._source.begin()
         if record is not None:
-            recorder = Recorder(self._net, record, s, plan.solver.needs.per_edge)
+            per_edge = plan.solver.needs.per_edge
+            stored: Any = self._source.stored(s)
+            recorder: Recorder[Any] = Recorder(self._net, record, stored, per_edge)
             self._recorder = recorder
             if record.resume:
                 k, s, elapsed = self._resumed(recorder, record)
@@ -120,72 +121,64 @@ class Journal:
         there = self._recorder is not None and self._recorder.has(k)
         return k == 0 or k >= self._plan.steps or there
 
-    def finish(self, k: int, s: State, outcome: str) -> None:
+    def finish(self, result: Result) -> None:
         """Write the result; collective."""
         if self._recorder is not None:
-            self._recorder.finish(s.X, outcome, k)
+            self._recorder.finish(
+                result.X, str(result.outcome), result.steps, result.activity_arrays()
+            )
 
     def _meta(self, record: Record) -> dict[str, Any]:
         """The root attributes of the file."""
-        plan, net, graph, least = self._plan, self._net, self._mixer.topology, self.measure.least()
+        plan, net, source, least = self._plan, self._net, self._source, self.measure.least()
         meta = attributes(
             net,
             record,
             plan.solver,
-            topology=graph,
+            topology=source.topology,
             steps=plan.steps,
             every=plan.every,
             seed=plan.seed,
             choice=self._choice,
+            function=source.function,
             problem=plan.problem,
         )
-        meta["every"] = plan.every
+        meta |= {"every": plan.every} | ({"clock": source.name} if source.name else {})
         meta |= curve(
             net,
             plan.solver,
             plan.oracle,
-            topology=graph,
+            topology=source.topology,
             X=plan.X,
             seed=plan.seed,
-            mixer=self._mixer,
+            mixer=source.mixer,
             metrics=plan.metrics,
+            **source.conditions(),
         )
         return meta | ({} if least is None else {"f_star": least})
 
     def _create(self, recorder: Recorder[Any], record: Record, s: State) -> None:
-        plan, graph = self._plan, self._mixer.topology
-        names, records = self.measure.names, plan.steps // plan.every + 2
-        recorder.create(plan.X.shape[1:], names, s, graph, self._meta(record), records)
+        plan, source = self._plan, self._source
+        recorder.create(
+            plan.X.shape[1:],
+            self.names,
+            source.stored(s),
+            source.topology,
+            self._meta(record),
+            int(plan.steps / plan.every) + 2,
+        )
 
     def _resumed(self, recorder: Recorder[Any], record: Record) -> tuple[int, State, float]:
         """The step, the state and the seconds of the last checkpoint."""
-        mixer, solver, meta = self._mixer, self._plan.solver, self._meta(record)
-        k, s, counters, stored = recorder.load(mixer.topology, meta)
+        source, meta = self._source, self._meta(record)
+        k, s, totals, memory = recorder.load(source.topology, meta)
         if k > self._plan.steps:
             raise ResumeError(
                 f"{record.path} has already taken {k} steps, steps is {self._plan.steps}: request "
                 "more"
             )
-        # earlier versions have counted no rows, and no gradients
-        known = counters.tolist() + [0.0, float(k)][len(counters) - 3 :]
-        elapsed, rounds, sent, rows, gradients = known
-        own, memory = _parted(stored)
-        forgotten = k > 0 and mixer.feedback and not solver.needs.exchange and not memory
-        if forgotten and self._net.rank == 0:
-            warn(
-                f"{record.path}: the checkpoint of step {k} contains no error feedback memory (it "
-                "was written by an earlier "
-                "version): the memory starts at zero, and the results differ from an uninterrupted "
-                "run"
-            )
-        mixer.recall(memory)
-        try:
-            self._answers.recall(own, int(gradients), k if solver.needs.argmin else 0, k)
-        except ResumeError as error:
-            raise ResumeError(f"{record.path}: {error}") from error
-        counts, root = mixer.counts, self._net.rank == 0
-        counts.rounds, counts.bytes = int(rounds), int(sent) * root
-        counts.messages = int(rows) * root
+        arrays = recorder.asynchronous() if source.name else {}
+        s, elapsed = source.recall(os.fspath(record.path), k, s, totals.tolist(), memory, arrays)
         self._plan.note(resumed_at(k, recorder.resume(k, meta)))
         return k, s, elapsed
 
@@ -196,14 +189,7 @@ class Journal:
         collective.
         """
         begun, plan = time.perf_counter(), self._plan
-        metrics = {
-            "step": k,
-            "time": begun - self._clock,
-            "rounds": self._mixer.rounds,
-            "gradients": self._answers.gradients,
-            "prox": self._answers.points,
-            **self.measure.at(k)(s.X, self._mixer.messages, self._mixer.bytes),
-        }
+        metrics = self._source.measured(self.measure, k, s, begun - self._clock)
         if self.measure.failed:
             self._errors.raise_together(self.measure.error)
         self.records.append(metrics)
@@ -224,14 +210,9 @@ class Journal:
         if self._recorder is None:
             return
         begun = time.perf_counter()
-        sent = np.array([[self._mixer.bytes, self._mixer.messages]])
-        if self._net.size > 1:
-            sent = self._net.collectives.gather_all(sent, "a checkpoint")
-        totals = sent.reshape(-1, 2).sum(axis=0)
-        counters = [begun - self._clock, self._mixer.rounds, *totals, self._answers.gradients]
-        memory = self._mixer.memory()
-        memory |= {_ORACLE + name: rows for name, rows in self._answers.memory().items()}
-        self._recorder.checkpoint(k, s, np.array(counters, float), memory)
+        source = self._source
+        totals = np.array(source.totals(begun - self._clock), float)
+        self._recorder.checkpoint(k, source.stored(s), totals, source.memory(), source.arrays())
         self._clock += time.perf_counter() - begun
 
     def _reached(self, metrics: Mapping[str, float]) -> bool:
@@ -257,11 +238,3 @@ class Journal:
         if failed:
             errors.raise_together()
         return bool(stopped)
-
-
-def _parted(
-    stored: Mapping[str, np.ndarray],
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """What gradients remember, and what the mixer remembers, of the memory of a checkpoint."""
-    own = {name.removeprefix(_ORACLE): stored[name] for name in stored if name.startswith(_ORACLE)}
-    return own, {name: stored[name] for name in stored if not name.startswith(_ORACLE)}

@@ -20,6 +20,8 @@ from ..problems.members import is_sampled, metrics_of, moves, term_of, x_star_of
 from ..problems.real_view import seen
 from ..protocols import Reductions
 from ..record.runfile import COUNTERS as WHOLE
+from ..solvers.asynchronous import Asynchronous
+from ..solvers.base import Solver
 
 if TYPE_CHECKING:
     from ..problems import Problem
@@ -35,6 +37,13 @@ BUILT_IN = GROWING | {"consensus", "gradient_norm", "objective", *ERRORS}
 
 Own = Callable[[np.ndarray, range, int], ArrayLike]  # f(X, agents, k), one number per local agent
 NONE: Mapping[str, Own] = MappingProxyType({})
+
+
+def counters_of(solver: Solver, clock: object) -> tuple[str, ...]:
+    """The counters in the records of a solver, on ranks or, with a `clock`, on a queue."""
+    if not isinstance(solver, Asynchronous):
+        return COUNTERS
+    return ASYNCHRONOUS if clock is not None else (*ASYNCHRONOUS, "rounds")
 
 
 def checked(metrics: Mapping[str, Own] | None, problem: Problem | None = None) -> Mapping[str, Own]:
@@ -90,6 +99,29 @@ def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dic
         (name, np.array([record[name] for record in records], np.int64 if name in WHOLE else float))
         for name in names
     )
+
+
+def of_events(
+    metrics: Mapping[str, float],
+    step: int,
+    time: float,
+    events: int,
+    gradients: int,
+    messages: int,
+    message_bytes: int,
+) -> dict[str, float]:
+    """A record of an asynchronous run: the metrics of the rows, with its own counters in the place
+    of those of synchronous steps.
+    """
+    return {
+        **{name: value for name, value in metrics.items() if name not in COUNTERS},
+        "step": step,
+        "time": time,
+        "events": events,
+        "gradients": gradients,
+        "messages": messages,
+        "bytes": message_bytes * messages,
+    }
 
 
 def norm(v: np.ndarray) -> float:
@@ -148,6 +180,8 @@ class Metrics:
         The names of all metrics, the counters first.
     size : float
         Root mean square of the norms of the rows at the last call.
+    complex : bool
+        Whether the iterates are complex.
     failed : bool
         Whether the problem raised an exception at the last call, on any rank; on one rank alone, it
         raises it itself.
@@ -171,7 +205,7 @@ class Metrics:
     ) -> None:
         problem = seen(problem, like)
         self._net, self._problem, self.size, self._own = net, problem, 0.0, own
-        self._complex = is_complex(like)
+        self.complex = is_complex(like)
         self.failed = False
         self.error: Exception | None = None
         self._k, self._moves = 0, moves(problem)
@@ -184,6 +218,11 @@ class Metrics:
             *(ERRORS if self._x_star is not None else []),
             *own,
         )
+
+    def names_of_events(self, *counters: str) -> tuple[str, ...]:
+        """The metrics of an asynchronous run, with its own counters and others."""
+        provided = (name for name in self.names if name not in COUNTERS)
+        return (*ASYNCHRONOUS, *counters, *provided)
 
     def at(self, k: int) -> Metrics:
         """The metrics of step k, with the minimizer of that step."""
@@ -247,7 +286,7 @@ class Metrics:
     def of_agents(self, name: str, function: Own, X: np.ndarray) -> np.ndarray:
         """An own metric of each local agent."""
         agents, own = range(self._net.lo, self._net.lo + len(X)), X.copy()
-        own = own.view(np.complex128) if self._complex else own
+        own = own.view(np.complex128) if self.complex else own
         values = np.asarray(function(own, agents, self._k)) if agents else X[:, 0]
         if values.shape != (len(X),) or values.dtype.kind not in "biuf":
             raise ValueError(

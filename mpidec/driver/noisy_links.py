@@ -12,7 +12,8 @@ from ..comm.mixing.faults import Fault, Noise, Round
 from ..comm.mixing.network import Network
 from ..comm.mixing.operator import Channel, Operator, StepOperator, Wrapped
 from ..comm.runtime.mpi import MPI
-from ..solvers.base import Solver, at_step, name_of, with_step_size
+from ..solvers.base import Solver, name_of, with_step_size
+from ..solvers.steps import iterate
 from ..topology import Schedule, Topology, chain
 from .stepsize.linear import LinearModel
 
@@ -88,10 +89,8 @@ def _averages(solver: Solver, graph: Topology | Schedule) -> np.ndarray:
     averages = np.empty((STEPS, 2 * S))
     with Network(n, comm=MPI.COMM_SELF) as net, closing(net.mixer(graph)) as base:
         W = Channel(base, [Pulse()])
-        s = solver.init(np.repeat(X, S, axis=1), W.at(0))
-        for k in range(STEPS):
-            method = at_step(solver, k)
-            s = method.step(s, method.ask(model.functions(k), s), W.at(k))
+        first = solver.init(np.repeat(X, S, axis=1), W.at(0))
+        for k, s in enumerate(iterate(solver, model, W, first, steps=STEPS)):
             averages[k] = s.X.mean(axis=0)
     found: np.ndarray = averages.reshape(STEPS, 2, S).transpose(2, 0, 1)
     return found

@@ -149,6 +149,13 @@ def said_by(stop: StopFunction, metrics: Mapping[str, float]) -> bool:
     return bool(said)
 
 
+def hits(target: Target | StopFunction | None, metrics: Mapping[str, float]) -> bool:
+    """Whether a record has reached the target, if there is one."""
+    if target is None:
+        return False
+    return target.reached(metrics) if isinstance(target, Target) else said_by(target, metrics)
+
+
 def _check_limit(name: str, limit: object, own: Iterable[str]) -> None:
     """Refuse a limit that is no number, or that the metric cannot reach."""
     if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._validation import takes
 from ..comm.mixing import Mixer, Network
@@ -66,6 +67,27 @@ class State(Protocol):
     def X(self) -> np.ndarray: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """The clock of a simulation: `solve(..., clock=Queue())` runs an asynchronous solver on a
+    queue of events, in each process that calls it, as `mpidec.simulate` does.
+
+    Parameters
+    ----------
+    events : structured array, optional
+        The events themselves, in place of those of Poisson clocks; see `mpidec.simulate`.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), [[1.], [3.], [0.], [4.]])
+    >>> mpidec.solve(problem, mpidec.solvers.RunningSumTracking(0.5), "ring", steps=800, clock=Queue()).x.round(9)
+    array([2.])
+    """
+
+    events: np.ndarray | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Arguments of one run, checked; see `mpidec.solve`."""
@@ -76,7 +98,7 @@ class Plan:
     topology: Topology | Schedule
     X: np.ndarray
     steps: int
-    every: int
+    every: float
     seed: int
     stop: Stop | None
     target: Target | StopFunction | None
@@ -86,6 +108,8 @@ class Plan:
     delay: Delay | None = None
     drop: float = 0.0
     straggler: Mapping[int, float] | None = None
+    rates: ArrayLike | None = None
+    clock: Queue | None = None
     metrics: Mapping[str, Own] = field(default_factory=dict)
 
     @property
@@ -115,7 +139,8 @@ class Plan:
         end, but after an exception.
         """
         with closing(self.net.mixer(self.topology)) as base:
-            yield derived(self.mixing, base, self.net)
+            mixer = derived(self.mixing, base, self.net)
+            yield mixer.lossy(self.drop, seed=self.seed) if self.drop else mixer
 
 
 @contextmanager

@@ -120,6 +120,10 @@ class Result(Fitted):
     unstable: str = ""
     problem: object = None
 
+    def activity_arrays(self) -> dict[str, np.ndarray]:
+        """What `Run.asynchronous` holds of the run; empty for synchronous steps."""
+        return {}
+
     @property
     def verdict(self) -> str:
         """How the agents' error developed, as in "error_rms has plateaued at 0.13 since step 600";
@@ -135,7 +139,7 @@ class Result(Fitted):
             else ""
         )
         return (
-            f"Result({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X "
+            f"{type(self).__name__}({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X "
             f"{self.X.shape}, "
             f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
             f"{f'; {told}' if told else ''})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
-from .._validation import integer
+from .._validation import integer, number
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..comm.runtime.launch import end_as_interrupted
@@ -29,7 +29,6 @@ from .arguments import (
     check_equal,
     check_hosted,
     check_minimizer,
-    check_real,
     check_step_size,
     explained,
     in_words,
@@ -37,13 +36,16 @@ from .arguments import (
     network_for,
     problem_of,
 )
+from .asynchronous.draws import losses
+from .asynchronous.events import Events
+from .asynchronous.prepared import as_asynchronous, checked_rates, pauses
 from .asynchronous.ranks import run as run_on_ranks
-from .asynchronous.result import AsyncResult
+from .asynchronous.simulated import run as simulated
 from .attempts import attempted
 from .loop import once
-from .metrics import GROWING, Own, checked
-from .outcome import Outcome as Outcome, Stop, StopFunction, Target, target_of
-from .plan import Mixing, Plan, Progress as Progress, arithmetic, as_progress
+from .metrics import Own, checked, counters_of
+from .outcome import Outcome as Outcome, Stop, target_of
+from .plan import Mixing, Plan, Progress as Progress, Queue, arithmetic, as_progress
 from .result import Result as Result
 
 if TYPE_CHECKING:
@@ -58,20 +60,22 @@ def solve(
     solver: Solver | type[Solver] | str,
     topology: TopologyLike,
     *,
-    steps: int,
+    steps: int | None = None,
     x0: ArrayLike | None = None,
     net: Network | None = None,
     seed: int = 0,
     record: str | os.PathLike[str] | Record | None = None,
-    every: int = 10,
+    every: float = 10,
     stop: Stop | None = None,
     progress: Progress | bool | None = None,
     mixing: Mixing | None = None,
     delay: Delay | None = None,
     drop: float = 0.0,
     straggler: Mapping[int, float] | None = None,
+    rates: ArrayLike | None = None,
     metrics: Mapping[str, Own] | None = None,
-) -> Result | AsyncResult:
+    clock: Queue | None = None,
+) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
     Parameters
@@ -108,7 +112,7 @@ def solve(
         "consensus": 1e-9}` where both hold; counters are budgets: `{"bytes": 1e9}` stops at the
         first record with `bytes >= 1e9`, and `{"accuracy": 0.95}` at one with `accuracy >= 0.95`.
         A callable receives the metrics of each record, on rank 0 only, and returns whether to stop.
-        Asynchronous solvers have no common steps: a target is judged at the end.
+        Asynchronous agents on ranks take a few more steps until all of them know.
     progress : callable or bool, optional
         Called as `progress(step, steps, metrics)` at each record, on rank 0; True prints a line
         instead.  Of asynchronous solvers the metrics are the time and the events that rank 0 knows
@@ -120,20 +124,26 @@ def solve(
         For asynchronous solvers: seconds that a message is held back before it leaves, as for
         `mpidec.simulate`.
     drop : float
-        For asynchronous solvers: probability that a message is lost.
+        Probability that a message is lost; for synchronous solvers that of `W.lossy`.
     straggler : dict {agent: seconds}, optional
-        For asynchronous solvers: how long agents sleep at each of their steps, beside the time that
-        these take on this machine.  (`mpidec.simulate` has no such time, and the speed of each
-        agent, `rates`.)
+        How long agents sleep at each of their steps.  The steps of a synchronous solver have the
+        same result, later.
+    rates : float or array (n,), optional
+        For asynchronous solvers: relative speeds of the agents.  On ranks those of less than the
+        largest rate r sleep (r / rate - 1) times as long as each of their steps takes.
     metrics : dict {name: callable}, optional
         Metrics of one's own: ``f(X, agents, k)`` receives the rows of the local agents, (m, d), their
         numbers among all, a range, and the step, and returns one number per local agent, (m,).
         The average over all agents is recorded, and `stop` may name it: smaller is better, and any
         value is one.  With `record`, they are also called near `x0`, to be recognized by a resume.
+    clock : mpidec.Queue, optional
+        Runs an asynchronous solver on a queue of events, in each process that calls it alone, as
+        `mpidec.simulate` does, instead of on the ranks in wall time.
 
     Returns
     -------
-    Result or AsyncResult
+    Result
+        For asynchronous solvers an `mpidec.driver.asynchronous.AsyncResult`.
 
     Raises
     ------
@@ -207,7 +217,7 @@ def solve(
     """
     with ExitStack() as stack:
         if net is None:
-            net = stack.enter_context(network_for(problem, topology, x0))
+            net = stack.enter_context(network_for(problem, topology, x0, alone=clock is not None))
         with on_all_ranks(net):
             saved = as_record(record)
             if saved is not None and net.rank == 0:
@@ -216,19 +226,15 @@ def solve(
             functions = problem_of(oracle)
             method = as_solver(solver, oracle)
             graph = as_topology(topology, net.n, solver=method)
-            _only_for(
-                method,
-                {"delay": delay, "drop": drop or None, "straggler": straggler},
-                {"mixing": mixing},
-            )
+            _check_clock(method, clock, net, steps)
+            _refuse(method, delay=delay, rates=rates, mixing=mixing)
             seed = integer(seed, "seed", least=0)
-            steps, every = integer(steps, "steps", least=0), integer(every, "every")
+            if clock is None:
+                every = integer(every, "every")  # type: ignore[arg-type]
+            number(every, "every", above=0)
             check_hosted(oracle, net)
             gradient = gradients_for(method, oracle, net.agents, seed)
             X = initial_rows(x0, functions, net)
-            apart = isinstance(method, Asynchronous)
-            if apart:
-                check_real(method, X)
             check_callbacks(functions, X, net.lo, method.needs.problem)
             if functions is not None:
                 check_step_size(method)
@@ -237,10 +243,26 @@ def solve(
                     warnings.simplefilter("ignore")
                 method.check(graph.at(0) if graph.period == 1 else graph)
             own, known = checked(metrics, functions), x_star_of(functions)
-            target = target_of(stop, functions, own=own)
-            if apart:
+            target = target_of(stop, functions, counters_of(method, clock), own)
+            if isinstance(method, Asynchronous):
                 _refuse_memory(saved, gradient)
-                target = target_at_the_end(target, method)
+            pauses(straggler, net.n), losses(drop, seed), checked_rates(rates, net.n)
+            events = None
+            if clock is not None:
+                events = Events.of_queue(
+                    method,
+                    graph.at(0),
+                    clock.events,
+                    problem=functions,
+                    rates=rates,
+                    straggler=straggler,
+                    delay=delay,
+                    drop=drop,
+                    seed=seed,
+                )
+            if events is not None and events.end is not None:
+                steps = events.steps
+            steps = integer(steps, "steps", least=0)  # type: ignore[arg-type]
         check_equal(
             net,
             {
@@ -277,50 +299,67 @@ def solve(
             delay=delay,
             drop=drop,
             straggler=straggler,
+            rates=rates,
+            clock=clock,
             metrics=own,
         )
-        result: Result | AsyncResult = run_on_ranks(plan) if apart else attempted(plan, once)
+        if events is not None:
+            result = simulated(plan, events)
+        elif isinstance(method, Asynchronous):
+            result = run_on_ranks(plan)
+        else:
+            result = attempted(plan, once)
     if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed
         end_as_interrupted()
         raise Interrupted(result, saved)
     return result
 
 
-def _only_for(
-    solver: Solver, asynchronous: Mapping[str, object], synchronous: Mapping[str, object]
-) -> None:
-    """Refuse arguments that belong to solvers of the other kind."""
-    kind, remedy = (
-        "common steps",
-        "delay, drop and straggler are for asynchronous solvers, such as A2CiD2",
-    )
-    apart = isinstance(solver, Asynchronous)
-    if apart:
-        kind, remedy = "no common steps", "its agents exchange rows in pairs, or push them"
-    for name, value in (synchronous if apart else asynchronous).items():
-        if value is not None:
-            raise ValueError(
-                f"{name} is given, but {type(solver).__name__} has {kind}: leave it out ({remedy})"
-            )
+def _check_clock(solver: Solver, clock: Queue | None, net: Network, steps: int | None) -> None:
+    """Refuse a queue of events where there can be none, and runs without a length."""
+    if clock is None:
+        if steps is None:
+            raise TypeError("steps is missing, expected the number of steps: steps=1000")
+        return
+    if not isinstance(clock, Queue):
+        raise TypeError(f"clock is {clock!r:.60}, expected mpidec.Queue(), or leave it out")
+    as_asynchronous(solver)
+    if net.size > 1:
+        raise ValueError(
+            f"net has {net.size} ranks, but a queue of events is in one process: leave net out, "
+            "or pass a Network(n, comm=MPI.COMM_SELF)"
+        )
+    if (steps is None) == (clock.events is None):
+        raise ValueError(
+            f"{'neither steps nor events is' if steps is None else 'both steps and events are'} "
+            "given, expected one of them: steps=100, or events=, a table"
+        )
+
+
+def _refuse(solver: Solver, **given: object) -> None:
+    """Refuse what solvers of this kind do not have."""
+    name = type(solver).__name__
+    synchronous = "is synchronous: all agents take each step together"
+    reasons = {
+        "delay": f"{synchronous}, after all messages: leave it out (straggler={{agent: seconds}} "
+        "slows agents), or take an asynchronous solver, such as A2CiD2",
+        "rates": f"{synchronous}, at the pace of the slowest: leave it out "
+        "(straggler={agent: seconds} slows agents), or take an asynchronous solver, such as A2CiD2",
+    }
+    if isinstance(solver, Asynchronous):
+        reasons = {
+            "mixing": "is asynchronous: its agents exchange rows in pairs, or push them, without W: "
+            "leave it out, or take a synchronous solver, such as GradientTracking"
+        }
+    for argument, reason in reasons.items():
+        if given[argument] is not None:
+            raise ValueError(f"{argument} is given, but {name} {reason}")
 
 
 def _refuse_memory(record: Record | None, gradient: Gradients | None) -> None:
-    """Refuse to resume a run without common steps whose gradients depend on earlier steps."""
+    """Refuse to resume an asynchronous run whose gradients depend on earlier steps."""
     if record and record.resume and gradient and gradient.remembered:
         raise ResumeError(
             f"{record.path}: files of asynchronous runs hold no memory of variance-reduced "
             "gradients: repeat the run"
         )
-
-
-def target_at_the_end(target: Target | StopFunction | None, solver: Solver) -> Target | None:
-    """Return the target of a solver without common steps; what would end its runs is refused."""
-    budget = ""
-    if isinstance(target, Target):
-        budget = next((f"{name}, a budget" for name in target.limits if name in GROWING), "")
-    if budget or callable(target):
-        raise ValueError(
-            f"stop is {budget or 'a function'}, but {type(solver).__name__} has no common "
-            'steps at which to stop: limit steps; {"error": 1e-8} is judged at the end'
-        )
-    return target

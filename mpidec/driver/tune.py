@@ -25,17 +25,15 @@ from .arguments import (
     as_topology,
     check_callbacks,
     check_hosted,
-    check_real,
     explained,
     initial_rows,
     network_for,
     problem_of,
 )
 from .asynchronous.events import Events
-from .asynchronous.runner import pauses
+from .asynchronous.prepared import prepared
 from .asynchronous.search import AsyncSearch
-from .asynchronous.simulation import checked_rates, prepared
-from .plan import Mixing, arithmetic, closing, derived
+from .plan import Mixing, Queue, arithmetic, closing, derived
 from .stepsize import Choice, Search, Task
 from .stepsize.task import TOLERANCE
 
@@ -61,6 +59,7 @@ def tune(
     drop: float = 0.0,
     straggler: Mapping[int, float] | None = None,
     rates: ArrayLike | None = None,
+    clock: Queue | None = None,
 ) -> Choice:
     """Find the step size that `solve` or `simulate` finds with `step_size="auto"`, and show what it
     tried.
@@ -80,6 +79,8 @@ def tune(
     rates : float or array (n,), optional
         As in `simulate`: the run to come is simulated, and the time of `delay` is that of its
         clocks; 1 if all agents are equal.
+    clock : mpidec.Queue, optional
+        As in `solve`: the run to come is simulated.
 
     Returns
     -------
@@ -125,22 +126,28 @@ def tune(
             )
             events = None
             if isinstance(method, (PairwiseSolver, PushSolver)):
-                check_real(method, X)
                 method = prepared(method, graph.at(0))
-                paused = pauses(straggler, net.n)
-                events = (
-                    Events.of_ranks(method, graph.at(0), paused, delay, drop, seed)
-                    if rates is None
-                    else Events.of_clocks(
-                        method, graph.at(0), checked_rates(rates, net.n), delay, drop, seed
+                static = graph.at(0)
+                if clock is None and rates is None:
+                    events = Events.of_ranks(method, static, straggler, None, delay, drop, seed)
+                else:
+                    events = Events.of_queue(
+                        method,
+                        static,
+                        None if clock is None else clock.events,
+                        problem=functions,
+                        rates=rates,
+                        straggler=straggler,
+                        delay=delay,
+                        drop=drop,
+                        seed=seed,
                     )
-                )
             elif delay is not None or drop or straggler or rates is not None:
                 raise ValueError(
-                    f"{type(method).__name__} takes common steps: leave out delay, drop, straggler "
+                    f"{type(method).__name__} is synchronous: leave out delay, drop, straggler "
                     "and rates"
                 )
-            elif is_complex(X):  # the search knows real rows
+            if is_complex(X):  # the search knows real rows
                 oracle, X = real_view(oracle), as_reals(X)
         stack.enter_context(arithmetic(net))
         task = Task(net, oracle, method, X0=X, steps=steps, seed=seed, tol=tol)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import methodcaller
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from ..comm.mixing.operator import EXCLUDED, FAULTS, ORDER, Operator, StepOperat
 from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
 from ..driver import arguments as resolve
 from ..driver.answers import gradients_for
-from ..driver.asynchronous import AsyncResult, simulate
-from ..driver.metrics import ASYNCHRONOUS, COUNTERS, Own, checked
+from ..driver.metrics import Own, checked, counters_of
 from ..driver.outcome import target_of
-from ..driver.solve import Progress, Result, solve, target_at_the_end
+from ..driver.plan import Queue
+from ..driver.solve import Progress, Result, solve
 from ..driver.stepsize import Choice, requested_rule
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..plugins import is_plugin, short
@@ -109,9 +109,8 @@ class Job:
         pauses = wanted.pauses()
         if not self.asynchronous:
             return {"mixing": self.mixing}
-        rates = [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)]
-        paces = {"rates": rates} if wanted.simulate else {"straggler": pauses or None}
-        return {"delay": wanted.delay, "drop": wanted.drop or 0.0, **paces}
+        faults = {"delay": wanted.delay, "drop": wanted.drop or 0.0, "straggler": pauses or None}
+        return {**faults, "clock": Queue() if wanted.simulate else None}
 
     @property
     def limits(self) -> dict[str, float]:
@@ -127,11 +126,8 @@ class Job:
         ------
         ValueError
         """
-        simulated = self.experiment.run.simulate
-        counters = ASYNCHRONOUS if simulated else COUNTERS
-        target = target_of(self.limits or None, self.oracle.problem, counters, own)
-        if self.asynchronous and not simulated:
-            target_at_the_end(target, self.solver)
+        counters = counters_of(self.solver, self.experiment.run.simulate or None)
+        target_of(self.limits or None, self.oracle.problem, counters, own)
 
     @property
     def asynchronous(self) -> bool:
@@ -145,7 +141,7 @@ class Job:
         resume: bool,
         progress: Progress,
         config: Callable[[Solver], str],
-    ) -> Result | AsyncResult:
+    ) -> Result:
         """Solve the problem, into the file `path`, whose text `config(solver)` states the
         experiment; collective.
 
@@ -172,15 +168,14 @@ class Job:
             "metrics": self.metrics,
         }
         own = self.conditions(net) | ({} if wanted.simulate else {"net": net})
-        run = cast(Callable[..., Result | AsyncResult], simulate if wanted.simulate else solve)
         try:
             gradients_for(self.solver, self.oracle, net.agents, wanted.seed)
         except ValueError as error:
             raise InputError(str(error)) from error
         try:
-            return run(self.oracle, self.solver, self.topology, **common, **own)
+            return solve(self.oracle, self.solver, self.topology, **common, **own)
         except Interrupted as end:
-            result: Result | AsyncResult = end.result
+            result: Result = end.result
             return result
         except (Unstable, ResumeError) as error:
             raise InputError(str(error)) from error

@@ -28,7 +28,7 @@ from ..comm.runtime.launch import warn_if_not_compiled
 from ..comm.runtime.mpi import MPI
 from ..datasets.partition import TAKE
 from ..diagnostics import host
-from ..driver.asynchronous.result import SIMULATED, cannot_resume
+from ..driver.asynchronous.result import cannot_resume
 from ..driver.tune import tune
 from ..exceptions import ConfigError
 from ..record import read as read_run
@@ -73,8 +73,8 @@ tables of an experiment file (flags override the file, and --set overrides flags
               straggler = "0:0.5,3:0.1" (agent 0 sleeps for half a second at each step, agent 3 for a tenth)
 
 asynchronous solvers (async_push_sum, pairwise_gossip, a2cid2, running_sum_tracking): agents take steps asynchronously, on
-the ranks in wall time, until they have taken --steps steps on average; the records are written at the end, and --stop-error is
-judged there.  With --simulate they run on a queue of events in one process, and stop at the first record with error <= TOL.
+the ranks in wall time, until they have taken --steps steps on average, or a record has reached --stop-error.  With --simulate
+they run on a queue of events in one process.
 
 Solvers, topologies, problems, data sets and codecs of your own: --solver FILE.py:NAME or MODULE:NAME, or an entry point of an
 installed package. A relative file is looked up in the folder of the experiment file, then in the working folder.
@@ -242,12 +242,8 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
         },
     )
     experiment = config.load([*(each for each in settings if each.key not in idle), *flags])
-    obstacle = (
-        SIMULATED
-        if experiment.run.simulate
-        else cannot_resume(catalogue.SOLVERS[experiment.solver.name])
-    )
-    if obstacle:
+    obstacle = cannot_resume(catalogue.SOLVERS[experiment.solver.name])
+    if obstacle and not experiment.run.simulate:
         raise ConfigError(f"{path}: {obstacle}")
     if run.steps >= experiment.run.steps:
         raise ConfigError(f"{path} has already taken {run.steps} steps: request more with --steps")
@@ -269,8 +265,8 @@ def _run(job: build.Job, args: argparse.Namespace, net: Network) -> int:
     try:
         result = job.solve(net, wanted.out, args.resume is not None, shown, job.config)
     except OSError as error:  # of the file, on all ranks
-        can_resume = os.path.isfile(wanted.out) and not (
-            wanted.simulate or cannot_resume(job.solver)
+        can_resume = os.path.isfile(wanted.out) and (
+            wanted.simulate or not cannot_resume(job.solver)
         )
         remedy = f"; then continue with {resume_command('run', wanted.out, ranks)}"
         raise file_error(error, remedy * can_resume) from error

@@ -10,7 +10,6 @@ import numpy as np
 
 from .. import theory
 from ..comm.mixing.network import Network
-from ..driver.asynchronous import AsyncResult
 from ..driver.solve import Result
 from ..problems.base import Problem
 from ..problems.members import moves
@@ -27,7 +26,7 @@ STILL, AT_ONCE = 1 - 1e-9, 1e-6
 QUADRATIC, ROUNDING = 1e-6, 1e-12
 
 
-def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, float] | str:
+def expected(job: Job, result: Result, net: Network) -> dict[str, float] | str:
     """Return the `rate`, the factor per step by which the error falls in the end, the mean-square
     deviation `msd` at which it plateaus, and the `error_rms` of that; the reason where the theory
     does not apply.
@@ -68,7 +67,7 @@ def expected(job: Job, result: Result | AsyncResult, net: Network) -> dict[str, 
     return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING)}
 
 
-def _outside(job: Job, result: Result | AsyncResult, net: Network) -> str:
+def _outside(job: Job, result: Result, net: Network) -> str:
     """Return why the theory does not apply to a run, or is not quick; empty if it may."""
     wanted, graph, plain = job.experiment, job.topology, Mixing()
     reasons = {

@@ -9,7 +9,6 @@ from time import perf_counter
 from ..comm.mixing.network import Network
 from ..comm.runtime.node import cores_of_node
 from ..driver.answers import gradients_for
-from ..driver.asynchronous import AsyncResult
 from ..driver.solve import Result
 from .build import Job
 
@@ -19,7 +18,7 @@ STEP = 1e-4
 FACTOR = 4
 
 
-def pace(job: Job, result: Result | AsyncResult, net: Network) -> str:
+def pace(job: Job, result: Result, net: Network) -> str:
     """Return what makes a run on several ranks slow, in one line; empty if nothing does.
     Collective.
     """
@@ -56,12 +55,12 @@ def remark(crowded: tuple[int, int], step: float, gradients: float, n: int) -> s
     return "; ".join(parts)
 
 
-def _step(result: Result | AsyncResult) -> float:
+def _step(result: Result) -> float:
     steps, times = result.metrics["step"], result.metrics["time"]
     return float((times[-1] - times[0]) / max(steps[-1] - steps[0], 1)) if len(steps) > 1 else 0.0
 
 
-def _gradients(job: Job, result: Result | AsyncResult, net: Network) -> float:
+def _gradients(job: Job, result: Result, net: Network) -> float:
     """Seconds of the gradients of the agents of this rank, the least of three; 0 where a step
     takes no gradients.
     """

@@ -21,7 +21,7 @@ from . import settings as config
 from .build import Job
 
 
-def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
+def ending(job: Job, result: Result, ranks: int) -> str:
     """Return what the user must know about a run that did not end well, in one line; else an empty
     string.
     """
@@ -38,7 +38,7 @@ def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
     return result.reason
 
 
-def _remedy(job: Job, result: Result | AsyncResult) -> str:
+def _remedy(job: Job, result: Result) -> str:
     """Return what helps against the divergence of a run."""
     mixing, step = job.experiment.mixing, result.step_size
     if ANY_SIZE in result.reason:
@@ -62,7 +62,7 @@ def _remedy(job: Job, result: Result | AsyncResult) -> str:
     )
 
 
-def _given(job: Job, result: Result | AsyncResult) -> dict[str, Any]:
+def _given(job: Job, result: Result) -> dict[str, Any]:
     """Return the parameters of the solver, without a step size that has a row of its own."""
     found = dict(job.experiment.solver.options)
     if result.choice is not None:
@@ -70,9 +70,7 @@ def _given(job: Job, result: Result | AsyncResult) -> dict[str, Any]:
     return found
 
 
-def summary(
-    job: Job, result: Result | AsyncResult, ranks: int, slow: str = "", theory: str = ""
-) -> str:
+def summary(job: Job, result: Result, ranks: int, slow: str = "", theory: str = "") -> str:
     """Return the table printed at the end of a run; `slow` says what makes it slow, and `theory`
     what is expected of it.
     """
@@ -109,7 +107,7 @@ def summary(
     return facts({name.replace("_", " "): value for name, value in rows.items() if value})
 
 
-def _outcome(result: Result | AsyncResult, limits: Mapping[str, float]) -> str:
+def _outcome(result: Result, limits: Mapping[str, float]) -> str:
     """Return how a run ended, with step and limits."""
     more = {
         "stopped": f" at step {result.steps}: {Target(limits)}",
@@ -120,14 +118,14 @@ def _outcome(result: Result | AsyncResult, limits: Mapping[str, float]) -> str:
     return f"{result.outcome}{more.get(result.outcome, '')}"
 
 
-def _missed(result: Result | AsyncResult, limits: Mapping[str, float]) -> str:
+def _missed(result: Result, limits: Mapping[str, float]) -> str:
     """Return the first limit that a run has not reached."""
     last = {name: values[-1] for name, values in result.metrics.items()}
     name, limit = Target(limits).missed(last) or ("", 0.0)
     return f"{name} {'<' if rises(name) else '>'} {limit:g}"
 
 
-def _time(result: Result | AsyncResult, wanted: config.Run) -> str:
+def _time(result: Result, wanted: config.Run) -> str:
     """Return how long a run took."""
     steps, times = result.metrics["step"], result.metrics["time"]
     if wanted.simulate:

@@ -128,6 +128,29 @@ def _isolated(gradient: Gradient) -> Gradient:
     return isolated
 
 
+def of_one(gradients: Gradients) -> Callable[[int, Array, int], Array]:
+    """Return `gradient(i, x, k)`: the gradient of local agent i at `x`, shape (d,), for its own
+    step k; `gradients(X, k, agents=...)` returns those of some agents.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Full, LeastSquares
+    >>> oracle = Full(LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]]))
+    >>> of_one(oracle.gradients(range(2), seed=0))(1, np.zeros(1), 0)
+    array([-3.])
+    """
+    some = gradients.some
+
+    def gradient(i: int, x: Array, k: int) -> Array:
+        g: Array = some(x[None], k, agents=(i,))[0]
+        if g.shape != x.shape:
+            raise ValueError(f"the gradient of an agent has shape {g.shape}, expected {x.shape}")
+        return g
+
+    return gradient
+
+
 class Oracle(Described):
     """Base class of oracles: ``start(agents, seed)`` returns ``gradient(X, k)``, the gradients for
     step k.

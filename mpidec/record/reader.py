@@ -52,6 +52,7 @@ class Run:
     asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges` (E, 2) and `averagings` (E,) on
         them (pairwise methods); `staleness`, a histogram (push methods); `idle` (ranks,), shares of
         the time.  Else empty
+    pending : of a simulated run: what its last checkpoint has under way, for a restart; else empty
     agents : arrays (records, n) by name, with a number for each agent at each record: of a training, `accuracy` and `loss`
     topology : mixing matrices (n, n), one per phase, R of a pair; empty if they were not recorded
     columns : the matrices C of pairs, one per phase; empty without pairs
@@ -68,6 +69,7 @@ class Run:
     topology: tuple[csr_array, ...]
     reason: str = ""
     asynchronous: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    pending: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     agents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     columns: tuple[csr_array, ...] = ()
     unfinished: str = ""
@@ -239,6 +241,7 @@ def read(path: str | os.PathLike[str]) -> Run:
                 name: stored(dataset)[()] for name, dataset in file.get("asynchronous", {}).items()
             },
             agents={name: stored(dataset)[()] for name, dataset in file.get("agents", {}).items()},
+            pending={name: stored(array)[()] for name, array in file.get("pending", {}).items()},
             unfinished=_unfinished(path, result, attributes) if outcome == RUNNING else "",
         )
 

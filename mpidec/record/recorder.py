@@ -298,10 +298,13 @@ class Recorder(Generic[State]):
         return step, self._state(**state), counters, memory
 
     def asynchronous(self) -> dict[str, np.ndarray]:
-        """Return the arrays of `Run.asynchronous`; collective."""
-        found: dict[str, np.ndarray] = self._shared(
-            self._try(lambda: dict(read(self._spec.path).asynchronous)) or {}
-        )
+        """Return the arrays of `Run.asynchronous` and `Run.pending`; collective."""
+
+        def arrays() -> dict[str, np.ndarray]:
+            run = read(self._spec.path)
+            return {**run.asynchronous, **run.pending}
+
+        found: dict[str, np.ndarray] = self._shared(self._try(arrays) or {})
         self._net.agree(self.error)
         return found
 
@@ -370,7 +373,8 @@ class Recorder(Generic[State]):
         """Store the state after `step` steps and the mixer's memory, so that the run can resume
         there; collective.
 
-        The arrays `asynchronous` are those of `Run.asynchronous`, the same on all ranks.
+        The arrays `asynchronous` are those of `Run.asynchronous`, and under names that begin with
+        "queue" those of `Run.pending`, the same on all ranks.
         """
         stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}  # type: ignore[attr-defined]
         stored |= {_MEMORY + name: self._net.gather(memory[name]) for name in sorted(memory)}

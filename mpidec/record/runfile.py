@@ -579,7 +579,7 @@ def _add_scales(file: h5py.File) -> None:
 
 def _set_asynchronous(file: h5py.File, arrays: Mapping[str, ArrayLike]) -> None:
     for name, array in arrays.items():
-        group = file.require_group("asynchronous")
+        group = file.require_group("pending" if name.startswith("queue") else "asynchronous")
         if name in group:
             del group[name]
         group[name] = np.asarray(array)

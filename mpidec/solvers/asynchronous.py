@@ -84,6 +84,12 @@ class Asynchronous(Solver, ABC):
         """
         return self.step_size(k) if callable(self.step_size) else self.step_size
 
+    def losing(self, drop: float) -> str:
+        """What messages that are lost with probability `drop` do to the limit, with a remedy, or
+        "".
+        """
+        return ""
+
     def check(self, topology: Graph) -> None:
         """Refuse a schedule, and a graph that is not (strongly) connected."""
         if topology.period != 1:
@@ -126,6 +132,14 @@ class PushSolver(Asynchronous):
     """
 
     accumulates: ClassVar[bool]
+
+    def losing(self, drop: float) -> str:
+        if not (drop and self.accumulates):
+            return ""
+        return (
+            f"{name_of(self)} loses mass with each lost message (drop={drop}), and ends at a "
+            "wrong point: use RunningSumTracking"
+        )
 
     @abstractmethod
     def width(self, d: int) -> int:

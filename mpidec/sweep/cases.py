@@ -343,9 +343,8 @@ def status(case: Case) -> Status:
         )
     if run.outcome in FINISHED:
         return Status.FINISHED
-    if case.experiment.run.simulate or cannot_resume(
-        catalogue.SOLVERS[case.experiment.solver.name]
-    ):
+    obstacle = cannot_resume(catalogue.SOLVERS[case.experiment.solver.name])
+    if obstacle and not case.experiment.run.simulate:
         return Status.NEW
     try:
         last_checkpoint(case.file)

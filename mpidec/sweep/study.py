@@ -20,7 +20,6 @@ from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import on_root
 from ..comm.runtime.launch import abort_when_uncaught
 from ..comm.runtime.mpi import MPI
-from ..driver.asynchronous import AsyncResult
 from ..driver.solve import Outcome, Result
 from ..exceptions import ConfigError, InputError
 from ..experiment import build, settings as config
@@ -333,7 +332,7 @@ def _solved(
     comm: MPI.Intracomm,
     poll: Callable[[], object],
     theory: bool,
-) -> Result | AsyncResult:
+) -> Result:
     experiment, resume = case.experiment, status is Status.UNFINISHED
     if resume:  # with the settings that the run has chosen
         experiment = on_root(comm, _resumed, case)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from ..driver.asynchronous import simulate
+from ..driver.simulate import simulate
 from ..solvers.asynchronous import PushSolver
 from ..solvers.base import Solver
 from ..topology import from_weights, one_peer_exponential

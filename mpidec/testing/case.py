@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import cast
 
 import numpy as np
 
@@ -165,4 +164,4 @@ def solved(solver: Solver) -> tuple[Result, Quadratics]:
         warnings.simplefilter("ignore")
         stop = {"error_max": 1e-11}
         result = solve(problem(f), solver, graph, steps=3000, net=net, every=2, stop=stop)
-        return cast("Result", result), f
+        return result, f

@@ -8,7 +8,8 @@ import numpy as np
 
 from .._complex import squares
 from ..comm.mixing.mixer import Mixer
-from ..solvers.base import Solver, at_step
+from ..solvers.base import Solver
+from ..solvers.steps import after
 
 
 class Quadratics:
@@ -39,6 +40,10 @@ class Quadratics:
         G: np.ndarray = self.h * (X - self.c)
         return G
 
+    def at(self, k: int) -> Quadratics:
+        """The same at each step."""
+        return self
+
     def value(self, X: np.ndarray) -> np.ndarray:
         """The values at the rows of X."""
         f: np.ndarray = (self.h / 2 * squares(X - self.c)).sum(axis=1)
@@ -67,7 +72,4 @@ class Gradients(Quadratics):
 
 def run(solver: Solver, W: Mixer, costs: Quadratics, s: Any, steps: int, first: int = 0) -> Any:
     """The state after `steps` steps from the state `s` of step `first`."""
-    for k in range(first, first + steps):
-        method = at_step(solver, k)
-        s = method.step(s, method.ask(costs, s), W.at(k))
-    return s
+    return after(solver, costs, W, s, steps, first)

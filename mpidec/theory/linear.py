@@ -14,6 +14,7 @@ import numpy as np
 from ..comm.mixing.mixer import Mixer
 from ..comm.mixing.operator import Operator, StepOperator
 from ..solvers.base import Bias, FunctionSolver, Solver, at_step, name_of
+from ..solvers.steps import after
 from .modes import Array as Array, Starts, radius
 
 # Steps of a period, at most, and numbers of a state of all agents.
@@ -56,6 +57,10 @@ class Quadratics:
 
     def _apart(self, X: Array) -> Array:
         return X.reshape(len(X), self.H.shape[1], -1)
+
+    def at(self, k: int) -> Quadratics:
+        """The same at each step."""
+        return self
 
     def grad(self, X: Array) -> Array:
         """Return the gradients at the rows of X."""
@@ -187,10 +192,8 @@ class Steps:
         costs = self._costs(B)
         if s is None:
             s = self.solver.init(X.astype(self.dtype), self.W.at(0))
-        for k in range(first, first + steps):
-            method = at_step(self.solver, k)
-            s = method.step(s, method.ask(costs, s), self.W.at(k))
-        return s
+        state: State = after(self.solver, costs, self.W, s, steps, first)
+        return state
 
     def _measured(self) -> dict[str, float]:
         """Return the sizes of the arrays of the state in the first steps, relative to those of the

@@ -348,7 +348,7 @@ TRIES = {
         lambda: solve(s=S.DSGDCECA(0.1)),
         "DSGDCECA needs topology.ceca",
     ),
-    "steps missing": (lambda: mpidec.solve(problem(), solver(), "ring"), "missing", "'steps'"),
+    "steps missing": (lambda: mpidec.solve(problem(), solver(), "ring"), "missing", "steps=1000"),
     "steps are a fraction": (lambda: solve(steps=1.5), "steps is 1.5", "an integer"),
     "steps are negative": (lambda: solve(steps=-1), "steps is -1", "an integer >= 0"),
     "x0 of a wrong shape": (
@@ -645,15 +645,3 @@ def test_progress_may_be_printed_by_simulations_too(capsys):
         assert [line.split()[:2] for line in lines] == [
             ["step", f"{k}/20"] for k in (0, 10, 20) if shown
         ]
-
-
-@pytest.mark.parametrize(
-    ("call", "given", "other"),
-    [
-        (mpidec.solve, {"rates": [1, 2]}, "straggler="),
-        (mpidec.simulate, {"straggler": {}}, "rates="),
-    ],
-)
-def test_seconds_on_ranks_and_rates_of_a_simulation_lead_to_each_other(call, given, other):
-    with pytest.raises(TypeError, match=f"{next(iter(given))}: it belongs to mpidec.*{other}"):
-        call(None, "a2cid2", "ring", steps=1, **given)

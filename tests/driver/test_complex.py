@@ -222,14 +222,6 @@ REFUSED = {
         ),
         "not the gradient of value",
     ),
-    "asynchronous": (
-        lambda: mpidec.solve(made(), S.A2CiD2(0.1), T.ring(N), steps=3),
-        "exchange real rows, the iterates are complex128: take mpidec.problems.RealView",
-    ),
-    "simulated": (
-        lambda: mpidec.simulate(made(), S.RunningSumTracking(0.1), T.ring(N), steps=3),
-        "exchange real rows",
-    ),
     "metric": (
         lambda: mpidec.solve(
             made(), S.EXTRA(0.1), T.ring(N), steps=3, metrics={"own": lambda X, agents, k: X[0, 0]}
@@ -240,7 +232,6 @@ REFUSED = {
         lambda: mpidec.solve(moving(3), S.EXTRA(0.1), T.ring(N), steps=3),
         rf"x_star\(3\) is of shape \({D + 1},\), expected finite numbers of shape \({D},\)",
     ),
-    "tuned": (lambda: mpidec.tune(made(), S.A2CiD2(0.1), T.ring(N)), "exchange real rows"),
 }
 
 

@@ -106,7 +106,7 @@ def test_checkpoints_are_a_period_apart(monkeypatch):
 def test_pauses_of_stragglers_are_in_units_of_an_event():
     """An agent that sleeps as long as nine events take has a tenth of the rate."""
     for pauses, rates in (({1: 9 * NOMINAL}, [1, 0.1, 1, 1]), ({}, [1, 1, 1, 1])):
-        events = Events.of_ranks(S.A2CiD2(0.01), T.ring(N), pauses, None, 0.0, 0)
+        events = Events.of_ranks(S.A2CiD2(0.01), T.ring(N), pauses, None, None, 0.0, 0)
         assert events.unit == pytest.approx(1 / np.mean(rates), rel=1e-12)
 
 

@@ -130,7 +130,7 @@ def test_a_simulated_run_stops_at_its_target_and_one_on_ranks_is_judged_at_its_e
         run.main([*tracking, f"--steps={2 * stopped.steps}", "--stop-error=1e-3", "--out=w.h5"])
         == 0
     )
-    assert record.read("w.h5").outcome == "completed"
+    assert record.read("w.h5").outcome == "stopped"
     capsys.readouterr()
     assert run.main([*tracking, "--steps=20", "--stop-error=1e-3", "--out=v.h5"]) == 4
     said = capsys.readouterr()
@@ -219,16 +219,12 @@ def test_another_solver_drops_what_a_file_sets_for_the_other_kind():
     )
 
 
-def test_what_cannot_be_resumed_says_why(capsys):
-    assert (
-        run.main([*SMALL, "--agents=4", "--steps=5", "--quiet", "--solver=a2cid2", "--simulate"])
-        == 0
-    )
-    refused(
-        capsys,
-        ["--resume=run.h5", "--steps=9"],
-        "run.h5: a simulated run cannot be resumed: repeat it",
-    )
+def test_a_simulated_run_is_resumed():
+    common = ["--agents=4", "--quiet", "--solver=a2cid2", "--step-size=0.01", "--simulate"]
+    assert run.main([*SMALL, *common, "--steps=5", "--delay=2"]) == 0
+    assert run.main(["--resume=run.h5", "--steps=40", "--quiet"]) == 0
+    assert run.main([*SMALL, *common, "--steps=40", "--delay=2", "--out=whole.h5"]) == 0
+    np.testing.assert_array_equal(record.read("run.h5").x, record.read("whole.h5").x)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +243,7 @@ def test_what_cannot_be_resumed_says_why(capsys):
         (
             "a2cid2",
             ["--simulate"],
-            "interrupted after step {}: run.h5 is complete up to it; a simulated run cannot be resumed: "
-            "repeat it",
+            "interrupted after step {}: continue with python -m mpidec.run --resume run.h5",
         ),
     ],
     ids=["pairwise", "push", "simulated"],
@@ -297,7 +292,7 @@ def test_progress_is_told_during_a_run_on_ranks():
     assert told[-1][2]["time"] > 0.1 and told[-1][2]["events"] > 40
 
 
-def test_a_sweep_of_asynchronous_solvers_repeats_what_cannot_be_resumed(capsys):
+def test_a_sweep_of_asynchronous_solvers(capsys):
     vary = [
         *SMALL,
         "--vary=solver.name=a2cid2,running_sum_tracking",
@@ -311,18 +306,6 @@ def test_a_sweep_of_asynchronous_solvers_repeats_what_cannot_be_resumed(capsys):
     assert "and simulated time until" in said and " seconds " not in said.split("4 runs")[-1]
     assert "simulated_time_mean" in Path("sweep/table.csv").read_text()
     assert record.read("sweep/a2cid2-drop=0.2.h5").outcome == "completed"
-    with record.RunFile(
-        "sweep/a2cid2-drop=0.0.h5",
-        n=4,
-        row_shape=(3,),
-        metrics=["time"],
-        trajectory=False,
-        meta={"config": record.read("sweep/a2cid2-drop=0.0.h5").config},
-    ) as file:
-        file.append(0, {"time": 0.0})
-        file.checkpoint(0, {"X": np.zeros((4, 3))})
-    assert swept(vary) == 0
-    assert record.read("sweep/a2cid2-drop=0.0.h5").outcome == "completed"
 
 
 def test_figures(capsys):

@@ -291,7 +291,6 @@ def test_a_run_stops_at_limits_of_any_metrics(capsys):
         (["--stop=accuracy"], "--stop: expected METRIC=VALUE, got 'accuracy'"),
         (["--stop=error=1e-3", "--stop=error=1"], "--stop: the metric error is given twice"),
         (["--set=run.stop=error=small"], "--set run.stop: expected METRIC=VALUE"),
-        (["--stop=time=3", "--solver=async_push_sum"], "stop is time, a budget, but AsyncPushSum"),
     ],
 )
 def test_what_is_no_limit_is_refused(capsys, flags, says):

@@ -44,14 +44,14 @@ def test_a_codec_with_which_a_run_diverges_is_named(capsys, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "solver, called, own",
+    "solver, simulated, own",
     [
-        ("dgd", "solve", {}),
-        ("async_push_sum", "solve", {"drop": 0.2, "delay": 0.1}),
-        ("async_push_sum", "simulate", {"drop": 0.2, "delay": 0.1}),
+        ("dgd", False, {}),
+        ("async_push_sum", False, {"drop": 0.2, "delay": 0.1}),
+        ("async_push_sum", True, {"drop": 0.2, "delay": 0.1}),
     ],
 )
-def test_what_a_user_sets_for_a_run_reaches_it(solver, called, own, tmp_path, monkeypatch):
+def test_what_a_user_sets_for_a_run_reaches_it(solver, simulated, own, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     got = {}
 
@@ -59,9 +59,10 @@ def test_what_a_user_sets_for_a_run_reaches_it(solver, called, own, tmp_path, mo
         got.update(arguments)
         raise SystemExit(7)
 
-    monkeypatch.setattr(build, called, begins)
+    monkeypatch.setattr(build, "solve", begins)
     words = [f"--{name}={value}" for name, value in own.items()] + ["--seed=5", "--every=3"]
-    words += ["--simulate"] * (called == "simulate")
+    words += ["--simulate"] * simulated
     with pytest.raises(SystemExit, match="7"):
         run.main(["--agents=4", "--steps=17", f"--solver={solver}", "--step-size=0.1", *words])
     assert {**got, "seed": 5, "every": 3, "steps": 17, **own} == got
+    assert (got.get("clock") is not None) == simulated

@@ -18,6 +18,8 @@ from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
 
+from launch import patient
+
 PROGRAM = Path(__file__).with_suffix(".html")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -122,7 +124,7 @@ def measured(
                 yield one
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(patient(30))
             server.shutdown()
             server.server_close()
 

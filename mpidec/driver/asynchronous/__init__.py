@@ -1,4 +1,3 @@
-"""Asynchronous runs: events of agents at their own pace, simulated in one process."""
+"""Asynchronous runs: events of agents at their own pace, on ranks and in one process."""
 
 from .result import AsyncResult as AsyncResult
-from .simulation import simulate as simulate

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
+from ...solvers.base import Solver
 from ...topology import Topology, edge_rates
 from ..arguments import Delay
-from .clocks import DelayOf, Event, Gradient, LossOf, delays, losses, meetings, replayed
+from .draws import (
+    AVERAGING,
+    GRADIENT,
+    DelayOf,
+    Event,
+    Gradient,
+    LossOf,
+    checked,
+    delays,
+    losses,
+    meetings,
+    replayed,
+)
+from .prepared import as_asynchronous, checked_rates, pauses, prepared
 from .result import LocalAgents
 from .simulator import PairwiseSimulator, PushSimulator
+
+if TYPE_CHECKING:
+    from ...problems import Problem
 
 NOMINAL = 1e-4  # seconds of a quick event on ranks, in which delays and pauses are counted
 
@@ -28,12 +47,61 @@ class Events:
         As for `PairwiseSimulator`.
     unit : float
         Time of a step.
+    end : float, optional
+        Time of the last event of a table.
     """
 
     source: Callable[[], Iterable[Event]]
     delay: Callable[[], DelayOf | None]
     lost: Callable[[], LossOf | None]
     unit: float = 1.0
+    end: float | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps until the end of a table."""
+        return round((self.end or 0.0) / self.unit)
+
+    @classmethod
+    def of_queue(
+        cls,
+        solver: Solver,
+        topology: Topology,
+        events: np.ndarray | None,
+        *,
+        problem: Problem | None,
+        rates: ArrayLike | None,
+        straggler: Mapping[int, float] | None,
+        delay: Delay | None,
+        drop: float,
+        seed: int,
+    ) -> Events:
+        """What happens on a queue: events by Poisson clocks, or those of a table.
+
+        Raises
+        ------
+        ValueError, TypeError
+            A wrong table, or arguments that exclude each other.
+        """
+        method, n = prepared(as_asynchronous(solver), topology), topology.n
+        averaging = isinstance(method, PairwiseSolver) and problem is None
+        given = {"rates": rates, "straggler": straggler or None}
+        for name in (name for name, value in given.items() if value is not None):
+            if events is not None:
+                raise ValueError(f"{name} is given, but the events are: leave out one of them")
+            if averaging:
+                raise ValueError(
+                    f"{name} is of gradients, but problem is None; the averagings have the rate of "
+                    "the solver"
+                )
+        if events is None:
+            pace = np.zeros(n) if averaging else checked_rates(rates, n)
+            slept = np.array([pauses(straggler, n).get(i, 0.0) for i in range(n)])
+            return cls.of_clocks(method, topology, pace / (1 + slept * pace), delay, drop, seed)
+        kinds = (GRADIENT, AVERAGING) if isinstance(method, PairwiseSolver) else (GRADIENT,)
+        told = type(method).__name__ + " without a problem" * (problem is None)
+        table = checked(events, topology, (AVERAGING,) if averaging else kinds, told)
+        return cls.of_table(table, delay, drop, seed)
 
     @classmethod
     def of_clocks(
@@ -57,14 +125,20 @@ class Events:
     @classmethod
     def of_table(cls, table: np.ndarray, delay: Delay | None, drop: float, seed: int) -> Events:
         """Events of a checked table."""
-        return cls(lambda: replayed(table), lambda: delays(delay, seed), lambda: losses(drop, seed))
+        return cls(
+            lambda: replayed(table),
+            lambda: delays(delay, seed),
+            lambda: losses(drop, seed),
+            end=float(table["time"][-1]) if len(table) else 0.0,
+        )
 
     @classmethod
     def of_ranks(
         cls,
         solver: PairwiseSolver | PushSolver,
         topology: Topology,
-        pauses: Mapping[int, float],
+        straggler: Mapping[int, float] | None,
+        rates: ArrayLike | None,
         delay: Delay | None,
         drop: float,
         seed: int,
@@ -74,7 +148,11 @@ class Events:
         An agent that sleeps s seconds at each event has the rate 1 / (1 + s / NOMINAL), and a
         message that is held back for s seconds arrives s / NOMINAL units later.
         """
-        rates = np.array([1 / (1 + pauses.get(i, 0.0) / NOMINAL) for i in range(topology.n)])
+        slept = pauses(straggler, topology.n)
+        pace = checked_rates(rates, topology.n)
+        seconds = np.array([slept.get(i, 0.0) for i in range(topology.n)])
+        speed = pace / pace.max()
+        paces = speed / (1 + speed * seconds / NOMINAL)
         held = delays(delay, seed)
         in_units: Delay | None = None
         if held is not None:
@@ -82,7 +160,7 @@ class Events:
             def in_units(rng: np.random.Generator, i: int, j: int) -> float:
                 return held(i, j) / NOMINAL
 
-        return cls.of_clocks(solver, topology, rates, in_units, drop, seed)
+        return cls.of_clocks(solver, topology, paces, in_units, drop, seed)
 
     def simulator(
         self,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._complex import from_reals
 from ...comm.kernels.weighted import ordered_sum
 from ...comm.mixing.network import Network
 from ...comm.runtime.mpi import MPI
@@ -22,50 +23,21 @@ from ...protocols import Reductions
 from ...record.recorder import Record, Recorder
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ...topology import Schedule, Topology
-from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
+from ..metrics import Metrics, of_events
+from ..outcome import StopFunction, Target, hits
 from ..stepsize import Retry
-from .result import AsyncResult, LocalAgents, cannot_resume, collected, histogram, stacked
+from .result import AsyncResult, LocalAgents, cannot_resume, histogram, stacked
 
 _MOST, _BYTES = 400, 1 << 26  # snapshots that are kept, and their size
 _FIRST = 1e-3  # seconds between two snapshots at first
 _SHARE = 0.02  # of the run so far: the least time between two records
+_TARGET = 0.05  # seconds between two records in which a target is looked for, at first
 _LOOK = 5e-5  # seconds between two looks for the other thread to leave MPI
 
 
 def maximum(net: Reductions, value: float, what: str) -> float:
     """The largest of the values of all ranks; collective."""
     return -float(net.collectives.minimum(np.array([-value]), what)[0])
-
-
-def names(measure: Metrics, *counters: str) -> tuple[str, ...]:
-    """The metrics of a run: the counters of asynchronous runs, others, and what the problem
-    provides.
-    """
-    provided = (name for name in measure.names if name not in COUNTERS)
-    return (*ASYNCHRONOUS, *counters, *provided)
-
-
-def with_counters(
-    metrics: Mapping[str, float],
-    step: int,
-    time: float,
-    events: int,
-    gradients: int,
-    messages: int,
-    message_bytes: int,
-) -> dict[str, float]:
-    """A record: the metrics of the rows, with the counters of an asynchronous run in the place
-    of those of common steps.
-    """
-    return {
-        **{name: value for name, value in metrics.items() if name not in COUNTERS},
-        "step": step,
-        "time": time,
-        "events": events,
-        "gradients": gradients,
-        "messages": messages,
-        "bytes": message_bytes * messages,
-    }
 
 
 class Snapshots:
@@ -172,7 +144,7 @@ class AsyncFile:
         checkpoint.
         """
         if not self.record.resume:
-            X = self._agents.stacks["x"]
+            X = self._agents.X
             self.recorder.create(
                 X.shape[1:], names, self._states(), self._topology, self._meta, records
             )
@@ -180,13 +152,7 @@ class AsyncFile:
         if reason := cannot_resume(self._solver):
             raise ValueError(reason)
         self.last, stored, totals, _ = self.recorder.load(self._topology, self._meta)
-        for name, values in stored._asdict().items():
-            stack = self._agents.stacks.get(name[0].lower() + name[1:])
-            if stack is not None:
-                stack[:] = values
-            else:
-                for s, value in zip(self._agents.states, values.tolist()):
-                    setattr(s, name, value)
+        self._agents.recall(stored._asdict())
         for s in self._agents.states:
             if hasattr(s, "t"):  # the clocks of the agents begin anew
                 s.t = 0.0
@@ -232,20 +198,20 @@ class AsyncFile:
 
     def finish(self, result: AsyncResult) -> None:
         """Write the result."""
-        arrays = activity_arrays(
-            result.counts, result.averagings, result.staleness, idle=result.idle
-        )
-        self.recorder.finish(result.X, str(result.outcome), result.steps, arrays)
+        self.recorder.finish(result.X, str(result.outcome), result.steps, result.activity_arrays())
 
     def _states(self) -> tuple[Any, ...]:
         """The states of the local agents as a named tuple of arrays; without agents, of arrays
         without rows.
         """
-        states, stacks = self._agents.states, self._agents.stacks
-        some = states or [self._solver.init(np.zeros_like(stacks["x"], shape=stacks["x"].shape[1]))]
-        found = vars(collected(some, stacks if states else stacked(some)))
+        agents = self._agents
+        if not agents.states:
+            x = agents.stacks["x"]
+            some = [self._solver.init(np.zeros_like(x, shape=x.shape[1]))]
+            agents = agents._replace(states=some, stacks=stacked(some))
+        found = vars(agents.collected())
         arrays = {
-            name: value[: len(states)]
+            name: value[: len(self._agents.states)]
             for name, value in found.items()
             if isinstance(value, np.ndarray)
         }
@@ -270,6 +236,8 @@ class Records:
     gradients : bool
         Whether each event is a gradient.
     file : AsyncFile or None
+    target : Target or callable, optional
+        `reached` says, on rank 0, whether a record during the run has reached it.
 
     Notes
     -----
@@ -285,16 +253,22 @@ class Records:
         message_bytes: int,
         gradients: bool,
         file: AsyncFile | None,
+        target: Target | StopFunction | None = None,
     ):
         self._net, self._measure, self._snapshots, self._file = net, measure, snapshots, file
+        self._target = target
         self._before, self._message_bytes, self._gradients = before, message_bytes, gradients
-        seconds = math.inf if file is None else max(file.record.flush_seconds, 1e-3)
+        seconds = math.inf if target is None else _TARGET
+        if file is not None:
+            seconds = min(seconds, max(file.record.flush_seconds, 1e-3))
         self._seconds = self._next = net.collectives.broadcast(seconds, 0, "the record")
         # during the run, reductions overlap with other calls of the network
-        self._comm, self._begun = net.comm if file is None else net.comm.Dup(), 0
+        self._own = file is not None or target is not None
+        self._comm, self._begun = net.comm.Dup() if self._own else net.comm, 0
         self._parts: Iterator[list[MPI.Request]] | None = None
         self._requests: list[MPI.Request] = []
         self._row: dict[str, float] = {}  # of the last record, on rank 0
+        self.reached = False  # whether a record has reached the target, on rank 0
         self._stack: np.ndarray | None = None
 
     def look(self, now: float) -> None:
@@ -307,10 +281,12 @@ class Records:
             return
         file, error = self._file, self._measure.error
         if file is not None and self._net.rank == 0 and not self._measure.failed:
-            file.append(self._row, self._stack, flush=True)
+            file.append(self._row, self._rows, flush=True)
             error = error or file.recorder.error
         if error is not None:
             raise error
+        if self._net.rank == 0 and not self._measure.failed:
+            self.reached = self.reached or hits(self._target, self._row)
 
     def now(self, t: float) -> dict[str, float]:
         """The record at the time t, that of the last snapshot of all ranks, written if its step
@@ -320,7 +296,7 @@ class Records:
         self._complete(t)
         self._net.agree(self._measure.error)
         if self._file is not None and self._net.rank == 0:
-            self._file.append(self._row, self._stack)
+            self._file.append(self._row, self._rows)
         return self._net.collectives.broadcast(self._row, 0, "the record")
 
     def finish(self, number: int) -> tuple[list[dict[str, float]], list[float]]:
@@ -343,12 +319,18 @@ class Records:
                 self._file.append(rows[-1], held)
             rows.append(self._row)
             sizes.append(self._measure.size)
-            held = self._stack
+            held = self._rows
         if self._file is not None and root:
             self._file.append(rows[-1], held)
-        if self._file is not None:
+        if self._own:
             self._comm.Free()
         return self._net.collectives.broadcast((rows, sizes), 0, "the records")
+
+    @property
+    def _rows(self) -> np.ndarray | None:
+        """The rows of all agents at the last record, on rank 0, if the file stores them."""
+        X = self._stack
+        return from_reals(X) if X is not None and self._measure.complex else X
 
     def _complete_begun(self) -> None:
         """Complete all records that any rank has begun."""
@@ -411,7 +393,7 @@ class Records:
             step = events // net.n
             metrics = measure.of(mean, total, float(worst[0]))
             gradients = events if self._gradients else 0
-            self._row = with_counters(
+            self._row = of_events(
                 metrics,
                 step,
                 earlier + t,
@@ -434,31 +416,6 @@ class Records:
         finally:
             if entered:
                 lock.release()
-
-
-def activity_arrays(
-    counts: np.ndarray,
-    averagings: Mapping[tuple[int, int], int],
-    staleness: np.ndarray,
-    idle: np.ndarray | None,
-) -> dict[str, np.ndarray]:
-    """What `Run.asynchronous` holds of a run; the parameters are fields of `AsyncResult`.
-
-    Examples
-    --------
-    >>> activity_arrays(np.array([1, 2]), {(0, 1): 3}, np.array([], int), None)["averagings"].tolist()
-    [3]
-    """
-    found = {"steps": counts}
-    if averagings:
-        edges = sorted(averagings)
-        found["edges"] = np.array(edges, np.int64)
-        found["averagings"] = np.array([averagings[edge] for edge in edges], np.int64)
-    if len(staleness):
-        found["staleness"] = staleness
-    if idle is not None:
-        found["idle"] = idle
-    return found
 
 
 @contextmanager

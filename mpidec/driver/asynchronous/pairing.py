@@ -18,7 +18,7 @@ from ...comm.rma.messenger import Kind, Message
 from ...comm.rma.slots import Slots
 from ...comm.runtime.progress import WaitMonitor
 from ...solvers.asynchronous import PairwiseSolver
-from .clocks import CHOICE, MEET, LossOf, generator
+from .draws import CHOICE, MEET, LossOf, generator
 from .result import AgentState, LocalAgents
 from .runner import ENOUGH, INTERRUPTED, Faults, FiniteGradient, Runner, Termination, only
 

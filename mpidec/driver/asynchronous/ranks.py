@@ -5,43 +5,48 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from ..._complex import as_reals, is_complex
 from ..._words import warn
 from ...comm.mixing.network import Network
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.interrupts import interrupts
 from ...comm.runtime.progress import abandon
-from ...problems.agents import of_one
-from ...record.origin import table
-from ...record.reader import read
-from ...solvers.asynchronous import PairwiseSolver, PushSolver
-from ..attempts import attempts
+from ...problems.oracles import of_one
+from ...problems.real_view import real_view
+from ...solvers.asynchronous import PairwiseSolver
+from ..attempts import Attempt, as_recorded, attempts
+from ..clocks import Rows
 from ..curve import curve
+from ..journal import Log
 from ..metrics import Metrics
-from ..outcome import Outcome, RunEnd
-from ..plan import Plan, recorded_choice, resumed_at
+from ..outcome import Outcome, RunEnd, hits
+from ..plan import Plan, resumed_at
 from ..provenance import attributes
 from ..stepsize import Choice, Guard, Task, requested_rule, with_size
-from .attempt import AsyncAttempt
-from .clocks import Gradient
+from .draws import Gradient
 from .events import Events
 from .files import (
     AsyncFile,
     Records,
     ResumedTotals,
     Snapshots,
-    activity_arrays,
     failing,
     maximum,
 )
 from .pairing import PairwiseRunner
+from .prepared import as_asynchronous, pauses, prepared
 from .pushing import PushRunner
-from .result import AsyncResult, LocalAgents
-from .runner import INTERRUPTED, PAUSED, Faults, FiniteGradient, Runner, Termination, pauses
-from .search import AsyncSearch, safe_size
-from .simulation import as_asynchronous, prepared, warn_of_losses
+from .result import AsyncResult, LocalAgents, activity_arrays
+from .runner import INTERRUPTED, PAUSED, REACHED, Faults, FiniteGradient, Runner, Termination
+from .search import AsyncSearch
+
+if TYPE_CHECKING:
+    from ...topology import Schedule, Topology
 
 _RECORDS = 200
 _LOOK = 0.02  # seconds between two looks for ranks that have left
@@ -59,26 +64,26 @@ def run(plan: Plan) -> AsyncResult:
 
     The first record is written at the beginning, others during the run, 200 at most, and those of
     the result at the end.  Now and then the agents pause: when nothing is under way, a checkpoint
-    is written, as at the end.  The target is judged by the last record.
+    is written, as at the end.  A record that reaches the target ends the run.
     """
     net, topology, solver = plan.net, plan.topology.at(0), as_asynchronous(plan.solver)
     faults = Faults.checked(plan, solver)
     solver = prepared(solver, topology)
     if net.rank == 0:
-        warn_of_losses(solver, plan.drop)
+        if losing := solver.losing(plan.drop):
+            warn(losing)
         _warn_of_sleepers(net, plan.straggler)
-    record = plan.record
-    if plan.oracle is None or requested_rule(solver) is None:
-        return _attempt(plan, faults, solver)
-    if record is not None and record.resume:
-        return _attempt(plan, faults, with_size(solver, _recorded_step_size(plan, solver)))
-    paused = pauses(plan.straggler, net.n)
-    events = Events.of_ranks(solver, topology, paused, plan.delay, plan.drop, plan.seed)
+    plan = as_recorded(replace(plan, solver=solver))
+    if plan.oracle is None or requested_rule(plan.solver) is None:
+        return _attempt(plan, faults)
+    events = Events.of_ranks(
+        solver, topology, plan.straggler, plan.rates, plan.delay, plan.drop, plan.seed
+    )
     task = Task(
         net,
-        plan.oracle,
+        real_view(plan.oracle) if is_complex(plan.X) else plan.oracle,
         solver=solver,
-        X0=plan.X,
+        X0=as_reals(plan.X),
         steps=plan.steps,
         seed=plan.seed,
         tol=plan.tolerance,
@@ -90,7 +95,7 @@ def run(plan: Plan) -> AsyncResult:
         search,
         search(),
         lambda choice, guard, last: _attempt(
-            plan, faults, with_size(solver, choice.step_size), choice, guard, last
+            replace(plan, solver=with_size(solver, choice.step_size)), faults, choice, guard, last
         ),
     )
 
@@ -98,7 +103,6 @@ def run(plan: Plan) -> AsyncResult:
 def _attempt(
     plan: Plan,
     faults: Faults,
-    solver: PairwiseSolver | PushSolver,
     choice: Choice | None = None,
     guard: Guard | None = None,
     last: bool = True,
@@ -106,24 +110,12 @@ def _attempt(
     """The run with one step size; `Retry` if it does not converge and is not the last attempt;
     collective.
     """
-    net = plan.net
+    net, solver = plan.net, as_asynchronous(plan.solver)
     agents = LocalAgents.of(solver, plan.topology.at(0), plan.X, net.agents)
-    attempt = AsyncAttempt(
-        net=net,
-        oracle=plan.oracle,
-        topology=plan.topology,
-        target=plan.target,
-        drop=plan.drop,
-        solver=solver,
-        agents=agents,
-        measure=Metrics(net, plan.problem, plan.metrics),
-        counters=("rounds",),
-        choice=choice,
-        guard=guard,
-        last=last,
-    )
+    measure = Metrics(net, plan.problem, plan.metrics, like=plan.X)
+    log = Log(measure, measure.names_of_events("rounds"))
     before, file = ResumedTotals(), None
-    records = min(_RECORDS, plan.steps // plan.every + 1)
+    records = min(_RECORDS, int(plan.steps / plan.every) + 1)
     if plan.record is not None:
         meta = attributes(
             net,
@@ -147,6 +139,7 @@ def _attempt(
             delay=plan.delay,
             drop=plan.drop,
             straggler=plan.straggler,
+            rates=plan.rates,
             metrics=plan.metrics,
         )
         file = AsyncFile(
@@ -154,63 +147,48 @@ def _attempt(
             plan.record,
             solver,
             topology=plan.topology,
-            measure=attempt.measure,
+            measure=measure,
             agents=agents,
             meta=meta,
         )
-        before = file.begin(attempt.names, records)
+        before = file.begin(log.names, records)
         if plan.record.resume:
             plan.note(resumed_at(before.step, file.later))
     if choice is not None:
         plan.chosen(choice.line())
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
-        return _Run(plan, attempt, faults, file, before)(records, interrupted)
+        ranks = Ranks(plan, agents, log, faults, file, before)
+        return ranks(Attempt(plan, ranks, choice, guard, last), records, interrupted)
 
 
-def _recorded_step_size(plan: Plan, solver: PairwiseSolver | PushSolver) -> float:
-    """The step size that the run in the file has chosen; collective.
-
-    Earlier versions took the safe one for "auto".
-    """
-    net, record, problem = plan.net, plan.record, plan.problem
-    if record is None or problem is None:
-        raise RuntimeError("unreachable")
-    safe, earlier = safe_size(problem, solver, net), False
-    with on_all_ranks(net):
-        if net.rank == 0:
-            found = read(record.path).attributes
-            number = table(found, "settings").get("solver.step_size")
-            given = isinstance(number, float) and not math.isclose(number, safe, rel_tol=1e-9)
-            earlier = "step_size" not in found and not given
-    if net.collectives.broadcast(earlier, 0, "the step size of the run"):
-        return safe
-    return recorded_choice(net, record)[0]
-
-
-class _Run:
-    """The part of a run from its beginning, or from the checkpoint that it continues, to its
-    end; all calls are collective.
+class Ranks:
+    """The clock of asynchronous agents on ranks: wall time.  It runs the part of a run from its
+    beginning, or from the checkpoint that it continues, to its end; all calls are collective.
     """
 
     def __init__(
         self,
         plan: Plan,
-        attempt: AsyncAttempt,
+        agents: LocalAgents,
+        log: Log,
         faults: Faults,
         file: AsyncFile | None,
         before: ResumedTotals,
     ):
-        self.plan, self.net, self.attempt = plan, plan.net, attempt
-        self.file, self.before, agents, solver = file, before, attempt.agents, attempt.solver
-        net, problem = plan.net, plan.problem
+        self.plan, self.net, self.agents, self.log = plan, plan.net, agents, log
+        self.file, self.before = file, before
+        self.solver = solver = as_asynchronous(plan.solver)
+        net, problem, oracle = plan.net, plan.problem, plan.oracle
+        if oracle is not None and agents.complex:
+            oracle = real_view(oracle)
         slots = net.slots(plan.topology.at(0), np.zeros((net.m, agents.width), agents.dtype))
         goal = max(plan.steps * net.n - before.events, 0)
         self.termination = Termination(slots, net.rank, net.size, goal)
         self.gradient = (
             None
-            if plan.oracle is None
+            if oracle is None
             else FiniteGradient(
-                self._traced(of_one(plan.oracle.gradients(net.agents, plan.seed))), net.lo
+                self._traced(of_one(oracle.gradients(net.agents, plan.seed))), net.lo
             )
         )
         common = (agents, slots, self.gradient, self.termination, faults)
@@ -222,12 +200,13 @@ class _Run:
         self.snapshots = Snapshots(self.runner.rows, agents.stacks["x"].nbytes)
         self.records = Records(
             net,
-            attempt.measure,
+            log.measure,
             self.snapshots,
             before=before,
             message_bytes=agents.message_bytes,
             gradients=problem is not None,
             file=file,
+            target=plan.target,
         )
 
     def _traced(self, gradient: Gradient) -> Gradient:
@@ -235,7 +214,22 @@ class _Run:
         timeline = self.net.context.timeline
         return gradient if timeline is None else timeline.computing("gradient", gradient)
 
-    def __call__(self, number: int, interrupted: Callable[[], bool]) -> AsyncResult:
+    @property
+    def topology(self) -> Topology | Schedule:
+        return self.plan.topology
+
+    disturbance: ClassVar[str] = ""
+
+    def limits(self, d: int) -> str:
+        return self.solver.losing(self.plan.drop)
+
+    def moment(self, k: int) -> str:
+        return f"after {k} steps ({self.log.records[-1]['time']:.3g} s)"
+
+    def __call__(
+        self, attempt: Attempt, number: int, interrupted: Callable[[], bool]
+    ) -> AsyncResult:
+        """The result; an attempt whose guard refuses it raises `Retry`."""
         net, runner, file = self.net, self.runner, self.file
         self.snapshots.look(0.0, 0, 0, due=True)
         if file is not None and not file.record.resume:  # the file exists from the beginning
@@ -245,14 +239,25 @@ class _Run:
             runner.slots.wait()
             net.agree()  # everything is in its slot
         elapsed, reason = self._events(interrupted)
-        rows, sizes = self.records.finish(number)
-        end = self._end(reason, rows, sizes)
-        result = self.attempt.result(rows, end, *self._activity(elapsed))
+        log, agents = self.log, self.agents
+        log.records, log.sizes = self.records.finish(number)
+        k, s = int(log.records[-1]["step"]), Rows(agents.X)
+        end = self._end(attempt, reason, k, s)
+        counts, averagings, staleness, idle = self._activity(elapsed)
+        result = AsyncResult(
+            **vars(attempt.result(k, s, log, end)),
+            state=agents.collected() if agents.states else None,
+            counts=counts,
+            averagings=averagings,
+            staleness=staleness,
+            solver=self.solver,
+            idle=idle,
+        )
         runner.slots.close()
-        self.attempt.retry(end)
+        attempt.retry(end, k)
         if file is not None:
             if end.outcome is not Outcome.DIVERGED:
-                file.checkpoint(rows[-1], {})
+                file.checkpoint(log.records[-1], {})
             file.finish(result)
         return result
 
@@ -273,7 +278,9 @@ class _Run:
             now = clock()
             snapshots.look(now, termination.events, runner.messages)
             records.look(now)
-            if timer.is_due(now):
+            if records.reached:
+                runner.end(REACHED)
+            elif timer.is_due(now):
                 runner.end(PAUSED)
 
         monitor = Monitor(plan, termination, self.before.events, clock)
@@ -298,22 +305,25 @@ class _Run:
             abandon(records)  # MPI may still write to its arrays
             raise
 
-    def _end(
-        self,
-        reason: int,
-        rows: list[dict[str, float]],
-        sizes: list[float],
-    ) -> RunEnd:
+    def _end(self, attempt: Attempt, reason: int, k: int, s: Rows) -> RunEnd:
         """The outcome."""
         found = self.gradient.found if self.gradient is not None else None
         all_ = self._everywhere(np.array([] if found is None else [found], float).reshape(-1, 4))
         if len(all_):
             # the first one at a finite point: others may have come from it
-            _, agent, k, value = min(all_.tolist())
-            text = f"the gradient of agent {int(agent)} at its step {int(k)} is {value:g}"
+            _, agent, own, value = min(all_.tolist())
+            text = f"the gradient of agent {int(agent)} at its step {int(own)} is {value:g}"
             return RunEnd(Outcome.DIVERGED, text, int(agent))
-        moment = f"after {rows[-1]['step']} steps ({rows[-1]['time']:.3g} s)"
-        return self.attempt.judge(rows, sizes, moment, interrupted=reason == INTERRUPTED)
+        stopped = reason == REACHED or self._ends_at_target()
+        return attempt.judge(k, s, self.log, stopped, reason == INTERRUPTED)
+
+    def _ends_at_target(self) -> bool:
+        """Whether the last record has reached the target, as rank 0 says."""
+        plan, net, reached = self.plan, self.net, False
+        with on_all_ranks(net):
+            if net.rank == 0:
+                reached = hits(plan.target, self.log.records[-1])
+        return bool(net.collectives.broadcast(reached, 0, "the end of the run"))
 
     def _activity(
         self, elapsed: float
@@ -322,7 +332,7 @@ class _Run:
         of `AsyncResult`.
         """
         runner = self.runner
-        counts = self._everywhere(np.array([s.k for s in self.attempt.agents.states], np.int64))
+        counts = self._everywhere(np.array([s.k for s in self.agents.states], np.int64))
         pairs = self._everywhere(np.array(runner.averaging_counts(), np.int64).reshape(-1, 3))
         idle = self._everywhere(np.array([runner.idle / (runner.total or elapsed)]))
         ages = sorted(runner.staleness.items())
@@ -377,7 +387,7 @@ class Monitor:
     ):
         self._plan, self._termination, self._before, self._clock = plan, termination, before, clock
         self._next, self._next_step = 0.0, 0
-        self._every = max(1, min(plan.every, plan.steps // _SHARES))
+        self._every = max(1, min(int(plan.every), plan.steps // _SHARES))
 
     def __call__(self) -> None:
         plan, net, now = self._plan, self._plan.net, time.monotonic()

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from ...record.reader import last_values
+from ..._complex import as_reals, from_reals, is_complex
 from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
-from ...solvers.step_schedules import StepSize
 from ...topology import Topology
-from ..outcome import Outcome
-from ..result import Fitted
-from ..stepsize import Choice
-from ..verdict import verdict
-from .clocks import Gradient
-
-SIMULATED = "a simulated run cannot be resumed: repeat it"
+from ..result import Result
+from .draws import Gradient
 
 
 class AgentState(Protocol):
@@ -34,7 +28,7 @@ class AgentState(Protocol):
 
 class LocalAgents(NamedTuple):
     """States of the local agents, the stacks that their arrays are rows of, their neighbours,
-    length and dtype of a message.
+    length and dtype of a message; complex rows are pairs of reals there.
     """
 
     states: list[AgentState]
@@ -42,6 +36,23 @@ class LocalAgents(NamedTuple):
     places: list[Place]
     width: int
     dtype: np.dtype[Any]
+    complex: bool = False
+
+    @property
+    def X(self) -> np.ndarray:
+        """The iterates."""
+        X = self.stacks["x"]
+        return from_reals(X) if self.complex else X
+
+    def collected(self) -> SimpleNamespace:
+        """The fields of all states (`collected`), complex rows as such."""
+        found = collected(self.states, self.stacks)
+        if self.complex:
+            wide = self.stacks["x"].shape[1]
+            for name, rows in vars(found).items():
+                if isinstance(rows, np.ndarray) and rows.ndim > 1 and rows.shape[-1] == wide:
+                    setattr(found, name, from_reals(rows))
+        return found
 
     @property
     def message_bytes(self) -> int:
@@ -66,31 +77,37 @@ class LocalAgents(NamedTuple):
             )
             for i in agents
         ]
-        states = [solver.init(x, place) for x, place in zip(X, places)]
-        d = X.shape[1]
+        rows = as_reals(X)
+        states = [solver.init(x, place) for x, place in zip(rows, places)]
+        d = rows.shape[1]
         return cls(
             states,
-            stacked(states) if states else {"x": np.empty((0, d), X.dtype)},
+            stacked(states) if states else {"x": np.empty((0, d), rows.dtype)},
             places,
             solver.width(d) if isinstance(solver, PushSolver) else d,
-            X.dtype,
+            rows.dtype,
+            is_complex(X),
         )
+
+    def recall(self, stored: Mapping[str, np.ndarray]) -> None:
+        """Set the states to those of a checkpoint, named as by `collected`."""
+        for name, values in stored.items():
+            stack = self.stacks.get(name[0].lower() + name[1:])
+            if stack is not None:
+                stack[:] = as_reals(values)
+            else:
+                for s, value in zip(self.states, values.tolist()):
+                    setattr(s, name, value)
 
 
 @dataclass(frozen=True, repr=False)
-class AsyncResult(Fitted):
-    """Result of an asynchronous run.
+class AsyncResult(Result):
+    """Result of an asynchronous run: that of a synchronous one, with what the agents have done.
 
     Attributes
     ----------
     X : array (n, d)
         The final iterates.
-    x : array (d,)
-        Their average.
-    outcome : Outcome
-        "completed", "stopped" (by `stop`), "missed" (`stop` not reached), "diverged" or
-        "interrupted" (in `mpidec.Interrupted.result`); compares equal to the plain string.  Runs on
-        ranks end after `steps` steps: "completed" if their last record has reached `stop`.
     steps : int
         Wake-ups, or gradients, of an agent on average.
     metrics : dict of arrays
@@ -111,73 +128,30 @@ class AsyncResult(Fitted):
         for pairwise methods.
     solver : Solver
         The solver with numbers for the parameters that the run has found.
-    reason : str
-        For a diverged run what happened, for a missed target the last value; else empty.
-    agent : int or None
-        For a diverged run, the first agent whose iterate was not finite, or the one farthest from
-        zero.
     idle : array (ranks,) or None
         On ranks: the share of the time in which each rank waited: its gradients for its averagings,
         or for something to read.
-    choice : Choice or None
-        How the step size was found, if it was "auto" or "safe".
-    problem : problem or None
-        That of the local agents.
 
     Notes
     -----
-    On ranks `X` and `state` have the local agents alone, and `staleness` counts how many messages
-    of a sender a reading has found.
+    The other attributes are those of `mpidec.Result`.  On ranks `X` and `state` have the local
+    agents alone, and `staleness` counts how many messages of a sender a reading has found.
     """
 
-    X: np.ndarray
-    x: np.ndarray
-    outcome: Outcome
-    steps: int
-    metrics: dict[str, np.ndarray]
-    state: Any
-    counts: np.ndarray
-    averagings: Mapping[tuple[int, int], int]
-    staleness: np.ndarray
+    state: Any = None
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    averagings: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    staleness: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     solver: PairwiseSolver | PushSolver | None = None
-    reason: str = ""
-    agent: int | None = None
     idle: np.ndarray | None = None
-    choice: Choice | None = None
-    problem: object = None
 
-    @property
-    def verdict(self) -> str:
-        """How the agents' error developed, as in "error_rms has plateaued at 0.13 since step 600";
-        see `mpidec.driver.verdict`.
-        """
-        return verdict(self.metrics)
-
-    def __repr__(self) -> str:
-        told = self.reason or (self.verdict if self.outcome is Outcome.COMPLETED else "")
-        size = (
-            f", step size {self.step_size:.4g}" if isinstance(self.step_size, (int, float)) else ""
-        )
-        return (
-            f"AsyncResult({self.outcome} after {self.steps} "
-            f"steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
-            f"x {self.x.shape}, records: "
-            f"{len(self.metrics.get('step', ()))}{f'; {told}' if told else ''})"
-        )
-
-    @property
-    def step_size(self) -> StepSize | None:
-        """The step size of the run: the number that "auto" or "safe" became, or the schedule;
-        None without one.
-        """
-        return getattr(self.solver, "step_size", None)
+    def activity_arrays(self) -> dict[str, np.ndarray]:
+        return activity_arrays(self.counts, self.averagings, self.staleness, self.idle)
 
     @property
     def obstacle(self) -> str:
         """Why a file of this run cannot be resumed, or an empty string."""
-        if self.idle is None:
-            return SIMULATED
-        return cannot_resume(self.solver)
+        return "" if self.idle is None else cannot_resume(self.solver)
 
 
 def cannot_resume(solver: object) -> str:
@@ -282,3 +256,28 @@ def histogram(counts: Mapping[int, int]) -> np.ndarray:
     ages = np.zeros(max(counts, default=-1) + 1, np.int64)
     ages[list(counts)] = list(counts.values())
     return ages
+
+
+def activity_arrays(
+    counts: np.ndarray,
+    averagings: Mapping[tuple[int, int], int],
+    staleness: np.ndarray,
+    idle: np.ndarray | None,
+) -> dict[str, np.ndarray]:
+    """What `Run.asynchronous` holds of a run; the parameters are fields of `AsyncResult`.
+
+    Examples
+    --------
+    >>> activity_arrays(np.array([1, 2]), {(0, 1): 3}, np.array([], int), None)["averagings"].tolist()
+    [3]
+    """
+    found = {"steps": counts}
+    if averagings:
+        edges = sorted(averagings)
+        found["edges"] = np.array(edges, np.int64)
+        found["averagings"] = np.array([averagings[edge] for edge in edges], np.int64)
+    if len(staleness):
+        found["staleness"] = staleness
+    if idle is not None:
+        found["idle"] = idle
+    return found

@@ -4,12 +4,11 @@ injected, and how a run ends.
 
 from __future__ import annotations
 
-import math
 import numbers
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +19,13 @@ from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..plan import Plan
-from .clocks import DelayOf, Gradient, LossOf, delays, losses
+from .draws import DelayOf, Gradient, LossOf, delays, losses
+from .prepared import checked_rates, pauses
 from .result import LocalAgents
 
 COUNT, END = Kind.OTHER, Kind.OTHER + 1
-PAUSED, ENOUGH, INTERRUPTED, DIVERGED = 1, 2, 3, 4  # why a run, or a part of it, has ended
+# why a run, or a part of it, has ended: the largest of several reasons counts
+PAUSED, ENOUGH, REACHED, INTERRUPTED, DIVERGED = 1, 2, 3, 4, 5
 _REASONS = 8
 _EVENTS, _ENDED = 0, 1  # words of a rank
 _SECONDS = 0.005  # between two messages about the number of events
@@ -154,24 +155,31 @@ class FiniteGradient:
 
 
 class Faults(NamedTuple):
-    """Injected faults: message delays, message losses, and seconds that each local agent sleeps
-    at each event.
+    """Injected faults: message delays, message losses, seconds that each local agent sleeps at each
+    event, and how long it sleeps in units of what the event takes.
     """
 
     delay: DelayOf | None
     lost: LossOf | None
     pause: list[float]
+    slower: list[float]
 
     @classmethod
     def checked(cls, plan: Plan, solver: PairwiseSolver | PushSolver) -> Faults:
         """Refuse wrong arguments on all ranks."""
         net = plan.net
         with on_all_ranks(net):
-            sleeps = pauses(plan.straggler, net.n)
+            sleeps, pace = pauses(plan.straggler, net.n), checked_rates(plan.rates, net.n)
+            if not pace.all():
+                raise ValueError(
+                    f"rates is {plan.rates!r:.60}, expected numbers > 0: on ranks all agents "
+                    "take steps; mpidec.simulate takes rates of 0"
+                )
             faults = cls(
                 delays(plan.delay, plan.seed),
                 losses(plan.drop, plan.seed),
                 [sleeps.get(i, 0.0) for i in net.agents],
+                (pace.max() / pace - 1).tolist()[net.lo : net.hi],
             )
             if isinstance(solver, PairwiseSolver) and not isinstance(solver.rate, numbers.Real):
                 raise ValueError(
@@ -190,24 +198,6 @@ class Faults(NamedTuple):
                     "averagings are in two threads"
                 )
         return faults
-
-
-def pauses(straggler: Mapping[int, float] | None, n: int) -> dict[int, float]:
-    """The seconds that agents sleep at each event, by agent, if they are valid.
-
-    Raises
-    ------
-    ValueError
-    """
-    given = dict(straggler or {}) if isinstance(straggler, (Mapping, type(None))) else {None: None}
-    for agent, seconds in given.items():
-        whole = isinstance(agent, numbers.Integral) and 0 <= int(agent) < n
-        if not whole or not isinstance(seconds, numbers.Real) or not 0 <= float(seconds) < math.inf:
-            raise ValueError(
-                f"straggler is {straggler!r}, expected agents in 0 .. {n - 1} and seconds: {{0: "
-                f"0.5}}"
-            )
-    return {int(agent): float(seconds) for agent, seconds in given.items()}
 
 
 def only(k: int, neighbors: Sequence[int]) -> list[float | None]:
@@ -293,13 +283,17 @@ class Runner(ABC):
         after_turns: Callable[[], None],
     ) -> None:
         """Events of all local agents in turn; `after_turns` is called when each has had one."""
-        pause, gradient, count = self.faults.pause, self.gradient, self.termination.count
+        pause, slower = self.faults.pause, self.faults.slower
+        gradient, count = self.gradient, self.termination.count
         while not self._ended():
             for place in range(self._turn, len(self.states)):
                 self._turn = place + 1
                 if pause[place]:
                     time.sleep(pause[place])
+                begun = time.perf_counter() if slower[place] else 0.0
                 self._event(place)
+                if slower[place]:
+                    time.sleep(slower[place] * (time.perf_counter() - begun))
                 count()
                 between_events()
                 if gradient is not None and gradient.found is not None:

@@ -6,14 +6,17 @@ import heapq
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
-from .clocks import GRADIENT, DelayOf, Event, Gradient, LossOf
+from .draws import GRADIENT, DelayOf, Delays, Event, Gradient, Losses, LossOf
 from .result import AgentState, wake
+
+Facts = dict[str, Any]  # what JSON can hold
+Rows = dict[str, np.ndarray]
 
 
 class EventSimulator(ABC):
@@ -60,6 +63,33 @@ class EventSimulator(ABC):
     @abstractmethod
     def _deliver(self, until: float) -> None:
         """End what is on its way up to the time `until`."""
+
+    def pending(self) -> tuple[Facts, Rows]:
+        """What a restart needs beside the states of the agents: what JSON can hold, and rows."""
+        *heads, rows = zip(*self._in_flight) if self._in_flight else ((), ())
+        facts = {
+            "events": self.events,
+            "gradients": self.gradients,
+            "messages": self.messages,
+            "averagings": [[i, j, number] for (i, j), number in self.averagings.items()],
+            "staleness": list(self.staleness.items()),
+            "in_flight": list(zip(*heads)),
+            "delays": self.delay.state() if isinstance(self.delay, Delays) else {},
+            "losses": self.lost.state() if isinstance(self.lost, Losses) else {},
+        }
+        return facts, {"in_flight": np.array(rows)}
+
+    def recall(self, facts: Facts, rows: Rows) -> None:
+        """Continue with what `pending` has returned."""
+        self.events, self.gradients = facts["events"], facts["gradients"]
+        self.messages = facts["messages"]
+        self.averagings.update({(i, j): number for i, j, number in facts["averagings"]})
+        self.staleness.update(dict(facts["staleness"]))
+        self._in_flight = [(*head, row) for head, row in zip(facts["in_flight"], rows["in_flight"])]
+        for faults, state in (self.delay, facts["delays"]), (self.lost, facts["losses"]):
+            if isinstance(faults, (Delays, Losses)):
+                faults.recall(state)
+        next(islice(self._source, self.events, self.events), None)
 
 
 class PairwiseSimulator(EventSimulator):
@@ -118,16 +148,22 @@ class PairwiseSimulator(EventSimulator):
             solver.average(b, theirs, mine, t)
         else:
             busy |= {i, j}
-            heapq.heappush(self._in_flight, (t + self.delay(i, j), self.events, i, j, mine, theirs))
+            heapq.heappush(
+                self._in_flight, (t + self.delay(i, j), self.events, i, j, (mine, theirs))
+            )
 
     def _deliver(self, until: float) -> None:
         """End the averagings that end up to the time `until`."""
         in_flight, solver = self._in_flight, self.solver
         while in_flight and in_flight[0][0] <= until:
-            t, _, i, j, mine, theirs = heapq.heappop(in_flight)
+            t, _, i, j, (mine, theirs) = heapq.heappop(in_flight)
             solver.average(self.states[i], mine, theirs, t)
             solver.average(self.states[j], theirs, mine, t)
             self._busy -= {i, j}
+
+    def recall(self, facts: Facts, rows: Rows) -> None:
+        super().recall(facts, rows)
+        self._busy = {agent for _, _, i, j, _ in self._in_flight for agent in (i, j)}
 
 
 class PushSimulator(EventSimulator):
@@ -237,3 +273,24 @@ class PushSimulator(EventSimulator):
         while in_flight and in_flight[0][0] <= until:
             _, number, j, slot, sent, message = heapq.heappop(in_flight)
             self._arrive(sent, number, j, slot, message)
+
+    def pending(self) -> tuple[Facts, Rows]:
+        facts, rows = super().pending()
+        held = [np.atleast_2d(box) for box in self._box if box is not None]
+        facts |= {
+            "sent": self._sent,
+            "ages": self._ages,
+            "arrived": [[*place, number] for place, number in self._arrived.items()],
+            "boxes": [-1 if box is None else len(np.atleast_2d(box)) for box in self._box],
+        }
+        return facts, {**rows, "boxes": np.concatenate(held) if held else np.zeros((0, 0))}
+
+    def recall(self, facts: Facts, rows: Rows) -> None:
+        super().recall(facts, rows)
+        self._sent, self._ages = facts["sent"], facts["ages"]
+        self._arrived = {(j, slot): number for j, slot, number in facts["arrived"]}
+        ends = np.cumsum([max(length, 0) for length in facts["boxes"]])
+        for i, (length, end) in enumerate(zip(facts["boxes"], ends)):
+            box = rows["boxes"][end - max(length, 0) : end]
+            one = box[0] if self.solver.accumulates and length > 0 else box
+            self._box[i] = None if length < 0 else one

@@ -55,11 +55,12 @@ class Guard:
         self._start = start
         self._far, self._near = EXPLOSION * max(start, scale), left * max(start, 1e-3 * scale)
         self._half = halfway
-        self._marks = {2**j for j in range(5, 40) if 2**j <= steps} | {halfway} - {0}
+        marks = {2**j for j in range(5, 40) if 2**j <= steps} | {halfway} - {0}
+        self._marks = sorted(marks, reverse=True)
 
     def due(self, k: int) -> bool:
         """Whether there is a check after step `k`."""
-        return k in self._marks
+        return bool(self._marks) and k >= self._marks[-1]
 
     def check(self, k: int, X: np.ndarray) -> None:
         """Check the iterates after step `k`; collective.
@@ -70,8 +71,10 @@ class Guard:
             If they have exploded, or are not so much closer to the minimizer than at the start when
             half of the way should be made.
         """
-        distance = self._distance(X)
-        if not distance <= self._far or (k == self._half and not distance < self._near):
+        distance, half = self._distance(X), k == self._half
+        while self.due(k):
+            half |= self._marks.pop() == self._half
+        if not distance <= self._far or (half and not distance < self._near):
             raise Retry(
                 f"distance {distance:.2g} from the point of the linear model after {k} steps"
             )

@@ -134,6 +134,10 @@ class LinearModel:
         G += self.g[draw, i][:, None]
         return G.reshape(v.shape)
 
+    def at(self, k: int) -> ModelFunctions:
+        """The functions of all agents at step `k`, with the minimizer at zero."""
+        return ModelFunctions(self, k)
+
     def functions(self, k: int, origin: np.ndarray | None = None) -> ModelFunctions:
         """The functions of all agents at step `k`, with the minimizer at `origin` (None: zero)."""
         return ModelFunctions(self, k, origin)

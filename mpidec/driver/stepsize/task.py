@@ -19,6 +19,7 @@ from ...protocols import Reductions
 from ...solvers.asynchronous import Asynchronous
 from ...solvers.base import Solver, at_step
 from ...solvers.step_schedules import StepSchedule
+from ...solvers.steps import iterate
 from ..answers import Answers
 from .choice import Choice, with_size
 from .linear import Linearization, LinearModel, dimensions, evaluations, linear_model
@@ -289,11 +290,9 @@ class Trials:
         with closing(net.mixer(self._topology)) as base:
             W = self._mixer.rebuilt(base, Kept(codec=False, d=task.X0.shape[1]))
             s = at_step(solver, 0).init(task.start, W.at(0))
-            for k in range(length):
-                now = at_step(solver, k)
-                s = now.step(s, now.ask(answers.at(k), s), W.at(k))
+            for now in iterate(solver, answers, W, s, steps=length):
                 self.taken += 1
-                yield np.asarray(s.X) - self._point
+                yield np.asarray(now.X) - self._point
 
 
 def trial_length(steps: int) -> int:

@@ -11,6 +11,7 @@ from ...comm.mixing.operator import Kept, Operator, StepOperator
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...solvers.base import Solver, at_step, name_of, with_step_size
+from ...solvers.steps import iterate
 from .linear import LinearModel
 from .search import undisturbed
 
@@ -61,10 +62,9 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
     )
     sizes: list[float] = []
     with np.errstate(all="ignore"):
-        s = solver.init(X, W.at(0))
+        run = iterate(solver, model, W, solver.init(X, W.at(0)))
         while True:
-            for k in range(len(sizes), steps):
-                s = solver.step(s, solver.ask(model.functions(k), s), W.at(k))
+            for k, s in zip(range(len(sizes), steps), run):
                 away = float(np.linalg.norm(s.X - s.X.mean(axis=0)))
                 if not away < OVERFLOWS:
                     return max(float((OVERFLOWS / np.linalg.norm(X)) ** (1 / (k + 1))), 1.0)

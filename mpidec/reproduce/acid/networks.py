@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ... import solvers, topology
-from ...driver.asynchronous import simulate
+from ...driver.simulate import simulate
 from ...topology import Topology
 from .. import dense
 from ..drawing import curves

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
-from ...driver.asynchronous import simulate
-from ...driver.asynchronous.clocks import AVERAGING, GRADIENT, meetings
+from ...driver.asynchronous.draws import AVERAGING, GRADIENT, meetings
+from ...driver.simulate import simulate
 from ...problems import LeastSquares
 from ...solvers import A2CiD2, PairwiseGossip
 from ...topology import Topology, edge_rates

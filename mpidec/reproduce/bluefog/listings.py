@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
+from ...driver.iterate import iterate
 from ...problems import LeastSquares
 from ...solvers import DGD, ExactDiffusion, PushDIGing, PushSum, Solver
 from ...topology import Schedule, Topology
@@ -132,13 +133,13 @@ class Listings(Experiment[Cell]):
         """Return the distance from the average, and the largest change of the mass."""
         solver, errors, masses = PushSum(0.0), [], []
         start = np.random.default_rng(seed).standard_normal((self.n, self.d))
-        s, mean = solver.init(start), start.mean(axis=0)
+        first, mean = solver.init(start), start.mean(axis=0)
+        now = first
         with alone(self.n) as net:
-            W = net.mixer(graph)
-            for k in range(self.steps):
-                errors.append(np.sqrt(((s.X - mean) ** 2).mean()))
-                masses.append(abs(s.w.sum() - self.n))
-                s = solver.step(s, np.zeros_like(s.X), W.at(k))
+            for k, s in enumerate(iterate(solver, None, net.mixer(graph), first, steps=self.steps)):
+                errors.append(np.sqrt(((now.X - mean) ** 2).mean()))
+                masses.append(abs(now.w.sum() - self.n))
+                now = s
                 if k < dense.STEPS:
                     reached = s.X
         weights, steps = self.weights("push-sum", "one-peer grid"), min(dense.STEPS, self.steps)

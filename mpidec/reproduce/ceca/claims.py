@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...driver.iterate import iterate
 from ...solvers import DSGDCECA
 from ..dense import each_against_dense
 from ..drawing import curves
@@ -26,13 +27,12 @@ Matrix = np.ndarray
 
 def products(n: int, ports: int, first: int, rounds: int) -> Iterator[Matrix]:
     """The matrices, 2n x 2n, by which 1, 2, ... rounds from the round `first` on mix x and y."""
-    graph, solver, zeros = FIXED[CECA[ports - 1]](n), DSGDCECA(0.0), np.zeros((n, 2 * n))
+    graph, solver = FIXED[CECA[ports - 1]](n), DSGDCECA(0.0)
     digit = f"{n - 1:b}"[first] == "1"
     with alone(n) as net:
         W = net.mixer(graph)
-        s = solver.State(np.eye(n, 2 * n), np.eye(n, 2 * n, k=n), int(digit))
-        for k in range(first, first + rounds):
-            s = solver.step(s, zeros, W.at(k))
+        start = solver.State(np.eye(n, 2 * n), np.eye(n, 2 * n, k=n), int(digit))
+        for s in iterate(solver, None, W, start, first, rounds):
             yield np.concatenate([s.X, s.Y])
 
 

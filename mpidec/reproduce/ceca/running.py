@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ... import topology
+from ...driver.iterate import iterate
 from ...solvers import DGD, DSGDCECA, Solver
-from ...solvers.base import at_step
 from ...topology import Schedule, Topology
 from .. import dense
 from ..dense import STEPS
@@ -42,11 +42,8 @@ def iterates(
     """The iterates of all agents, in this process: after 0, 1, ..., `steps` steps."""
     with alone(graph.n) as net:
         W = net.mixer(graph)
-        s = solver.init(X, W.at(0))
-        yield s.X
-        for k in range(steps):
-            s = at_step(solver, k).step(s, gradient(solver.point(s), k), W.at(k))
-            yield s.X
+        yield X
+        yield from (s.X for s in iterate(solver, gradient, W, X, steps=steps))
 
 
 def descent(graph: Topology | Schedule, step_size: float | Callable[[int], float]) -> Solver:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
+from ...driver.iterate import iterate
 from ...solvers import DSGDCECA
 from ..drawing import heat
 from ..experiment import Experiment, Results, alone
@@ -61,9 +62,8 @@ class WorkedExample(Experiment[Cell]):
         with alone(6) as net:
             W = net.mixer(topology.ceca(6, ports=ports))
             s = solver.State(x, np.zeros_like(x), 1)
-            for k in range(len(TABLE[ports])):
-                found.append((s.X.ravel(), s.Y.ravel()))
-                s = solver.step(s, np.zeros_like(x), W.at(k))
+            rounds = iterate(solver, None, W, s, steps=len(TABLE[ports]) - 1)
+            found += [(now.X.ravel(), now.Y.ravel()) for now in (s, *rounds)]
         return {"values": found}
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ..._validation import Array
+from ...driver.iterate import iterate
 from ...solvers import RelaySGD
 from ...solvers.base import Solver
 from ...topology import Topology
@@ -41,12 +42,8 @@ def responses(solver: Solver, graph: Topology, update: Array) -> Iterator[Array]
     """Yield X^1, X^2, ... after the update of step 0 alone, from X^0 = 0."""
     with alone(graph.n) as net:
         W = net.mixer(graph)
-        s = solver.init(np.zeros_like(update), W.at(0))
-        gradient = -update
-        while True:
-            s = solver.step(s, gradient, W.at(0))
-            gradient = np.zeros_like(update)
-            yield s.X
+        once = lambda X, k: -update if k == 0 else np.zeros_like(X)
+        yield from (s.X for s in iterate(solver, once, W, np.zeros_like(update)))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 
 from ... import topology
 from ..._validation import Array
+from ...driver.iterate import iterate
 from ...exceptions import ConfigError
 from ...solvers import D2, DGD, ExactDiffusion, GradientTracking, RelaySGD
 from ...solvers.base import Solver
@@ -121,16 +121,15 @@ def iterates(
     runs side by side.
     """
     n, d = f.c.shape
-    rng = np.random.default_rng(seed)
+    rng, start = np.random.default_rng(seed), np.zeros((n, copies * d))
+
+    def gradient(X: Array, k: int) -> Array:
+        noise = sigma / math.sqrt(d) * rng.standard_normal(X.shape) if sigma else 0.0
+        return np.asarray(f.grad(X) + noise)
+
     with alone(n) as net:
-        W = net.mixer(graph)
-        s = solver.init(np.zeros((n, copies * d)), W.at(0))
-        for k in itertools.count():
-            yield s.X
-            G = f.grad(s.X)
-            if sigma:
-                G += sigma / math.sqrt(d) * rng.standard_normal(G.shape)
-            s = solver.step(s, G, W.at(k))
+        yield start
+        yield from (s.X for s in iterate(solver, gradient, net.mixer(graph), start))
 
 
 def sampled_steps(most: int) -> Array:

@@ -217,8 +217,9 @@ def test_refusals(net, words, options):
     )
     with pytest.raises(ValueError, match=words):
         mpidec.solve(problem(net), solver, T.ring(net.n), steps=5, net=net, **options)
-    with pytest.raises(ValueError, match="are for asynchronous solvers"):
-        mpidec.solve(problem(net), S.DGD(0.1), T.ring(net.n), steps=5, net=net, drop=0.1)
+    for given in {"delay": 0.1}, {"rates": np.ones(net.n)}:
+        with pytest.raises(ValueError, match="is given, but DGD is synchronous"):
+            mpidec.solve(problem(net), S.DGD(0.1), T.ring(net.n), steps=5, net=net, **given)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ import warnings
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import mpidec
-from mpidec import problems as P, solvers as S, topology as T
+from mpidec import Network, problems as P, solvers as S, topology as T
 from mpidec.driver.asynchronous import search
 from mpidec.driver.asynchronous.events import Events
-from mpidec.driver.asynchronous.simulation import SerialNetwork, prepared
+from mpidec.driver.asynchronous.prepared import prepared
 from mpidec.driver.stepsize import Task
 from mpidec.driver.stepsize.linear import Linearization, linear_model
 from mpidec.solvers.base import with_step_size
@@ -47,7 +48,7 @@ def events(solver, graph, rates=None, delay=None, drop=0.0):
 @pytest.mark.filterwarnings("ignore:AsyncPushSum loses mass")
 def test_columns_of_the_race_are_runs(solver, faults):
     functions, graph, sizes = problem(), T.ring(N), np.array([0.004, 0.001])
-    net, X0 = SerialNetwork(N), np.random.default_rng(1).standard_normal((N, D))
+    net, X0 = Network(N, comm=MPI.COMM_SELF), np.random.default_rng(1).standard_normal((N, D))
     model, x, _ = linear_model(Linearization(net, functions.grad, X0), functions.x_star)
     solver = prepared(solver, graph)
     stack = search.AsyncStack(
@@ -122,9 +123,15 @@ def test_the_choice_is_the_same_on_any_number_of_ranks(solver, faults):
         )
     ready = prepared(solver, graph)
     happening = Events.of_ranks(
-        ready, graph, faults.get("straggler", {}), faults.get("delay"), faults.get("drop", 0.0), 0
+        ready,
+        graph,
+        faults.get("straggler", {}),
+        None,
+        faults.get("delay"),
+        faults.get("drop", 0.0),
+        0,
     )
-    net, X0 = SerialNetwork(N), np.zeros((N, D))
+    net, X0 = Network(N, comm=MPI.COMM_SELF), np.zeros((N, D))
     task = Task(net, P.Full(problem()), ready, X0, steps=steps, seed=0, tol=1.0)
     alone = search.AsyncSearch(task, ready, graph, happening)()
     assert run.choice.step_size == alone.step_size and run.choice.rule == alone.rule
@@ -166,19 +173,11 @@ def test_a_run_that_diverges_begins_again_with_a_smaller_step_size(solver, tmp_p
 
 
 @pytest.mark.serial
-def test_files_of_earlier_versions_continue_with_the_safe_step_size(tmp_path):
-    import h5py
-
+def test_a_step_size_that_was_given_is_not_searched_for(tmp_path):
     def run(steps, size, resume):
         record = mpidec.Record(tmp_path / "run.h5", resume=resume)
         return mpidec.solve(problem(), S.A2CiD2(size), T.ring(N), steps=steps, record=record)
 
-    first = run(10, "safe", False)
-    with h5py.File(tmp_path / "run.h5", "a") as file:
-        del file.attrs["step_size"]
-    assert run(20, "auto", True).step_size == first.step_size
-    assert run(30, first.step_size, True).outcome == "completed"
-    (tmp_path / "run.h5").unlink()
     run(10, 0.01, False)
     with pytest.raises(ValueError, match="given as a number: resume with the same"):
         run(20, "auto", True)
@@ -196,5 +195,5 @@ def test_tune_finds_what_a_run_finds(solver):
         run = mpidec.solve(problem(), solver, T.ring(N), steps=40, drop=0.3, straggler={1: 1e-4})
     choice = mpidec.tune(problem(), solver, T.ring(N), steps=40, drop=0.3, straggler={1: 1e-4})
     assert (choice.step_size, choice.rule) == (run.step_size, run.choice.rule)
-    with pytest.raises(ValueError, match="EXTRA takes common steps: leave out delay"):
+    with pytest.raises(ValueError, match="EXTRA is synchronous: leave out delay"):
         mpidec.tune(problem(), S.EXTRA(), T.ring(N), delay=1.0)

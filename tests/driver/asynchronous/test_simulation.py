@@ -11,7 +11,7 @@ from scipy.linalg import expm
 
 import mpidec
 from mpidec import solvers as S, topology as T
-from mpidec.driver.asynchronous import clocks
+from mpidec.driver.asynchronous import draws
 from mpidec.driver.asynchronous.pushing import PushRunner
 from mpidec.driver.asynchronous.result import LocalAgents
 from mpidec.driver.asynchronous.runner import Faults, Termination
@@ -27,8 +27,7 @@ from mpidec.problems import (
     Subgradient,
     l1,
 )
-from mpidec.problems.agents import of_one
-from mpidec.problems.oracles import adapted
+from mpidec.problems.oracles import adapted, of_one
 from mpidec.solvers.asynchronous import Place
 from mpidec.topology import pairwise
 
@@ -344,7 +343,7 @@ def test_a_late_message_does_not_replace_a_newer_one():
     solver, late = Echo(), iter([5.0, 1.0, 0.0, 0.0])
     places = [Place(0, 2, (1,), (1,)), Place(1, 2, (0,), (0,))]
     states = [solver.init(np.zeros(1), place) for place in places]
-    events = clocks.replayed(table((0.0, 0, 0), (1.0, 0, 0), (3.0, 0, 1), (6.0, 0, 1)))
+    events = draws.replayed(table((0.0, 0, 0), (1.0, 0, 0), (3.0, 0, 1), (6.0, 0, 1)))
     simulator = PushSimulator(
         solver, states, events, None, places, 1, lambda i, j: next(late), None
     )
@@ -363,7 +362,7 @@ def test_a_late_message_does_not_replace_a_newer_one_on_ranks():
     with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
         slots = net.slots(T.complete(2), np.zeros((2, 1)))
         local = LocalAgents.of(Echo(), T.complete(2), np.zeros((2, 1)), range(2))
-        faults = Faults(lambda i, j: next(late), None, [0.0, 0.0])
+        faults = Faults(lambda i, j: next(late), None, [0.0, 0.0], [0.0, 0.0])
         agents = PushRunner(Echo(), local, slots, None, Termination(slots, 0, 1, 9), faults, 0)
         for _ in range(2):
             agents._wake(0)
@@ -419,7 +418,7 @@ def test_random_numbers_belong_to_agents():
     """Another pace of one agent leaves the times of the others as they are."""
 
     def times(rates):
-        events = clocks.meetings(5, np.array(rates))
+        events = draws.meetings(5, np.array(rates))
         return [t for t, _, i, _ in (next(events) for _ in range(60)) if i == 1][:8]
 
     assert times([1.0, 1.0, 1.0]) == times([0.1, 1.0, 3.0])
@@ -427,9 +426,9 @@ def test_random_numbers_belong_to_agents():
 
 def test_random_numbers_of_different_purposes_are_different():
     """What is lost has nothing to do with who is chosen, or how late a message is."""
-    purposes = range(clocks.DROP + 1)
+    purposes = range(draws.DROP + 1)
     first = {
-        clocks.generator(seed, agent, purpose).random()
+        draws.generator(seed, agent, purpose).random()
         for seed in (0, 5)
         for agent in (0, 5)
         for purpose in purposes
@@ -636,7 +635,7 @@ REFUSED = [
     (lambda: simulated(x0=None), "neither problem nor x0"),
     (lambda: simulated(x0=np.ones((5, 2))), r"x0 has shape \(5, 2\)"),
     (lambda: simulated(least_squares(5)), "5 agents"),
-    (lambda: simulated(solver=S.DGD(0.1)), "DGD takes common steps: run it with mpidec.solve"),
+    (lambda: simulated(solver=S.DGD(0.1)), "DGD is synchronous: run it with mpidec.solve"),
     (lambda: simulated(solver="a2cid"), "a2cid2"),
     (
         lambda: simulated(graph=T.exponential(4)),
@@ -662,7 +661,7 @@ REFUSED = [
     (lambda: simulated(delay="slow"), "delay is 'slow'"),
     (lambda: simulated(delay=lambda rng, i, j: np.nan), r"delay\(rng, \d, \d\) returned nan"),
     (lambda: simulated(drop=1.0), "drop is 1.0, expected a finite number >= 0 and < 1"),
-    (lambda: simulated(rates=2.0), "rates are those of gradients, but problem is None"),
+    (lambda: simulated(rates=2.0), "rates is of gradients, but problem is None"),
     (
         lambda: simulated(least_squares(4), rates=[1, 2]),
         r"rates is \[1, 2\], expected a number > 0, or 4 numbers",
@@ -713,7 +712,7 @@ REFUSED = [
         lambda: mpidec.solve(
             least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5, mixing=lambda W: W
         ),
-        "mixing is given, but A2CiD2 has no common steps: leave it out",
+        "mixing is given, but A2CiD2 is asynchronous",
     ),
     (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta is -1, expected a finite number >= 0"),
     (lambda: S.A2CiD2(0.1, alpha=0), "A2CiD2: alpha is 0, expected a finite number > 0"),

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -179,6 +181,52 @@ def checked(
     return result
 
 
+class Delays:
+    """Random delays, `delay(rng, i, j)`, with random numbers of each sender's own."""
+
+    def __init__(self, delay: Callable[[np.random.Generator, int, int], float], seed: int):
+        self._delay, self._seed = delay, seed
+        self._of: dict[int, np.random.Generator] = {}
+
+    def __call__(self, i: int, j: int) -> float:
+        if i not in self._of:
+            self._of[i] = generator(self._seed, i, DELAY)
+        return self._delay(self._of[i], i, j)
+
+    def state(self) -> list[Any]:
+        """The states of the generators, for JSON."""
+        return [[i, rng.bit_generator.state] for i, rng in self._of.items()]
+
+    def recall(self, state: list[Any]) -> None:
+        """Continue from what `state` has returned."""
+        for i, stored in state:
+            self._of[i] = generator(self._seed, i, DELAY)
+            self._of[i].bit_generator.state = stored
+
+
+class Losses:
+    """Whether the next message of an agent is lost, with probability `drop`."""
+
+    def __init__(self, drop: float, seed: int):
+        self._drop = drop
+        self._of = cache(lambda i: uniforms(seed, i, DROP))
+        self._drawn: dict[int, int] = defaultdict(int)
+
+    def __call__(self, i: int) -> bool:
+        self._drawn[i] += 1
+        return next(self._of(i)) < self._drop
+
+    def state(self) -> list[Any]:
+        """How many numbers each agent has drawn, for JSON."""
+        return list(self._drawn.items())
+
+    def recall(self, state: list[Any]) -> None:
+        """Continue from what `state` has returned."""
+        for i, drawn in state:
+            self._drawn[i] = drawn
+            next(islice(self._of(i), drawn, drawn), None)
+
+
 def delays(delay: Delay | None, seed: int) -> DelayOf | None:
     """Return the function (i, j) -> delay of the next message from i to j; None if there are no
     delays.
@@ -195,19 +243,18 @@ def delays(delay: Delay | None, seed: int) -> DelayOf | None:
     """
     if delay is None or (isinstance(delay, (int, float)) and delay == 0):
         return None
-    draw = cache(lambda i: generator(seed, i, DELAY))
     if callable(delay):
         takes(delay, "delay", "rng", "i", "j")
 
-        def checked_delay(i: int, j: int) -> float:
-            value = delay(draw(i), i, j)
+        def checked_delay(rng: np.random.Generator, i: int, j: int) -> float:
+            value = delay(rng, i, j)
             if not is_number(value) or not 0 <= value < np.inf:
                 raise ValueError(
                     f"delay(rng, {i}, {j}) returned {value!r}, expected a finite number >= 0"
                 )
             return float(value)
 
-        return checked_delay
+        return Delays(checked_delay, seed)
     numbers = delay if isinstance(delay, (tuple, list)) else (delay, delay)
     if (
         len(numbers) != 2
@@ -220,7 +267,7 @@ def delays(delay: Delay | None, seed: int) -> DelayOf | None:
     low, high = map(float, numbers)
     if low == high:
         return lambda i, j: low
-    return lambda i, j: draw(i).uniform(low, high)
+    return Delays(lambda rng, i, j: rng.uniform(low, high), seed)
 
 
 def losses(drop: float, seed: int) -> LossOf | None:
@@ -234,5 +281,4 @@ def losses(drop: float, seed: int) -> LossOf | None:
     number(drop, "drop", least=0, below=1)
     if drop == 0:
         return None
-    draw = cache(lambda i: uniforms(seed, i, DROP))
-    return lambda i: next(draw(i)) < drop
+    return Losses(drop, seed)

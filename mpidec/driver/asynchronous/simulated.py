@@ -1,0 +1,50 @@
+"""Asynchronous runs in one process, on a queue of events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..._complex import as_reals, is_complex
+from ..._words import warn
+from ...problems.real_view import real_view
+from ..attempts import Attempt, as_recorded, attempts
+from ..clocks import Simulated
+from ..loop import once
+from ..plan import Plan
+from ..result import Result
+from ..stepsize import Choice, Guard, Task, requested_rule, with_size
+from .events import Events
+from .prepared import as_asynchronous, prepared
+from .search import AsyncSearch
+
+
+def run(plan: Plan, events: Events) -> Result:
+    """The result of a simulation, after a search if its step size is to be found."""
+    net, static = plan.net, plan.topology.at(0)
+    solver = prepared(as_asynchronous(plan.solver), static)
+    if losing := solver.losing(plan.drop):
+        warn(losing)
+    plan = as_recorded(replace(plan, solver=solver))
+    oracle = plan.oracle
+    if oracle is None or requested_rule(plan.solver) is None:
+        clock = Simulated(plan, events)
+        return once(Attempt(plan, clock), clock)
+    if is_complex(plan.X):  # the search knows real rows
+        oracle = real_view(oracle)
+    task = Task(
+        net,
+        oracle,
+        solver,
+        X0=as_reals(plan.X),
+        steps=plan.steps,
+        seed=plan.seed,
+        tol=plan.tolerance,
+    )
+    search = AsyncSearch(task, solver, static, events)
+
+    def attempt(choice: Choice, guard: Guard | None, last: bool) -> Result:
+        now = replace(plan, solver=with_size(solver, choice.step_size))
+        clock = Simulated(now, events)
+        return once(Attempt(now, clock, choice, guard, last), clock)
+
+    return attempts(net, solver, search, search(), attempt)

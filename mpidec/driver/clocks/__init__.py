@@ -1,0 +1,5 @@
+"""Clocks: what makes the states of a run, one after the other; everything else of a run watches."""
+
+from .clock import Clock as Clock, Watched as Watched
+from .queue import Rows as Rows, Simulated as Simulated
+from .steps import Steps as Steps

@@ -1,0 +1,172 @@
+"""Synchronous steps: all agents take each step together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..._words import warn
+from ...comm.mixing.operator import Operator, StepOperator
+from ...exceptions import ResumeError
+from ...solvers.base import Solver, at_step, state
+from ...solvers.steps import iterate
+from .. import codec_limits
+from ..answers import Answers, Errors, gradients_for
+from ..metrics import Metrics
+from ..plan import Plan, State
+from ..result import Result
+from .clock import Arrays
+
+if TYPE_CHECKING:
+    from ...topology import Schedule, Topology
+
+_ORACLE = "oracle."  # prefix of what gradients remember, beside the memory of the mixer
+
+
+class Steps:
+    """The clock of synchronous steps, on all ranks.
+
+    Parameters
+    ----------
+    plan : Plan
+    mixer : mixer
+    """
+
+    name: ClassVar[str] = ""
+    function: ClassVar[str] = "solve"
+
+    def __init__(self, plan: Plan, mixer: Operator[StepOperator]):
+        self._plan, self._mixer = plan, mixer
+        self.errors = Errors(plan.net)
+        gradients = gradients_for(plan.solver, plan.oracle, plan.net.agents, plan.seed)
+        term = None if plan.oracle is None else plan.oracle.term
+        self._answers = Answers(plan.problem, term, gradients, self.errors)
+
+    @property
+    def mixer(self) -> Operator[StepOperator]:
+        """The mixer of the steps."""
+        return self._mixer
+
+    @property
+    def topology(self) -> Topology | Schedule:
+        return self._mixer.topology
+
+    @property
+    def disturbance(self) -> str:
+        return self._mixer.disturbance
+
+    def limits(self, d: int) -> str:
+        return codec_limits.limit(self._plan.solver, self._mixer, d)
+
+    def names(self, measure: Metrics) -> tuple[str, ...]:
+        return measure.names
+
+    def conditions(self) -> dict[str, object]:
+        return {}
+
+    def begin(self) -> State:
+        plan = self._plan
+        s: State = at_step(plan.solver, 0).init(plan.X, self._mixer.at(0))
+        state(plan.solver, "init", s, plan.X.shape)
+        return s
+
+    def states(self, first: int, s: State) -> Iterator[tuple[int, State, bool]]:
+        plan, F, W = self._plan, self._answers, self._mixer
+        every, steps = plan.every, plan.steps
+        run = iterate(plan.solver, F, W, s, first, steps - first, self._calls)
+        for k, now in enumerate(run, first + 1):
+            if k == first + 1:
+                state(plan.solver, "step", now, plan.X.shape)
+            yield k, now, k % every == 0 or k == steps
+
+    def _calls(self, solver: Solver) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """`ask` and `step` of a solver, which are events of the timeline if there is one."""
+        net = self._plan.net
+        ask, step, timeline = solver.ask, solver.step, net.context.timeline
+        if solver.keeps_rows:
+            step = net.keeping(step)
+        if timeline is not None:
+            ask, step = timeline.computing("gradient", ask), timeline.computing("step", step)
+        return (self._slowed(ask) if self._plan.straggler else ask), step
+
+    def _slowed(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        """`ask` after the pauses of the local agents, which take turns."""
+        pauses = self._plan.straggler or {}
+        seconds = sum(pauses.get(i, 0.0) for i in self._plan.net.agents)
+
+        def slowed(F: Any, s: Any) -> Any:
+            time.sleep(seconds)
+            return ask(F, s)
+
+        return slowed
+
+    def moment(self, k: int) -> str:
+        return f"after {k} steps"
+
+    def measured(self, measure: Metrics, k: int, s: State, seconds: float) -> dict[str, float]:
+        mixer, answers = self._mixer, self._answers
+        return {
+            "step": k,
+            "time": seconds,
+            "rounds": mixer.rounds,
+            "gradients": answers.gradients,
+            "prox": answers.points,
+            **measure.at(k)(s.X, mixer.messages, mixer.bytes),
+        }
+
+    def stored(self, s: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = s
+        return found
+
+    def totals(self, seconds: float) -> list[float]:
+        net = self._plan.net
+        sent = np.array([[self._mixer.bytes, self._mixer.messages]])
+        if net.size > 1:
+            sent = net.collectives.gather_all(sent, "a checkpoint")
+        all_sent = sent.reshape(-1, 2).sum(axis=0).tolist()
+        return [seconds, self._mixer.rounds, *all_sent, self._answers.gradients]
+
+    def memory(self) -> Arrays:
+        own = self._answers.memory()
+        return {**self._mixer.memory(), **{_ORACLE + name: rows for name, rows in own.items()}}
+
+    def arrays(self) -> Arrays:
+        return {}
+
+    def recall(
+        self, path: str, k: int, s: Any, totals: list[float], memory: Arrays, arrays: Arrays
+    ) -> tuple[State, float]:
+        mixer, solver, root = self._mixer, self._plan.solver, self._plan.net.rank == 0
+        # earlier versions have counted no rows, and no gradients
+        elapsed, rounds, sent, rows, gradients = totals + [0.0, float(k)][len(totals) - 3 :]
+        own = {
+            name.removeprefix(_ORACLE): stored
+            for name, stored in memory.items()
+            if name.startswith(_ORACLE)
+        }
+        of_mixer = {name: memory[name] for name in memory if not name.startswith(_ORACLE)}
+        forgotten = k > 0 and mixer.feedback and not solver.needs.exchange and not of_mixer
+        if forgotten and root:
+            warn(
+                f"{path}: the checkpoint of step {k} contains no error feedback memory (it was "
+                "written by an earlier version): the memory starts at zero, and the results differ "
+                "from an uninterrupted run"
+            )
+        mixer.recall(of_mixer)
+        try:
+            self._answers.recall(own, int(gradients), k if solver.needs.argmin else 0, k)
+        except ResumeError as error:
+            raise ResumeError(f"{path}: {error}") from error
+        counts = mixer.counts
+        counts.rounds, counts.bytes = int(rounds), int(sent) * root
+        counts.messages = int(rows) * root
+        return s, elapsed
+
+    def finish(self) -> None:
+        pass
+
+    def result(self, result: Result) -> Result:
+        return result

@@ -1,0 +1,158 @@
+"""Each feature of a run with each clock: there, or refused in one line that says why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import problems as P, solvers as S, topology as T
+from mpidec._complex import as_reals
+
+N, D, STEPS = 4, 3, 30
+draw = np.random.default_rng(0)
+A, B = draw.standard_normal((N, 20, D)), draw.standard_normal((N, 20))
+Z = A + 1j * A[:, ::-1]
+
+SOLVER = {
+    "steps": S.GradientTracking(0.005),
+    "ranks": S.RunningSumTracking(0.005),
+    "queue": S.RunningSumTracking(0.005),
+}
+REFUSED = {  # the rest is there
+    ("steps", "delay"): "synchronous",
+    ("steps", "rates"): "at the pace of the slowest",
+    ("ranks", "mixing"): "without W",
+    ("queue", "mixing"): "without W",
+}
+FEATURES = {
+    "complex rows": lambda run: run(problem=P.LeastSquares(Z, B + 0j)).X.dtype == complex,
+    "budget": lambda run: run(stop={"bytes": 200.0}).metrics["bytes"][-1] >= 200,
+    "stop function": lambda run: (
+        run(stop=lambda metrics: metrics["step"] >= 5).outcome == "stopped"
+    ),
+    "target": lambda run: run(stop={"consensus": 1e9}).outcome == "stopped",
+    "mixing": lambda run: run(mixing=lambda W: W.compress("bfloat16")),
+    "delay": lambda run: run(delay=1e-5),
+    "drop": lambda run: run(drop=0.1),
+    "straggler": lambda run: run(straggler={0: 1e-4}),
+    "rates": lambda run: run(rates=[0.5, 1, 1, 1]),
+    "metrics": lambda run: len(run(metrics={"own": lambda X, agents, k: X[:, 0]}).metrics["own"]),
+    "progress": lambda run: run(progress=lambda step, steps, metrics: None),
+    "net": lambda run: run(net=True),
+}
+
+
+@pytest.mark.serial
+@pytest.mark.filterwarnings("ignore:straggler")
+@pytest.mark.parametrize("clock", SOLVER)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_is_there_or_refused_by_a_reason(feature, clock):
+    def run(problem=None, net=False, **options):
+        problem = problem or P.LeastSquares(A, B)
+        if clock == "queue":
+            options["clock"] = mpidec.Queue()
+        with mpidec.Network(N) as own:
+            given = options | ({"net": own} if net else {})
+            return mpidec.solve(problem, SOLVER[clock], T.ring(N), steps=STEPS, **given)
+
+    if (clock, feature) in REFUSED:
+        with pytest.raises(
+            ValueError, match=f"^{feature} is given, but .*{REFUSED[clock, feature]}"
+        ):
+            FEATURES[feature](run)
+    else:
+        assert FEATURES[feature](run)
+
+
+@pytest.mark.serial
+def test_simulate_is_solve_with_a_queue():
+    events = np.array(
+        [(0.5, 0, 1, 1), (0.7, 1, 0, 1)], [("time", float), ("kind", int), ("i", int), ("j", int)]
+    )
+    for solver, given in (SOLVER["queue"], {"steps": 20}), (S.A2CiD2(0.01), {"events": events}):
+        one = mpidec.simulate(P.LeastSquares(A, B), solver, T.ring(N), **given)
+        queue = mpidec.Queue(given.pop("events", None))
+        other = mpidec.solve(P.LeastSquares(A, B), solver, T.ring(N), clock=queue, **given)
+        np.testing.assert_array_equal(one.X, other.X)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "solver",
+    [S.A2CiD2(0.01), S.PairwiseGossip(0.01, momentum=0.5), SOLVER["queue"], S.AsyncPushSum(0.01)],
+    ids=lambda solver: type(solver).__name__,
+)
+@pytest.mark.filterwarnings("ignore:AsyncPushSum loses mass")
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"delay": (0, 2), "drop": 0.2},
+        {"delay": lambda rng, i, j: rng.exponential(), "rates": [0.2, 1, 1, 2]},
+        {},
+    ],
+    ids=["lossy", "uneven", "none"],
+)
+@pytest.mark.parametrize("data", [A, Z], ids=["real", "complex"])
+def test_a_resumed_queue_is_an_uninterrupted_one(tmp_path, solver, faults, data):
+    """Messages under way, clocks, draws and counters continue, also where rows are ragged."""
+    problem, graph = P.LeastSquares(data, B + 0 * data[:, :, 0]), T.star(N)
+
+    def run(steps, record=None):
+        given = {"seed": 5, "every": 7.5, "record": record, **faults}
+        return mpidec.simulate(problem, solver, graph, steps=steps, **given)
+
+    whole, path = run(70), tmp_path / "run.h5"
+    run(31, path)
+    for steps in 44, 70:
+        resumed = run(steps, mpidec.Record(path, resume=True))
+    np.testing.assert_array_equal(whole.X, resumed.X)
+    np.testing.assert_array_equal(whole.counts, resumed.counts)
+    np.testing.assert_array_equal(whole.staleness, resumed.staleness)
+    assert whole.averagings == resumed.averagings
+    for name in "time", "events", "gradients", "messages", "bytes":
+        assert whole.metrics[name][-1] == resumed.metrics[name][-1]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("solver", [S.A2CiD2(0.005), SOLVER["queue"]], ids=["pairwise", "push"])
+def test_complex_rows_are_pairs_of_reals(solver):
+    given = {"steps": 60, "seed": 1, "delay": (0, 1)}
+    problem = P.LeastSquares(Z, B + 0j)
+    one = mpidec.simulate(problem, solver, T.ring(N), **given)
+    other = mpidec.simulate(P.RealView(problem), solver, T.ring(N), **given)
+    np.testing.assert_array_equal(as_reals(one.X), other.X)
+    np.testing.assert_array_equal(as_reals(one.state.X), other.X)
+    for name in "consensus", "objective", "gradient_norm":
+        np.testing.assert_allclose(one.metrics[name], other.metrics[name], rtol=1e-12)
+    chosen = mpidec.tune(problem, S.A2CiD2(), T.ring(N), steps=60)
+    assert (
+        chosen.step_size
+        == mpidec.tune(P.RealView(problem), S.A2CiD2(), T.ring(N), steps=60).step_size
+    )
+
+
+def test_pauses_and_losses_of_synchronous_steps():
+    """A straggler changes no bit; messages are lost as `W.lossy` loses them."""
+    with mpidec.Network(N) as net:
+
+        def run(**options):
+            problem = P.LeastSquares(A[net.lo : net.hi], B[net.lo : net.hi])
+            return mpidec.solve(problem, S.EXTRA(0.005), T.ring(N), steps=10, net=net, **options)
+
+        slow = run(straggler={0: 0.01})
+        np.testing.assert_array_equal(run().X, slow.X)
+        assert slow.metrics["time"][-1] >= 0.1
+        lossy = run(mixing=lambda W: W.lossy(0.3, seed=4), seed=4)
+        np.testing.assert_array_equal(lossy.X, run(drop=0.3, seed=4).X)
+
+
+@pytest.mark.parametrize("solver", [S.A2CiD2(0.005), SOLVER["ranks"]], ids=["pairwise", "push"])
+def test_complex_rows_targets_and_rates_on_ranks(solver):
+    with mpidec.Network(N) as net:
+        problem = P.LeastSquares(Z[net.lo : net.hi], B[net.lo : net.hi] + 0j)
+        problem.x_star = P.LeastSquares(Z, B + 0j).solution()
+        given = {"steps": 100_000, "net": net, "rates": [0.9, 1, 1, 1]}
+        result = mpidec.solve(problem, solver, T.ring(N), stop={"error": 0.2}, **given)
+        assert result.outcome == "stopped" and result.steps < 100_000
+        assert result.X.dtype == complex and result.X.shape == (net.m, D)
