@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import launch
+from helpers import launch, pages
 from helpers.sets import first
 
 from mpidec.comm.runtime.installed import remedy
@@ -120,7 +120,7 @@ def test_the_source_distribution_holds_what_the_tests_need(checkout, tmp_path):
         for path in checkout.glob(pattern)
     }
     # what make docs has left is not needed
-    needed = {name for name in needed if not name.startswith(("docs/_build/", "docs/tutorials/"))}
+    needed = {name for name in needed if not name.startswith(pages.BUILT)}
     assert len(needed) > 100 and not needed - held, (
         f"not in the source distribution: {sorted(needed - held)}"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from helpers import launch
+from helpers import launch, pages
 
 import mpidec
 from mpidec import registry as catalogue
@@ -25,12 +25,7 @@ pytestmark = pytest.mark.serial
 
 ROOT = launch.ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MADE = {"_build", "tutorials", "solvers"}  # by the build of the site
-DOCS = sorted(
-    path
-    for path in (ROOT / "docs").rglob("*.md")
-    if not MADE & {*path.relative_to(ROOT / "docs").parts}
-)
+DOCS = pages.written()
 PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", ROOT / "jobscripts" / "README.md", *DOCS]
 MODULES = sorted(
     module.name

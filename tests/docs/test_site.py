@@ -14,18 +14,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from helpers import launch, widths
+from helpers import launch, pages, widths
 
 from mpidec.solvers import CATALOGUE
 
 pytestmark = pytest.mark.serial
 
-DOCS = launch.ROOT / "docs"
 NEEDED = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx-mathjax-offline")
 MODULES = """
     comm.mixing plot problems record reproduce solvers sweep testing theory topology
 """.split()
-MADE = {"_build", "tutorials", "solvers"}  # folders that a build writes
 COLUMNS = 100  # of code, in the text column of a desktop
 
 
@@ -46,14 +44,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def solver_pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that writes the pages of solvers."""
-    monkeypatch.syspath_prepend(str(DOCS))
+    monkeypatch.syspath_prepend(str(pages.DOCS))
     return importlib.import_module("solver_pages")
 
 
 def test_each_page_has_a_name_of_its_own(solver_pages):
     """In the navigation, where guide, tutorials and reference stand side by side."""
-    pages = [path for path in DOCS.rglob("*.md") if not MADE & {*path.relative_to(DOCS).parts}]
-    names = [path.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for path in pages]
+    texts = [page.read_text(encoding="utf-8") for page in pages.written()]
+    names = [text.partition("\n")[0].strip("# ") for text in texts]
     names += [solver_pages.title(name) for name in CATALOGUE]
     lessons = solver_pages.notebooks.SOURCE.glob("*.ipynb")
     names += [solver_pages.notebooks.title(path) for path in lessons]
@@ -75,8 +73,8 @@ def test_is_built_without_warnings_and_needs_no_network(site):
 
 @pytest.mark.slow
 def test_the_reference_has_all_public_names(site):
-    pages = (site / "reference").rglob("*.html")
-    reference = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    texts = (page.read_text(encoding="utf-8") for page in (site / "reference").rglob("*.html"))
+    reference = "\n".join(texts)
     pytorch = ("optim", "nn") if importlib.util.find_spec("torch") else ()
     for name in (*MODULES, *pytorch):
         module = importlib.import_module(f"mpidec.{name}")
@@ -112,12 +110,11 @@ def test_no_page_is_wider_than_the_window(site):
 
 def listings() -> Iterator[tuple[str, str]]:
     """Yield where the site shows code, and a line of it; printed texts wrap."""
-    for page in DOCS.rglob("*.md"):
-        if not MADE & {*page.relative_to(DOCS).parts}:
-            blocks = re.findall(
-                r"^ *```(?:sh|python|toml)\n(.*?)^ *```$", page.read_text(), re.M | re.S
-            )
-            yield from ((page.name, line) for block in blocks for line in block.splitlines())
+    for page in pages.written():
+        blocks = re.findall(
+            r"^ *```(?:sh|python|toml)\n(.*?)^ *```$", page.read_text(), re.M | re.S
+        )
+        yield from ((page.name, line) for block in blocks for line in block.splitlines())
     for notebook in (launch.ROOT / "tutorials").glob("*.ipynb"):
         for cell in json.loads(notebook.read_text())["cells"]:
             if cell["cell_type"] == "code":
