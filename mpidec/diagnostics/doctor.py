@@ -262,16 +262,16 @@ def transports(comm: MPI.Intracomm) -> Finding:
         )
     names = comm.allgather(MPI.Get_processor_name())
     compiled = comm.allreduce(host.NODE_MEMORY not in host.uncompiled(), MPI.LAND)
-    apart = [
+    separate = [
         pair for pair, name in way.items() if names[pair[0]] == names[pair[1]] and name != "shared"
     ]
     if (
-        apart
+        separate
         and host.READS_MEMORY
         and chosen in ("auto", "shared")
         and "MPIDEC_RANKS_PER_NODE" not in os.environ
     ):
-        i, j = apart[0]
+        i, j = separate[0]
         why = (
             "they are in different containers, or the system forbids it: see the self-test of "
             "shared memory"

@@ -151,7 +151,7 @@ def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def labels(groups: Sequence[Sequence[Run]], names: Mapping[str, str] | None = None) -> list[str]:
-    """Return one label per group of runs: the fewest settings that tell the groups apart, or the
+    """Return one label per group of runs: the fewest settings that distinguish the groups, or the
     names of their files.
 
     A setting that follows from others is omitted: runs of two solvers with two step sizes are

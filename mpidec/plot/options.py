@@ -20,8 +20,8 @@ FLAGS = [
     Flag(
         "--colour",
         metavar="SETTING",
-        help="a colour for each value of this setting (default: solver, if solver and topology tell "
-        "the lines apart)",
+        help="a colour for each value of this setting (default: solver, if solver and topology "
+        "distinguish the lines)",
     ),
     Flag("--dash", metavar="SETTING", help="dashes likewise (default: topology)"),
     Flag("--log-x", action="store_true", help="logarithmic x axis, without step 0"),

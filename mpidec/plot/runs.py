@@ -103,7 +103,7 @@ def figure(
         Settings with a panel for each value: "topology", "solver", "problem.l2" (also "l2"), ...
     colour, dash : str
         Settings with a colour, or with dashes, for each value.  Default: solver and topology, if
-        these two tell the lines apart.  Where that has fewer entries, the legend explains colours
+        these two distinguish the lines.  Where that has fewer entries, the legend explains colours
         and dashes, not lines.
     log_x : bool
         A logarithmic x axis, without step 0.
@@ -252,9 +252,9 @@ def _of_files(
     if names:
         check_names(names, given, labels(groups))
     if panels or colour or dash:
-        apart = [find(name, given, "panels") for name in panels]
-        lines = map(Line, groups, given, _telling(given, apart, last))
-        return arrange([*lines], apart, colour, dash, names)
+        panel_keys = [find(name, given, "panels") for name in panels]
+        lines = map(Line, groups, given, _telling(given, panel_keys, last))
+        return arrange([*lines], panel_keys, colour, dash, names)
     own, keys = labels(groups, names), distinguishing(given, last)
     parts = {"": _by_label(own, groups)}
     if set().union(*keys) != set(LOOKS):
@@ -265,9 +265,9 @@ def _of_files(
     return Arranged(parts, dict(zip(own, arranged.places.values())))
 
 
-def _listed(runs: Sequence[Run], own: Sequence[str], apart: bool) -> Arranged:
+def _listed(runs: Sequence[Run], own: Sequence[str], by_setting: bool) -> Arranged:
     """Return runs with a list of labels: one for each of them, or for those of each line."""
-    if apart:
+    if by_setting:
         raise ValueError(
             "a list of labels has no effect with panels, colour and dash: name values, such as "
             "dgd=DSGD"
@@ -293,15 +293,15 @@ def _by_label(own: Sequence[str], groups: Sequence[Sequence[Run]]) -> dict[str, 
 
 
 def _telling(
-    given: Sequence[Mapping[str, Any]], apart: Sequence[str], last: set[str]
+    given: Sequence[Mapping[str, Any]], panel_keys: Sequence[str], last: set[str]
 ) -> list[list[str]]:
     """Return the settings that tell lines from others of the same panel, by line; the panels differ
-    in the settings `apart`.
+    in the settings `panel_keys`.
     """
     within: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for one in given:
-        place = tuple(str(one.get(key, MISSING)) for key in apart)
-        rest = {key: value for key, value in one.items() if key not in apart}
+        place = tuple(str(one.get(key, MISSING)) for key in panel_keys)
+        rest = {key: value for key, value in one.items() if key not in panel_keys}
         within.setdefault(place, []).append(rest)
     told = {key for part in within.values() for some in distinguishing(part, last) for key in some}
     keys = distinguishing(given, last)
@@ -333,7 +333,7 @@ def find(name: str, given: Sequence[Mapping[str, Any]], what: str) -> str:
     )
 
 
-# Colour and dash, if these tell the lines apart.
+# Colour and dash, if these distinguish the lines.
 LOOKS = ("solver.name", "topology.name")
 
 

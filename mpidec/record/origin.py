@@ -93,8 +93,10 @@ def changes(
     if file:
         found.append(f"{file} has changed since the run began")
     if then.get("ranks") == now.get("ranks"):
-        apart = uncompared(then, now)
-        found += [f"{name} differs between the ranks only then, or only now" for name in apart]
+        incomparable = uncompared(then, now)
+        found += [
+            f"{name} differs between the ranks only then, or only now" for name in incomparable
+        ]
     return found + changed_settings(table(then, "curve"), table(now, "curve"))
 
 

@@ -270,11 +270,11 @@ class Table:
             raise ValueError("no run of the sweep has recorded anything: nothing to plot")
         names, given = dict(label or {}), [line.settings for line in lines]
         check_names(names, given, [])
-        apart = [panels] if isinstance(panels, str) else panels
-        if apart is None:
+        panel_keys = [panels] if isinstance(panels, str) else panels
+        if panel_keys is None:
             looks = [find(key, given, "colour, dash") for key in (colour, dash) if key]
-            apart = [key for key in self._keys()[1 - bool(looks) :] if key not in looks]
-        keys = [find(key, given, "panels") for key in apart]
+            panel_keys = [key for key in self._keys()[1 - bool(looks) :] if key not in looks]
+        keys = [find(key, given, "panels") for key in panel_keys]
         arranged = arrange(lines, keys, colour, dash, names)
         target = (self.metric, self.limit)
         view = View(log_x, xlim, ylim)

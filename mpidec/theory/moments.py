@@ -10,7 +10,7 @@ from scipy.linalg import block_diag
 
 from .linear import Array, Step, Steps
 from .links import LinkedSteps, WeightedSteps
-from .noise import Noise, apart
+from .noise import Noise, block_diagonal
 from .quadratic import Quadratic
 
 # Squarings of the map of a cycle: 2^DOUBLINGS cycles, at most; what counts as a change of the
@@ -22,7 +22,7 @@ DOUBLINGS, CHANGE, MOVED = 40, 1e-6, 1e-8
 SHORT, LONG, SETTLES, GROWS, WALKS = 512, 4096, 0.02, 1e6, 1.8
 # Singular values of J - I up to which a part of the state is conserved; what of a state in it is
 # rounding; and the least angle between its left and right eigenvectors.
-CONSERVED, ROUNDING, APART = 1e-13, 1e-12, 1e-6
+CONSERVED, ROUNDING, ANGLE = 1e-13, 1e-12, 1e-6
 # Repetitions, at most, of a steady state whose noise depends on it; relative change of the last.
 REPEATS, SAME = 200, 1e-4
 # Relative distance below which a step counts as none: rounding errors.
@@ -90,7 +90,7 @@ def growth(steps: Steps, noise: Noise) -> float:
             V = V / np.trace(V).real
             for step in steps.cycle:
                 own = (P @ V @ P.conj().T).reshape(n, d, n, d)[agents, :, agents]
-                S = apart(noise.gained(own))
+                S = block_diagonal(noise.gained(own))
                 V = step.M @ V @ step.M.conj().T + step.E @ S @ step.E.conj().T
             before, factor = factor, float(np.trace(V).real)
             if k >= FEW and not abs(factor - before) > STEADY * factor:
@@ -235,7 +235,7 @@ def _walks(J: Array, F: Array, C: Array) -> bool:
     """
     left, right = _conserved(J)
     G = left.conj().T @ right
-    if not G.size or np.linalg.svd(G, compute_uv=False).min() < APART:
+    if not G.size or np.linalg.svd(G, compute_uv=False).min() < ANGLE:
         return False
     # Entries at rounding errors would make a walk of what is not excited.
     weights = np.where(abs(left) > ROUNDING * abs(left).max(), left, 0).conj().T
@@ -281,6 +281,6 @@ def _changing(J: Array, c: Array, F: Array, z: Array) -> tuple[Array, Array]:
     if _small(held, z, ROUNDING):
         return U[:, ~few], 0 * z
     G = left.conj().T @ right
-    if np.linalg.svd(G, compute_uv=False).min() < APART:
+    if np.linalg.svd(G, compute_uv=False).min() < ANGLE:
         return np.eye(len(J)), 0 * z
     return U[:, ~few], np.asarray(right @ np.linalg.solve(G, held))

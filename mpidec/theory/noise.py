@@ -41,7 +41,7 @@ def covariance(S: Array, name: str) -> Array:
     return S
 
 
-def apart(sigma: Array) -> Array:
+def block_diagonal(sigma: Array) -> Array:
     """Return the block-diagonal covariance (n d, n d) of independent agents with the covariances
     sigma.
     """
@@ -143,7 +143,7 @@ class Noise:
                 both = np.einsum("sni,snj->nij", w, v.conj())
                 more = more + both + both.conj().transpose(0, 2, 1)
             sigma = sigma + more / len(D)
-        return apart(sigma)
+        return block_diagonal(sigma)
 
     def gained(self, V: Array) -> Array:
         r"""Return the covariances (n, d, d) of :math:`\Delta_i e_i` for independent :math:`e_i`

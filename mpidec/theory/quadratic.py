@@ -99,8 +99,8 @@ class Quadratic:
         mixed = np.tensordot(np.random.default_rng(0).uniform(1, 2, len(self.H)), self.H, 1)
         V = np.linalg.eigh(mixed)[1] if np.abs(mixed - np.diag(np.diag(mixed))).max() else np.eye(d)
         inside = V.conj().T @ self.H @ V
-        apart = np.abs(inside * (1 - np.eye(d))).max() > COMMUTES * np.abs(inside).max()
-        bases = [np.eye(d)] if apart else [V[:, j : j + 1] for j in range(d)]
+        coupled = np.abs(inside * (1 - np.eye(d))).max() > COMMUTES * np.abs(inside).max()
+        bases = [np.eye(d)] if coupled else [V[:, j : j + 1] for j in range(d)]
         return [(Q, self._within(Q)) for Q in bases]
 
     def _within(self, Q: Array) -> Quadratic:

@@ -163,9 +163,9 @@ def _graph(axes: Axes, topology: Any, at: NDArray[np.float64]) -> None:
     import networkx
 
     n = topology.n
-    apart = np.linalg.norm(at[:, None] - at[None], axis=2) + 9 * np.eye(n)
+    distances = np.linalg.norm(at[:, None] - at[None], axis=2) + 9 * np.eye(n)
     diameter = (
-        float(np.clip(0.5 * np.quantile(apart.min(axis=1), 0.1) * HALF * 72, 2.5, 17))
+        float(np.clip(0.5 * np.quantile(distances.min(axis=1), 0.1) * HALF * 72, 2.5, 17))
         if n > 1
         else 17.0
     )
@@ -183,7 +183,7 @@ def _graph(axes: Axes, topology: Any, at: NDArray[np.float64]) -> None:
     # Those that wrap around would lie on the others.
     if topology.name == "torus":
         around = [
-            (i, j) for i, j in G.edges if np.linalg.norm(at[i] - at[j]) > 1.4 * apart[i].min()
+            (i, j) for i, j in G.edges if np.linalg.norm(at[i] - at[j]) > 1.4 * distances[i].min()
         ]
         networkx.draw_networkx_edges(
             G, places, around, **look, arrows=True, arrowstyle="-", connectionstyle="arc3,rad=0.15"

@@ -71,10 +71,11 @@ class Meetings:
         self._met[source, header.number] = header
 
     def meet(
-        self, apart: bool, count: int, idle: Callable[[], bool], ask: Callable[[], None]
+        self, out_of_step: bool, count: int, idle: Callable[[], bool], ask: Callable[[], None]
     ) -> bool:
         """Wait until all ranks have arrived, and have received everything that this rank sent;
-        return whether any is `apart` (was interrupted), or has begun another `count` of operations.
+        return whether any is `out_of_step` (was interrupted), or has begun another `count` of
+        operations.
         """
         self._number = number = self._number + 1
         parent, children = tree(self._messenger.comm.rank, self._messenger.comm.size)
@@ -82,7 +83,7 @@ class Meetings:
         words, asking = self._presence.waiting("close", "to close the network", ask)
 
         def send(some: list[int]) -> None:
-            mine = Header(LAST, False, number, Subject(""), before=count, out_of_step=apart)
+            mine = Header(LAST, False, number, Subject(""), before=count, out_of_step=out_of_step)
             for rank in some:
                 self._messenger.send(rank, mine)
 
@@ -91,10 +92,10 @@ class Meetings:
             wait_until(lambda: idle() and all(key in self._met for key in keys), words, asking)
             return any(self._met[key].out_of_step or self._met[key].before != count for key in keys)
 
-        apart |= receive(children)
+        out_of_step |= receive(children)
         if parent is not None:
             send([parent])
-            apart |= receive([parent])
+            out_of_step |= receive([parent])
         send(children)
         wait_until(idle, "the last messages of the network")
-        return apart
+        return out_of_step

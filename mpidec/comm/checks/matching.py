@@ -74,7 +74,7 @@ class Matching:
         Why operations without headers are out of step; empty if they are not.
     interrupted : str
         Why all operations are, after an exception from outside.
-    apart : bool
+    out_of_step : bool
         Whether a rank may be one call ahead of or behind the others, as found out by `close`.
     departures : Departures
         Ranks that have left all others; see `fail`.
@@ -100,7 +100,7 @@ class Matching:
         self._active: dict[Key, Operation] = {}
         self._early: dict[Key, list[tuple[int, Header, np.ndarray]]] = {}
         self.broken = self.interrupted = ""
-        self._polling = self._closing = self.apart = False
+        self._polling = self._closing = self.out_of_step = False
         self._engine = engine or ProgressEngine()
         self._engine.on_interrupt(self._refuse)
 
@@ -309,36 +309,36 @@ class Matching:
         finally:
             self._polling = False
 
-    def leave(self, apart: bool = False) -> None:
+    def leave(self, out_of_step: bool = False) -> None:
         """Refuse new operations; waiting ranks are notified at the next poll.
 
-        With `apart`, the last operation was left, too, and this rank may be one collective of MPI
-        ahead of or behind the others.
+        With `out_of_step`, the last operation was left, too, and this rank may be one collective of
+        MPI ahead of or behind the others.
         """
-        self._closing, self.apart = True, apart
+        self._closing, self.out_of_step = True, out_of_step
 
-    def close(self, apart: bool = False) -> Exception | None:
+    def close(self, out_of_step: bool = False) -> Exception | None:
         """Receive all messages in transit, so that none of them can reach another network;
         collective.
 
         Returns what was found out about operations that had ended, if nothing has been raised on
-        this rank before.  If any rank is `apart` (see `leave`), or has begun another number of
+        this rank before.  If any rank is `out_of_step` (see `leave`), or has begun another number of
         operations, the attribute says so on all ranks.
         """
         reported = self._findings.reported
-        self.leave(apart)
+        self.leave(out_of_step)
         self.messenger.send_last()
-        self.apart = self.meet(apart)
+        self.out_of_step = self.meet(out_of_step)
         for operation in list(self._active.values()):
             operation.abandon("the network was closed")
         wait_until(self._idle, "the last messages of the network")
         return self._findings.errors[0] if self._findings.errors and not reported else None
 
-    def meet(self, apart: bool = False) -> bool:
+    def meet(self, out_of_step: bool = False) -> bool:
         """Return when all ranks close the network, and have received all that this rank has sent;
         see `Meetings.meet`.
         """
-        return self._meetings.meet(apart, self._history.count, self._idle, self._ask)
+        return self._meetings.meet(out_of_step, self._history.count, self._idle, self._ask)
 
     def report(self, rank: int, text: str) -> None:
         """Raise a mismatch on another rank, in its next wait; it is raised on this one."""
@@ -485,7 +485,9 @@ class Matching:
         last = self._history.last(source, header.pair)
         if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)
-        elif header.number > last or (self.apart and not header.pair and header.number == last):
+        elif header.number > last or (
+            self.out_of_step and not header.pair and header.number == last
+        ):
             # It begins no more, and has left its last.
             self._reply(REFUSED, source, header, closes(source, call, self.rank))
         elif record is None:

@@ -209,7 +209,7 @@ class Lifecycle:
                 self.node.close()
             self.context.row_type.free()
             # Collectives of MPI may be under way for ever.
-            if self.matching.apart:
+            if self.matching.out_of_step:
                 abandon(self.comm)
                 self.comm = MPI.Intracomm()
             else:
@@ -223,7 +223,7 @@ class Lifecycle:
         ranks.
         """
         ends: Ending = "left" if self in _LEFT else "complete"
-        if self.matching.broken or self.matching.apart:
+        if self.matching.broken or self.matching.out_of_step:
             ends = "broken"
         for mixer in list(self._mixers):
             mixer.close(ends)

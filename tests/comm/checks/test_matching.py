@@ -153,7 +153,7 @@ def test_closing_finds_a_rank_that_is_one_call_ahead(comm):
         if comm.rank == ahead:
             matching.register(PastOperation("W(X)", "", "rows", frozenset(), ""))
         matching.close()
-        assert matching.apart
+        assert matching.out_of_step
         own.Free()
 
 
