@@ -1,4 +1,4 @@
-"""Widths of the pages of a site in Chromium: `python tests/helpers/widths.py SITE [WIDTH ...]`.
+"""Widths of the pages of a site in Chromium; in tests/: `python -m helpers.widths SITE [WIDTH ...]`.
 
 A page of this program opens those of the site in a frame of each width, from a server of this machine, and reports to it.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
 
-from launch import patient
+from .launch import patient
 
 PROGRAM = Path(__file__).with_suffix(".html")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
