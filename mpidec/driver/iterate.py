@@ -83,7 +83,8 @@ def iterate(
     >>> C = np.array([[1.0], [3.0], [0.0], [4.0]])
     >>> with mpidec.Network(4) as net:
     ...     W, X = net.mixer(mpidec.topology.ring(4)), np.zeros((net.m, 1))
-    ...     for s in mpidec.iterate(mpidec.solvers.EXTRA(0.5), lambda X, k: X - C[net.lo:net.hi], W, X, steps=100):
+    ...     extra, gradient = mpidec.solvers.EXTRA(0.5), lambda X, k: X - C[net.lo : net.hi]
+    ...     for s in mpidec.iterate(extra, gradient, W, X, steps=100):
     ...         pass
     >>> s.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]

@@ -81,7 +81,8 @@ class Queue:
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), [[1.], [3.], [0.], [4.]])
-    >>> mpidec.solve(problem, mpidec.solvers.RunningSumTracking(0.5), "ring", steps=800, clock=Queue()).x.round(9)
+    >>> solver = mpidec.solvers.RunningSumTracking(0.5)
+    >>> mpidec.solve(problem, solver, "ring", steps=800, clock=Queue()).x.round(9)
     array([2.])
     """
 

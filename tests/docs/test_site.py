@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 from helpers import launch, pages, widths
 
+import mpidec
 from mpidec.solvers import CATALOGUE
 
 pytestmark = pytest.mark.serial
@@ -24,6 +25,7 @@ NEEDED = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx-mathjax-
 MODULES = """
     comm.mixing plot problems record reproduce solvers sweep testing theory topology
 """.split()
+INDENT = ("  ", "     ")  # of a class or a function, of a method, in the reference
 COLUMNS = 100  # of code, in the text column of a desktop
 
 
@@ -78,14 +80,18 @@ def test_the_reference_has_all_public_names(site):
     pytorch = ("optim", "nn") if importlib.util.find_spec("torch") else ()
     for name in (*MODULES, *pytorch):
         module = importlib.import_module(f"mpidec.{name}")
-        things = {key: getattr(module, key) for key in getattr(module, "__all__", dir(module))}
-        public = [
-            key
-            for key, thing in things.items()
-            if getattr(thing, "__module__", "").startswith("mpidec.") and not key.startswith("_")
-        ]
-        missing = [key for key in public if f'id="mpidec.{name}.{key}"' not in reference]
+        missing = [key for key in public(module) if f'id="mpidec.{name}.{key}"' not in reference]
         assert not missing, f"docs/reference lacks {missing} of mpidec.{name}"
+
+
+def public(module: ModuleType) -> dict[str, object]:
+    """Return the public names of a module that it does not have from elsewhere."""
+    things = {key: getattr(module, key) for key in getattr(module, "__all__", dir(module))}
+    return {
+        key: thing
+        for key, thing in things.items()
+        if getattr(thing, "__module__", "").startswith("mpidec.") and not key.startswith("_")
+    }
 
 
 @pytest.mark.slow
@@ -119,9 +125,19 @@ def listings() -> Iterator[tuple[str, str]]:
         for cell in json.loads(notebook.read_text())["cells"]:
             if cell["cell_type"] == "code":
                 yield from ((notebook.name, line.rstrip("\n")) for line in cell["source"])
-    for kind in CATALOGUE.values():
-        lines = (inspect.getdoc(kind) or "").splitlines()
-        yield from ((kind.__name__, line) for line in lines if line.startswith((">>>", "...")))
+    for name, text in docstrings():
+        lines = (line for line in text.splitlines() if line.startswith((">>>", "...")))
+        yield from ((name, f"{INDENT[name.count('.')]}{line}") for line in lines)
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yield the names and docstrings of what the reference shows: `name` and `name.method`."""
+    for module in (mpidec, *(importlib.import_module(f"mpidec.{name}") for name in MODULES)):
+        for name, thing in public(module).items():
+            yield name, inspect.getdoc(thing) or ""
+            methods = vars(thing) if inspect.isclass(thing) else {}
+            for method in (key for key in methods if not key.startswith("_")):
+                yield f"{name}.{method}", inspect.getdoc(getattr(thing, method)) or ""
 
 
 def test_code_fits_the_text_column():

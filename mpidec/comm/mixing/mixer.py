@@ -190,7 +190,8 @@ class Mixer(Operator[Phase]):
         >>> from mpi4py import MPI
         >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
         ...     W = net.mixer(mpidec.topology.chain(3, weights="push-pull"))
-        ...     W.at(0).R(np.ones((3, 1))).ravel().tolist(), float(W.C(np.array([[3.], [0.], [0.]])).sum())
+        ...     pulled, pushed = W.at(0).R(np.ones((3, 1))), W.C(np.array([[3.0], [0.0], [0.0]]))
+        ...     pulled.ravel().tolist(), float(pushed.sum())
         ([1.0, 1.0, 1.0], 3.0)
         """
         if self.topology.kind != "pair":
