@@ -56,7 +56,7 @@ class Control:
     def __init__(self, net: Reductions, checkpoint_seconds: float | None):
         self._net, self._period = net, checkpoint_seconds
         self._diverged = _NEVER
-        self._due = 0
+        self.next = 0  # the step after which a decision is due; the same on all ranks
         self._last = (0, time.monotonic())
         self._saved = time.monotonic()
 
@@ -69,10 +69,6 @@ class Control:
             # A sum of large finite numbers may overflow, too.
             if wrong.any():
                 self._diverged = k * self._net.n + self._net.lo + int(np.argmax(wrong))
-
-    def due(self, k: int) -> bool:
-        """Return whether a decision is due after step `k`; the same on all ranks."""
-        return k >= self._due
 
     def decide(self, k: int, interrupted: bool, error: Exception | None) -> Decision:
         """Return the common decision after step `k`; collective."""
@@ -92,7 +88,7 @@ class Control:
         ours = mine
         if self._net.size > 1:
             ours = self._net.collectives.minimum(mine, "the end of a step")
-        self._due = k + int(ours[4])
+        self.next = k + int(ours[4])
         if ours[2]:
             self._saved = now
         diverged = divmod(int(ours[0]), self._net.n) if ours[0] < _NEVER else None

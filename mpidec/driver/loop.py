@@ -49,7 +49,7 @@ def _run(
         control.watch(k, s.X)
         if attempt.guard is not None:
             attempt.check(k, s.X)
-        if not (recorded or control.due(k)):
+        if not (recorded or k >= control.next):
             continue
         decision = control.decide(k, interrupted(), errors.first or journal.error)
         if decision.failed:

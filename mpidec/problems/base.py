@@ -193,6 +193,8 @@ class LinearModel(Described):
             term.prox(np.zeros((0, self.A.shape[2]), self.A.dtype), 1.0)  # may refuse them
         self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
+        self._viewed: Array | None = None  # the samples whose views are kept
+        self._views: dict[int, tuple[Array, Array]] = {}
         self.m, self.p, self.features = self.A.shape
         self.d = self.features * self._Y.shape[2]
         free = self._Y.shape[2] if self.intercept else 0
@@ -282,9 +284,19 @@ class LinearModel(Described):
         """
         if agents is None:
             return self._grad(X, self.A, self._Y, None)
-        # A view is faster.
-        some: Any = slice(agents[0], agents[0] + 1) if len(agents) == 1 else list(agents)
+        if len(agents) == 1:
+            return self._grad(X, *self._of_one(agents[0]), None)
+        some = list(agents)
         return self._grad(X, self.A[some], self._Y[some], None)
+
+    def _of_one(self, agent: int) -> tuple[Array, Array]:
+        """Samples and targets of one agent, as views, which events ask for again and again."""
+        if self._viewed is not self.A:
+            self._viewed, self._views = self.A, {}
+        if agent not in self._views:
+            one = slice(agent, agent + 1)
+            self._views[agent] = self.A[one], self._Y[one]
+        return self._views[agent]
 
     def sample_grad(
         self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None

@@ -194,7 +194,8 @@ class A2CiD2(PairwiseSolver):
         return s.x
 
     def descend(self, s: State, g: np.ndarray, t: float) -> None:
-        self._mix(s, t)
+        if s.t < t:
+            self._mix(s, t)
         movement = _movement(self, s, g)
         s.x -= movement
         s.x_tilde -= movement
@@ -205,7 +206,8 @@ class A2CiD2(PairwiseSolver):
         return np.array(s.x)
 
     def average(self, s: State, mine: np.ndarray, theirs: np.ndarray, t: float) -> None:
-        self._mix(s, t)
+        if s.t < t:
+            self._mix(s, t)
         m = (s.x if self.order == "code" else mine) - theirs
         s.x -= self.alpha * m
         m *= self.alpha_tilde

@@ -648,3 +648,14 @@ def test_refusals_name_what_where_and_remedy(error, call, message):
     with np.errstate(all="ignore"), pytest.raises(error, match=message) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+def test_views_of_one_agent_follow_samples_that_are_replaced():
+    draw = np.random.default_rng(0)
+    A, b, X = draw.standard_normal((3, 5, 2)), draw.standard_normal((3, 5)), np.ones((3, 2))
+    problem = LeastSquares(A, b)
+    problem.grad(X[1:2], agents=[1])
+    problem.A = 2 * A
+    np.testing.assert_array_equal(problem.grad(X[1:2], agents=[1]), problem.grad(X)[1:2])
+    problem.A *= 3
+    np.testing.assert_array_equal(problem.grad(X[1:2], agents=[1]), problem.grad(X)[1:2])
