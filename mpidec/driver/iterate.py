@@ -16,6 +16,7 @@ from ..solvers.base import Solver, at_step, name_of
 from ..solvers.steps import OfSteps, iterate as _iterate
 from .answers import Answers, gradients_for
 from .arguments import as_oracle
+from .stepsize import requested_rule
 
 if TYPE_CHECKING:
     from ..problems import Problem
@@ -92,6 +93,11 @@ def iterate(
     if isinstance(solver, Asynchronous):
         raise TypeError(
             f"{name_of(solver)} is asynchronous: run it with mpidec.solve, or mpidec.simulate"
+        )
+    if requested_rule(solver) is not None:
+        raise ValueError(
+            f"{name_of(solver)}: step_size is {solver.step_size!r}, expected a number, or a function "
+            "of the step: mpidec.tune finds one"
         )
     if isinstance(s, np.ndarray):
         s = at_step(solver, first).init(s, W.at(first))
