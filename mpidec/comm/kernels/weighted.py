@@ -304,7 +304,7 @@ def weighted_sum(
         real = out.real.dtype
         weighted_sum(weights, X.view(real), halo.view(real), out.view(real), first)
     elif _kernel is not None and out.dtype.char in "df":
-        w = weights.astype(out.dtype)
+        w = weights if weights.w.dtype == out.dtype else weights.astype(out.dtype)
         _kernel.mix(w.indptr, w.indices, w.w, w.v, first, len(X), X, halo, out)
     else:
         _weighted_sum(weights.astype(out.dtype), X, halo, out, first)

@@ -97,7 +97,8 @@ class Mixer(Operator[Phase]):
 
     def at(self, k: int) -> Phase:
         """Return the operator of step `k`."""
-        return self.phase(k)
+        static = self._static
+        return self.phase(k) if static is None else static
 
     def phase(self, k: int) -> Phase:
         """Return the operator of one topology of the schedule: that of step `k`."""
