@@ -199,7 +199,7 @@ def solve(
 
     A checkpoint contains the state of the solver, the counters, and the memory of a mixer with
     error feedback: a resumed run is bit-identical to an uninterrupted one, on any number of ranks.
-    A checkpoint without that memory (written by an earlier version) is resumed with zero memory and
+    A checkpoint without that memory (of other mixings) is resumed with zero memory and
     a `RuntimeWarning`; the run then converges along another path.
 
     Examples

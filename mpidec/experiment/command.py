@@ -26,7 +26,6 @@ from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import agreed, on_root
 from ..comm.runtime.launch import warn_if_not_compiled
 from ..comm.runtime.mpi import MPI
-from ..datasets.partition import TAKE
 from ..diagnostics import host
 from ..driver.asynchronous.result import cannot_resume
 from ..driver.tune import tune
@@ -219,12 +218,6 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
         )
     settings = config.read_toml(path, text=run.config)
     known = {setting.key: setting.value for setting in settings}
-    # earlier versions state options that have no effect on the partition
-    idle = {
-        f"problem.{key}"
-        for key, kinds in TAKE.items()
-        if known.get("problem.partition", kinds[0]) not in kinds
-    }
     for flag in flags:
         if flag.key not in free:
             raise ConfigError(
@@ -241,7 +234,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
             if setting.key in config.ENTRIES and config.ENTRIES[setting.key].locate
         },
     )
-    experiment = config.load([*(each for each in settings if each.key not in idle), *flags])
+    experiment = config.load([*settings, *flags])
     obstacle = cannot_resume(catalogue.SOLVERS[experiment.solver.name])
     if obstacle and not experiment.run.simulate:
         raise ConfigError(f"{path}: {obstacle}")

@@ -298,8 +298,8 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
         step = int(group.attrs["step"])
         if step < 0:
             raise ValueError(f"its checkpoint is that of step {step}, expected at least 0")
-        counters = state.get("counters", np.zeros(3))  # of earlier versions three or four
-        if counters.shape not in ((3,), (4,), (5,)):
+        counters = state.get("counters", np.zeros(5))
+        if counters.shape not in ((4,), (5,)):  # of asynchronous runs, of synchronous ones
             raise ValueError(
                 f"the counters of its checkpoint have the shape {counters.shape}, expected (5,)"
             )

@@ -273,7 +273,7 @@ class Recorder(Generic[State]):
 
         step, stored = self._try(stored_state) or nothing
         self._net.agree(self.error)
-        step, counters = self._shared((step, stored.pop(_COUNTERS, np.zeros(3))))
+        step, counters = self._shared((step, stored.pop(_COUNTERS, np.zeros(5))))
         kinds = self._shared({name: np.ndim(value) > 0 for name, value in stored.items()})
         fields: tuple[str, ...] = self._state._fields  # type: ignore[attr-defined]
         remembered = sorted(name for name in kinds if name.startswith(_MEMORY))

@@ -31,7 +31,7 @@ class Sums:
     Notes
     -----
     They lie behind the end of the content, which HDF5 ignores; a program that changes the file with
-    h5py cuts them off, and the file is then one without sums, as those of earlier versions.  They
+    h5py cuts them off, and the file is then one without sums, as those that h5py alone writes.  They
     cover all of the content: numbers, names, shapes, attributes, and HDF5's own tables.
     """
 

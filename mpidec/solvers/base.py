@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from .. import _validation as check
 from .._words import Described, warn
 from ..protocols import Functions, Graph, Operator
-from . import former
 from .needs import Choice, Needs, Within
 from .step_schedules import WORDS, StepSchedule, StepSize, parsed
 
@@ -102,10 +101,6 @@ class Solver(Described):
     keeps_mean: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = False
     step_size: Any
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        former.adapt(cls)
 
     def __post_init__(self) -> None:
         positive_step(self)

@@ -1,11 +1,10 @@
-"""Counters are sums of what was evaluated and sent: also over a resume, from files of earlier versions, and on other ranks."""
+"""Counters are sums of what was evaluated and sent: also over a resume, and on other ranks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
 
@@ -73,21 +72,6 @@ def test_counters_are_what_was_called_and_sums_over_a_resume(tmp_path, name):
         assert resumed.metrics[counter][-1] == whole.metrics[counter][-1], counter
         found = mpidec.read(path).metrics[counter]
         np.testing.assert_array_equal(found, whole.metrics[counter], counter)
-
-
-def test_files_of_earlier_versions_have_counted_fewer_things(tmp_path):
-    """Three counters or four: no rows, and a gradient in each step."""
-    for counters in (3, 4):
-        path = tmp_path / f"{counters}.h5"
-        go(counted(), S.EXTRA(0.02), 6, path)
-        with h5py.File(path, "r+") as file:
-            kept = file["checkpoint/counters"][:counters]
-            del file["checkpoint/counters"]
-            file["checkpoint/counters"] = kept
-        whole = go(counted(), S.EXTRA(0.02), 12)
-        resumed = go(counted(), S.EXTRA(0.02), 12, mpidec.Record(path, resume=True))
-        for counter in ("rounds", "bytes", "gradients", "rows")[:counters]:
-            assert resumed.metrics[counter][-1] == whole.metrics[counter][-1], (counters, counter)
 
 
 def test_checkpoints_are_a_period_apart(monkeypatch):

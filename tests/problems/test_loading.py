@@ -268,10 +268,6 @@ def test_a_flag_that_replaces_the_partition_of_a_file_drops_its_options(folder):
     assert run.main(["--resume=run.h5", "--steps=4"]) == 0
     config = record.read("run.h5").config
     assert 'partition = "iid"' in config and "alpha" not in config
-    # as earlier versions have written it
-    with h5py.File("run.h5", "a") as file:
-        file.attrs["config"] = config.replace("[problem]", "[problem]\nalpha = 0.1")
-    assert run.main(["--resume=run.h5", "--steps=6"]) == 0
 
 
 COMMANDS = {

@@ -194,7 +194,7 @@ def test_sums_of_what_has_changed_are_those_of_the_whole_file(tmp_path, monkeypa
 
 
 def test_files_without_sums_are_read_and_get_them_with_the_next_change(tmp_path):
-    """Those of earlier versions, and those that a program has changed with h5py."""
+    """Those that a program has changed with h5py."""
     path = tmp_path / "run.h5"
     with new(path) as file:
         fill(file, range(3))

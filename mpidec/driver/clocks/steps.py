@@ -140,8 +140,7 @@ class Steps:
         self, path: str, k: int, s: Any, totals: list[float], memory: Arrays, arrays: Arrays
     ) -> tuple[State, float]:
         mixer, solver, root = self._mixer, self._plan.solver, self._plan.net.rank == 0
-        # earlier versions have counted no rows, and no gradients
-        elapsed, rounds, sent, rows, gradients = totals + [0.0, float(k)][len(totals) - 3 :]
+        elapsed, rounds, sent, rows, gradients = totals
         own = {
             name.removeprefix(_ORACLE): stored
             for name, stored in memory.items()
@@ -151,8 +150,8 @@ class Steps:
         forgotten = k > 0 and mixer.feedback and not solver.needs.exchange and not of_mixer
         if forgotten and root:
             warn(
-                f"{path}: the checkpoint of step {k} contains no error feedback memory (it was "
-                "written by an earlier version): the memory starts at zero, and the results differ "
+                f"{path}: the checkpoint of step {k} contains no error feedback memory (its "
+                "mixings had none): the memory starts at zero, and the results differ "
                 "from an uninterrupted run"
             )
         mixer.recall(of_mixer)
