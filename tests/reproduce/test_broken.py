@@ -15,7 +15,7 @@ from mpidec import reproduce, topology
 from mpidec.comm.mixing.mixers import Mixers
 from mpidec.comm.mixing.step import EdgeOperator
 from mpidec.driver.answers import Answers
-from mpidec.driver.asynchronous import clocks, events
+from mpidec.driver.asynchronous import draws, events
 from mpidec.reproduce.acid.networks import Asynchronous
 from mpidec.reproduce.relaysgd import rate
 from mpidec.reproduce.training import Training
@@ -119,13 +119,13 @@ def more_averagings(patch: pytest.MonkeyPatch) -> None:
 
 def regular_clocks(patch: pytest.MonkeyPatch) -> None:
     """Intervals are means of two of a Poisson clock."""
-    right = clocks.intervals
+    right = draws.intervals
 
     def intervals(*given: Any) -> Iterator[float]:
         of = right(*given)
         return (0.5 * (first + second) for first, second in zip(of, of))
 
-    patch.setattr(clocks, "intervals", intervals)
+    patch.setattr(draws, "intervals", intervals)
 
 
 def equal_clocks(patch: pytest.MonkeyPatch) -> None:
@@ -140,8 +140,8 @@ def equal_clocks(patch: pytest.MonkeyPatch) -> None:
 
 def unequal_choices(patch: pytest.MonkeyPatch) -> None:
     """Agents prefer their first neighbours."""
-    right = clocks.uniforms
-    patch.setattr(clocks, "uniforms", lambda *given: (u**2 for u in right(*given)))
+    right = draws.uniforms
+    patch.setattr(draws, "uniforms", lambda *given: (u**2 for u in right(*given)))
 
 
 def complete_graphs(patch: pytest.MonkeyPatch) -> None:
