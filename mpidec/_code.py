@@ -9,7 +9,7 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
@@ -71,20 +71,27 @@ class _Text:
         finally:
             self._open.pop()
 
-    def _of(self, thing: object) -> str:
-        if isinstance(thing, np.ndarray):
-            if not self._arrays:
-                return "array"
-            held = thing.tolist() if thing.dtype.hasobject else None
-            digest = hashlib.blake2b(thing.tobytes(), digest_size=8).hexdigest()
-            return f"{thing.dtype} {thing.shape} {digest if held is None else self.of(held)}"
-        if isinstance(thing, (list, tuple)):
-            return f"[{', '.join(map(self.of, thing))}]"
-        if isinstance(thing, (set, frozenset)):
-            return f"{{{', '.join(sorted(map(self.of, thing)))}}}"
+    def _array(self, array: np.ndarray) -> str:
+        if not self._arrays:
+            return "array"
+        held = array.tolist() if array.dtype.hasobject else None
+        digest = hashlib.blake2b(array.tobytes(), digest_size=8).hexdigest()
+        return f"{array.dtype} {array.shape} {digest if held is None else self.of(held)}"
+
+    def _container(self, thing: Iterable[object]) -> str:
         if isinstance(thing, Mapping):
             items = sorted(f"{self.of(key)}: {self.of(value)}" for key, value in thing.items())
             return f"{{{', '.join(items)}}}"
+        words = map(self.of, thing)
+        if isinstance(thing, (set, frozenset)):
+            return f"{{{', '.join(sorted(words))}}}"
+        return f"[{', '.join(words)}]"
+
+    def _of(self, thing: object) -> str:
+        if isinstance(thing, np.ndarray):
+            return self._array(thing)
+        if isinstance(thing, (list, tuple, set, frozenset, Mapping)):
+            return self._container(thing)
         if isinstance(thing, CodeType):
             return self._bytecode(thing, thing.co_consts)
         if isinstance(thing, FunctionType):

@@ -361,8 +361,11 @@ def _load(name: str, kind: str, check: Callable[[object], str | None]) -> Any:
     if wanted and hasattr(module, wanted):
         return getattr(module, wanted)
     public = {key: thing for key, thing in vars(module).items() if not key.startswith("_")}
-    own = [key for key, thing in public.items() if inspect.getmodule(thing) is module]
-    fitting = [key for key in own if check(public[key]) is None]
+    fitting = [
+        key
+        for key, thing in public.items()
+        if inspect.getmodule(thing) is module and check(thing) is None
+    ]
     where = os.path.basename(place)
     if not wanted:
         names = " or ".join(f"{where}:{key}" for key in fitting or ["NAME"])

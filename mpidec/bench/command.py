@@ -7,7 +7,7 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -171,39 +171,27 @@ class Suite:
         ValueError
             If an argument is invalid.
         """
-        groups, graphs, transports = (
-            [name.strip() for name in text.split(",")] if text is not None else None
-            for text in (args.rows, args.graphs, vars(args).get("transports"))
+        groups = _names("--rows", args.rows, "group of rows", list(self.cells))
+        graphs = _names("--graphs", args.graphs, "graph", list(catalogue.TOPOLOGIES))
+        transports = _names(
+            "--transports", vars(args).get("transports"), "transport", list(TRANSPORTS)
         )
-        for flag, what, names, known in (
-            ("--rows", "group of rows", groups, list(self.cells)),
-            ("--graphs", "graph", graphs, list(catalogue.TOPOLOGIES)),
-            ("--transports", "transport", transports, list(TRANSPORTS)),
-        ):
-            for name in names or ():
-                if (key := canonical(name, known)) is None:
-                    raise ValueError(f"{flag}: unknown {what} {name!r}: {nearest(name, known)}")
-                names[names.index(name)] = key  # type: ignore[union-attr,index]
-        for name in groups or ():
+        for name in groups:
             needs = self.cells[name].requires
             if needs and importlib.util.find_spec(needs) is None:
                 raise ValueError(f"--rows {name} needs {needs}: pip install 'mpidec[{needs}]'")
         if not 0 < args.seconds < 1e6:
             raise ValueError(f"--seconds is {args.seconds}, expected a time > 0")
         for path in filter(None, (args.json, args.plot)):
-            if not os.access(os.path.dirname(path) or ".", os.W_OK):
-                raise ValueError(
-                    f"{path} cannot be written: {os.path.dirname(path) or '.'} is not a folder "
-                    "that can be written to"
-                )
+            _check_writable(path)
         if args.plot and importlib.util.find_spec("matplotlib") is None:
             raise ValueError("--plot needs matplotlib: pip install 'mpidec[plot]'")
         sizes = None if args.sizes is None else [size_of(text) for text in args.sizes.split(",")]
         return Options(
-            groups=list(dict.fromkeys(groups or ())),
+            groups=list(dict.fromkeys(groups)),
             sizes=sizes,
-            graphs=graphs,
-            transports=transports or [],
+            graphs=graphs or None,
+            transports=transports,
             seconds=args.seconds,
             json=args.json,
             plot=args.plot,
@@ -249,17 +237,8 @@ class Suite:
         cells = sum(len(graphs) * len(sizes) for graphs, sizes in plan.values())
         rows: list[dict[str, Any]] = []
         for name, (graphs, sizes) in plan.items():
-            group = self.cells[name].group
-            mine: list[dict[str, Any]] = []
-            _say(comm, f"\n\n{group.title}\n{legend(group)}")
-            for graph in graphs:
-                for size in sizes:
-                    room(size, comm, self.cells[name].arrays(comm.size, len(options.transports)))
-                    cell = self.cells[name](graph, size // 8, comm, options.transports)
-                    mine += ratios(name, group, cell.measure(options.seconds / cells))
-                    cell.close()
-                _say(comm, "\n" + table(mine, group, graph))
-            rows += mine
+            seconds = options.seconds / cells
+            rows += self._group(name, graphs, sizes, seconds, options.transports, comm)
         facts["load_average_after"] = host.load()
         if comm.rank == 0:
             if options.json:
@@ -267,6 +246,45 @@ class Suite:
             if options.plot:
                 groups = {name: self.cells[name].group for name in plan}
                 picture(options.plot, facts, rows, groups)
+
+    def _group(
+        self,
+        name: str,
+        graphs: Sequence[str],
+        sizes: Sequence[int],
+        seconds: float,
+        transports: Sequence[str],
+        comm: MPI.Intracomm,
+    ) -> list[dict[str, Any]]:
+        """Measure the cells of a group, for some seconds each, and print them."""
+        group, rows = self.cells[name].group, []
+        _say(comm, f"\n\n{group.title}\n{legend(group)}")
+        for graph in graphs:
+            for size in sizes:
+                room(size, comm, self.cells[name].arrays(comm.size, len(transports)))
+                cell = self.cells[name](graph, size // 8, comm, transports)
+                rows += ratios(name, group, cell.measure(seconds))
+                cell.close()
+            _say(comm, "\n" + table(rows, group, graph))
+        return rows
+
+
+def _names(flag: str, text: str | None, what: str, known: Sequence[str]) -> list[str]:
+    """The names in the value of a flag, as they are `known`; none without the flag."""
+    found = []
+    for name in [] if text is None else map(str.strip, text.split(",")):
+        if (key := canonical(name, known)) is None:
+            raise ValueError(f"{flag}: unknown {what} {name!r}: {nearest(name, known)}")
+        found.append(key)
+    return found
+
+
+def _check_writable(path: str) -> None:
+    folder = os.path.dirname(path) or "."
+    if not os.access(folder, os.W_OK):
+        raise ValueError(
+            f"{path} cannot be written: {folder} is not a folder that can be written to"
+        )
 
 
 def machine(comm: MPI.Intracomm) -> dict[str, Any]:

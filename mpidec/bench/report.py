@@ -259,8 +259,6 @@ def _draw(
     part: Any, title: str, group: Group, graphs: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Draw the panels of one group."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
     from .._style import COLOURS
 
     compared, ratio = group.columns[0], group.shown[0]
@@ -274,13 +272,11 @@ def _draw(
                 key=lambda row: row["bytes"],
             )
             family, _, how = name.partition(", ")
-            place = -1 if name == LOCAL else families.index(family)
-            style = {
-                "color": "black" if name == LOCAL else COLOURS[place % (len(COLOURS) - 1)],
-                "label": name,
-                "linestyle": _DASHES.get(how, "-"),
-                "marker": "" if name == LOCAL else "osD^vXP*"[place % 8],
-            }
+            style = {"color": "black", "label": name, "linestyle": _DASHES.get(how, "-")}
+            if name != LOCAL:
+                place = families.index(family)
+                style["color"] = COLOURS[place % (len(COLOURS) - 1)]
+                style["marker"] = "osD^vXP*"[place % 8]
             for panel, key in zip(line, ("median_us", compared)):
                 points = [(row["bytes"], row[key]) for row in mine if row[key] is not None]
                 if points or panel is line[0]:
@@ -288,13 +284,8 @@ def _draw(
         line[0].set_title(graph, fontsize=9)
         line[1].set_title(ratio.label, fontsize=9)
         line[0].set_ylabel("time  [µs]")
-        for panel in line:
-            panel.set_xscale("log", base=2)
-            panel.set_yscale("log")
-            low, high = panel.get_ylim()
-            panel.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
-            panel.yaxis.set_minor_locator(NullLocator())
-            panel.yaxis.set_major_formatter("{x:g}")
+    for panel in panels.flat:
+        _scale(panel)
     sizes = sorted({row["bytes"] for row in rows})
     some = sizes[:: max(1, len(sizes) // 5)]
     panels[-1, 0].set_xticks(some, [size_name(size) for size in some])
@@ -307,3 +298,15 @@ def _draw(
         title=title,
         title_fontsize=8,
     )
+
+
+def _scale(panel: Any) -> None:
+    """Give a panel logarithmic axes with few ticks."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    low, high = panel.get_ylim()
+    panel.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter("{x:g}")

@@ -222,22 +222,13 @@ class Command(Generic[T]):
                 return printed(asked, job=job)
             if self.alone is not None:
                 return self._alone(asked, self.alone, job)
-            comm = job.start()
-            with ExitStack() as stack:
-                if self.interrupts is not Interrupts.AT_ONCE:
-                    stack.enter_context(_signals_interrupt())
-                if self.interrupts is not Interrupts.AT_ONCE and comm.size > 1:
-                    # Before the first step they cannot end together.
-                    stack.enter_context(interrupts())
-                return self._run(asked, comm)
+            return self._interruptible(asked, job.start())
         except InputError as error:
             return self._end(job, f"error: {' '.join(str(error).split())}", error.status)
         except (OSError, ImportError) as error:
             text = " ".join(str(error).split())
-            if (
-                getattr(error, "errno", None) not in OPEN_FILES
-                and os.strerror(errno.EMFILE) not in text
-            ):
+            open_files = isinstance(error, OSError) and error.errno in OPEN_FILES
+            if not open_files and os.strerror(errno.EMFILE) not in text:
                 raise
             say(self.name, f"error: {text}: raise the limit of open files (ulimit -n 1024)")
             if job.comm is not None and job.comm.size > 1:
@@ -250,6 +241,15 @@ class Command(Generic[T]):
                 job.comm.Abort(Status.INTERRUPTED)
             say(self.name, self.interrupted)
             return Status.INTERRUPTED
+
+    def _interruptible(self, asked: Any, comm: MPI.Intracomm) -> int:
+        """Run the command, and let signals interrupt it as `interrupts` says."""
+        with ExitStack() as stack:
+            if self.interrupts is not Interrupts.AT_ONCE:
+                stack.enter_context(_signals_interrupt())
+                if comm.size > 1:  # before the first step they cannot end together
+                    stack.enter_context(interrupts())
+            return self._run(asked, comm)
 
     def _asked(self, argv: Sequence[str], job: Job) -> argparse.Namespace | str:
         """Return the arguments, or the text that they ask for, on each rank."""

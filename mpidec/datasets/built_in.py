@@ -276,22 +276,7 @@ def dataset(
             "one feature"
         )
     called = label or "y"
-    labels = np.asarray(check.unmasked(y, called))
-    classes: tuple[str, ...] = ()
-    if (
-        labels.dtype.kind in "OUS"
-        and labels.size
-        and all(isinstance(label, (str, bytes)) for label in labels.flat)
-    ):
-        try:
-            labels = labels.astype(str).astype(float)  # numbers as text
-        except ValueError:
-            values, numbers = np.unique(labels.astype(str), return_inverse=True)
-            labels, classes, kind = (
-                numbers.reshape(labels.shape),
-                tuple(map(str, values)),
-                kind or "classification",
-            )
+    labels, classes = _labels(np.asarray(check.unmasked(y, called)))
     labels = check.real(labels, called, complex_too=True)
     if labels.shape != A.shape[:1]:
         flat = " (np.ravel(y))" if labels.size == len(A) else ""
@@ -305,9 +290,20 @@ def dataset(
     )
     check.finite(A, "A", ("row", "column"))
     check.finite(targets, called, ("row",))
-    return Dataset(
-        A, targets, name, kind or _kind(targets), classes=classes, label=label, names=names
-    )
+    kind = kind or ("classification" if classes else _kind(targets))
+    return Dataset(A, targets, name, kind, classes=classes, label=label, names=names)
+
+
+def _labels(y: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Targets as numbers, and the names of their classes if they are no numbers as text."""
+    texts = y.dtype.kind in "OUS" and all(isinstance(one, (str, bytes)) for one in y.flat)
+    if not (texts and y.size):
+        return y, ()
+    try:
+        return y.astype(str).astype(float), ()
+    except ValueError:
+        values, numbers = np.unique(y.astype(str), return_inverse=True)
+        return numbers.reshape(y.shape), tuple(map(str, values))
 
 
 def _check_index(A: Any, y: Any, name: str) -> None:

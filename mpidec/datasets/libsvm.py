@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,23 +48,12 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
                 f"{place}: the label {words[0][:40]!r} is several labels, expected one of each sample"
             )
         y.append(number(words[0], place, "label"))
-        last = -1
-        for word in words[1:]:
-            at, colon, value = word.partition(":")
-            if at == "qid":
-                queries = True
-                continue
-            if not colon or not (at.isascii() and at.isdigit()):
-                raise ValueError(f"{place}: {word[:40]!r}, expected index:value")
-            if not last < int(at):
-                raise ValueError(
-                    f"{place}: index {at} after {last}, expected ascending indices from 1, or from "
-                    "0 in the whole file"
-                )
-            last = int(at)
-            where.append(len(y) - 1)
-            index.append(last)
-            values.append(number(value, place, f"index {at}"))
+        entries = [word for word in words[1:] if word.partition(":")[0] != "qid"]
+        queries = queries or len(entries) < len(words) - 1
+        found = _numbers(entries, place)
+        where += [len(y) - 1] * len(found)
+        index += found.keys()
+        values += found.values()
     if not y:
         raise ValueError(f"{path}: no lines with data, expected samples")
     if not index:
@@ -88,3 +78,21 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
         "qid, the query of a sample, is ignored" if queries else "",
     )
     return Samples(A, np.array(y), notes=tuple(filter(None, notes)), sparse=True)
+
+
+def _numbers(words: Sequence[str], place: str) -> dict[int, float]:
+    """The values of a line by their indices, which ascend."""
+    found: dict[int, float] = {}
+    last = -1
+    for word in words:
+        at, colon, value = word.partition(":")
+        if not colon or not (at.isascii() and at.isdigit()):
+            raise ValueError(f"{place}: {word[:40]!r}, expected index:value")
+        if not last < int(at):
+            raise ValueError(
+                f"{place}: index {at} after {last}, expected ascending indices from 1, or from "
+                "0 in the whole file"
+            )
+        last = int(at)
+        found[last] = number(value, place, f"index {at}")
+    return found

@@ -51,15 +51,8 @@ def table(path: Path, label: str | int | None = None) -> Samples:
     ValueError
     """
     rows = _rows(path)
-    first = next(rows, None)
-    if first is None or not first.words:
-        raise ValueError(f"{path}: no lines with data, expected samples")
+    first, second = _first(path, next(rows, None)), next(rows, None)
     width = len(first.words)
-    if width < 2:
-        raise ValueError(
-            f"{first.place}: one column, expected features and a label, separated by commas"
-        )
-    second = next(rows, None)
     named, why = _has_names(first, second, label)
     header = [word.strip() for word in first.words] if named else []
     if not header:
@@ -82,9 +75,9 @@ def table(path: Path, label: str | int | None = None) -> Samples:
             f"{first.place}: a header but no samples, expected lines of numbers below it"
         )
     y = np.array(classes) if classes else A[:, column].copy()
-    usual = bool(header) and header[column].lower() in LABELS
-    hint = "" if label is not None or note or classes or usual else _other_label(A, header)
     name = header[column] if header else f"column {column}"
+    known = label is not None or note or classes or name.lower() in LABELS
+    hint = "" if known else _other_label(A, header)
     notes += _doubtful(A, header, column) + _doubtful_classes(classes) + data.notes
     return Samples(
         np.delete(A, column, axis=1),
@@ -94,6 +87,17 @@ def table(path: Path, label: str | int | None = None) -> Samples:
         hint,
         names=tuple(header[:column] + header[column + 1 :]),
     )
+
+
+def _first(path: Path, line: Line | None) -> Line:
+    """Return the first line of a table, which has at least two columns."""
+    if line is None or not line.words:
+        raise ValueError(f"{path}: no lines with data, expected samples")
+    if len(line.words) < 2:
+        raise ValueError(
+            f"{line.place}: one column, expected features and a label, separated by commas"
+        )
+    return line
 
 
 def words_of(text: str, delimiter: str = "") -> list[str]:
@@ -137,14 +141,17 @@ def _has_names(first: Line, second: Line | None, label: str | int | None) -> tup
     if label is not None and str(label) in words and isinstance(label, str):
         return True, said
     if all(numeric) and second is not None:
-        texts = any(
-            as_float(word) is None and word.strip().lower() not in MISSING for word in second.words
-        )
-        named = texts or (first.quoted and not second.quoted)
+        named = _has_texts(second) or (first.quoted and not second.quoted)
         return named, said * named
     named = any(word.lower() in LABELS for word in words)
     index = words[0] == "" and all(numeric[1:])  # that pandas writes without a name
     return named or index, said * named
+
+
+def _has_texts(line: Line) -> bool:
+    """Whether a line has words that are neither numbers nor stand for missing ones."""
+    words = [word for word in line.words if as_float(word) is None]
+    return any(word.strip().lower() not in MISSING for word in words)
 
 
 def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str]:
@@ -160,23 +167,30 @@ def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str
     top, rest = A[0], A[1:]
     low, high = rest.min(axis=0), rest.max(axis=0)
     outside = np.maximum(low - top, top - high) > high - low
-    whole = bool((rest == np.floor(rest)).all())
+    several = len(words) > 2 or not (rest == np.floor(rest)).all()
     counted = words == [str(i) for i in range(len(words))]
     numbers = [number for word in words if (number := as_float(word)) is not None]
     steps = np.diff(numbers)
     increasing = len(numbers) > 1 and bool((steps > 0).all() or (steps < 0).all())
-    counting = len(numbers) == len(words) > 2 and not whole and bool((steps == 1).all())
-    sizes = numbers in ([len(rest), len(words)], [len(rest), len(words) - 1])
-    if (counted and (len(words) > 2 or not whole)) or (
-        increasing and outside.all() and len(rest) > 2
-    ):
+    if (counted and several) or (increasing and outside.all() and len(rest) > 2):
         return words, f"{shown} is taken as the names of the columns, not as a sample"
-    if counted or counting or sizes or (increasing and len(words) > 2 and outside.mean() >= 0.5):
+    far = increasing and len(words) > 2 and outside.mean() >= 0.5
+    if counted or far or _may_be_names(numbers, len(words), rest):
         return [], (
             f"{shown} is taken as a sample: if it has the names of the columns, or their number, put "
             "# before it, or names that are no numbers"
         )
     return [], ""
+
+
+def _may_be_names(numbers: Sequence[float], width: int, rest: Array) -> bool:
+    """Whether the numbers of a first line count the columns, or state how many samples and columns
+    (or features) follow.
+    """
+    if numbers in ([len(rest), width], [len(rest), width - 1]):
+        return True
+    counting = len(numbers) == width > 2 and bool((np.diff(numbers) == 1).all())
+    return counting and not bool((rest == np.floor(rest)).all())
 
 
 def _label_column(
@@ -191,8 +205,9 @@ def _label_column(
     if label is not None:
         return _chosen(header, width, label, line), ""
     usual = [i for i, name in enumerate(header) if name.lower() in LABELS]
+    # A single letter such as y between other columns may be a coordinate: it is no label without
+    # being chosen.
     middle = [i for i in usual if len(header[i]) == 1 and 0 < i < width - 1]
-    likely = [i for i in range(width - 1) if LIKELY.fullmatch(header[i].lower())] if header else []
     named = [i for i in usual if i not in middle]
     if len(named) > 1:
         raise ValueError(
@@ -200,10 +215,8 @@ def _label_column(
             "expected one of "
             f"{', '.join(LABELS)} (label=... or --set problem.label=... chooses)"
         )
-    # A single letter such as y between other columns may be a coordinate: it is no label without
-    # being chosen.
     column = named[0] if named else width - 1
-    others = middle or ([] if named else [i for i in likely if i not in usual])
+    others = middle or ([] if named else [i for i in _likely(header) if i not in usual])
     if not others:
         return column, ""
     names = [header[i] for i in others]
@@ -211,6 +224,11 @@ def _label_column(
         f"the label is column {column} ({header[column]}), not {' or '.join(names)}: if that is "
         f"the label, choose it with label={names[0]!r} (--set problem.label={names[0]})"
     )
+
+
+def _likely(header: Sequence[str]) -> list[int]:
+    """The columns before the last one whose names are often those of labels."""
+    return [i for i, name in enumerate(header[:-1]) if LIKELY.fullmatch(name.lower())]
 
 
 def _chosen(header: list[str], width: int, label: str | int, line: str) -> int:
@@ -300,6 +318,11 @@ class _Table:
         ]
 
 
+def _are_numbers_of_lines(values: Array) -> bool:
+    """Whether values are whole, and another one in each line."""
+    return len(np.unique(values)) == len(values) > 2 and bool((values == np.floor(values)).all())
+
+
 def _doubtful(A: Array, header: list[str], column: int) -> list[str]:
     """Notes of values that often stand for missing ones, and of a column that counts the lines."""
     notes = []
@@ -314,12 +337,7 @@ def _doubtful(A: Array, header: list[str], column: int) -> list[str]:
                     "stands for a missing one, drop or impute these samples"
                 )
         counts = len(A) > 4 and bool((np.diff(values) == 1).all())
-        numbers = (
-            bool(header)
-            and header[c].lower() in INDEX
-            and len(np.unique(values)) == len(A) > 2
-            and bool((values == np.floor(values)).all())
-        )
+        numbers = bool(header) and header[c].lower() in INDEX and _are_numbers_of_lines(values)
         if numbers or (counts and c != column):
             notes.append(
                 f"{name} {'counts the lines' if counts else 'has another number in each line'}, and "

@@ -212,19 +212,8 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
     if "objective" not in records[0]:
         far = sizes[-1] > OBJECTIVE * sizes[0] > 0
         return f"the rows grew from {sizes[0]:.3g} to {sizes[-1]:.3g}" if far else ""
-    objectives = [metrics["objective"] for metrics in records]
-    values = [abs(value) for value in objectives]
-    early = max(value for value in values[: (len(values) + 1) // 2])
-    if (
-        values[-1] > OBJECTIVE * values[0] > 0
-        and values[-1] > GROWTH * early
-        and sizes[-1] > SIZE * sizes[0]
-    ):
-        change = f"from {objectives[0]:.3g} to {objectives[-1]:.3g}"
-        if objectives[-1] > objectives[0]:
-            return f"the objective grew {change}"
-        if not records[-1]["gradient_norm"] < records[0]["gradient_norm"]:
-            return f"the objective seems unbounded below: it fell {change}"
+    if sizes[-1] > SIZE * sizes[0] and (changed := _objective_exploded(records)):
+        return changed
     first, last = (metrics.get("error", 0.0) for metrics in (records[0], records[-1]))
     if last > SIZE * max(first, 1.0):
         return f"the error grew from {first:.3g} to {last:.3g}"
@@ -241,6 +230,20 @@ class RunEnd(NamedTuple):
     outcome: Outcome
     reason: str = ""
     agent: int | None = None
+
+
+def _objective_exploded(records: Sequence[Mapping[str, float]]) -> str:
+    """How the objective has grown in size without bounds, or ""."""
+    objectives = [metrics["objective"] for metrics in records]
+    values = [abs(value) for value in objectives]
+    early = max(values[: (len(values) + 1) // 2])
+    if values[-1] > OBJECTIVE * values[0] > 0 and values[-1] > GROWTH * early:
+        change = f"from {objectives[0]:.3g} to {objectives[-1]:.3g}"
+        if objectives[-1] > objectives[0]:
+            return f"the objective grew {change}"
+        if not records[-1]["gradient_norm"] < records[0]["gradient_norm"]:
+            return f"the objective seems unbounded below: it fell {change}"
+    return ""
 
 
 def decide_outcome(
@@ -299,13 +302,11 @@ def decide_outcome(
         return RunEnd(Outcome.STOPPED if stopped else Outcome.INTERRUPTED)
     if far := too_far():
         return RunEnd(Outcome.DIVERGED, far, diverged_agent())
-    missed = target.missed(last) if isinstance(target, Target) else None
-    if missed is None:
-        return RunEnd(Outcome.COMPLETED)
-    name, limit = missed
-    remedy = cause(name, limit)
-    reason = f"{name} {last[name]:.3g} {moment}, target {short(limit)} missed"
-    return RunEnd(Outcome.MISSED, f"{reason}: {remedy}" if remedy else reason)
+    if isinstance(target, Target) and (missed := target.missed(last)):
+        name, limit = missed
+        reason = f"{name} {last[name]:.3g} {moment}, target {short(limit)} missed"
+        return RunEnd(Outcome.MISSED, ": ".join(filter(None, (reason, cause(name, limit)))))
+    return RunEnd(Outcome.COMPLETED)
 
 
 def short(number: float) -> str:

@@ -57,14 +57,19 @@ def expected(job: Job, result: Result, net: Network) -> dict[str, float] | str:
             msd = float(s.msd.mean())
     except ValueError as error:
         return str(error).removeprefix("theory: ")
-    if links and factor < STILL and not math.isfinite(msd):
-        return "the solver integrates the noise of its links: the error grows without a limit"
+    if reason := _useless(factor, msd, bool(links)):
+        return reason
     error_rms = math.sqrt(msd) / (float(np.linalg.norm(model.x_star)) or 1.0)
+    return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING)}
+
+
+def _useless(factor: float, msd: float, noisy_links: bool) -> str:
+    """Return why a rate and a level tell nothing about a curve; empty if they do."""
+    if noisy_links and factor < STILL and not math.isfinite(msd):
+        return "the solver integrates the noise of its links: the error grows without a limit"
     if not (factor < STILL and math.isfinite(msd)):
         return f"the error does not fall, by the factor {factor:.6g} per step"
-    if not factor > AT_ONCE:
-        return "the error vanishes in a few steps"
-    return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING)}
+    return "" if factor > AT_ONCE else "the error vanishes in a few steps"
 
 
 def _outside(job: Job, result: Result, net: Network) -> str:

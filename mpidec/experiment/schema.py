@@ -273,11 +273,18 @@ def coerce(value: object, hint: object) -> Value:
         fixed = origin is tuple and Ellipsis not in arguments
         if not fixed or len(value) == len(arguments):
             return tuple(coerce(item, arguments[0]) for item in value)
-    if hint is bool and isinstance(value, bool):
-        return value
-    if hint is str and isinstance(value, str) and value.isprintable() and value:
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    return _coerce_scalar(value, hint)
+
+
+def _coerce_scalar(value: object, hint: object) -> Value:
+    """Return a truth value, a text or a number as one of the type `hint`."""
+    if isinstance(value, bool):
+        if hint is bool:
+            return value
+    elif isinstance(value, str):
+        if hint is str and value.isprintable() and value:
+            return value
+    elif isinstance(value, (int, float)):
         if hint is int and (isinstance(value, int) or value.is_integer()):
             return int(value)
         if hint is float and abs(value) <= sys.float_info.max:

@@ -18,7 +18,7 @@ import math
 import os
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -684,13 +684,20 @@ class _Draft:
                 if table == "mixing" and "codec" not in content:
                     _refuse_without_codec(key, each)
                 schema.check_name(f"parameter of {name}", key, [*known, *OWN[table]], each.origin)
-        for key, parameter in known.items():
-            if parameter.default is parameter.empty and key not in {*options, "step_size"}:
-                raise ConfigError(
-                    f"{table} {name} requires {key}, {describe(parameter.annotation)}: "
-                    f"add --set {table}.{key}=..."
-                )
+        _refuse_missing(f"{table} {name}", table, known, options)
         return options
+
+
+def _refuse_missing(
+    what: str, table: str, known: Mapping[str, inspect.Parameter], options: Collection[str]
+) -> None:
+    """Raise if a parameter of a component has neither a value nor a default."""
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in {*options, "step_size"}:
+            raise ConfigError(
+                f"{what} requires {key}, {describe(parameter.annotation)}: "
+                f"add --set {table}.{key}=..."
+            )
 
 
 def _refuse_without_codec(key: str, setting: Setting) -> None:

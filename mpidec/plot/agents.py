@@ -66,11 +66,7 @@ def agents(
     check_style(style)
     runs = read_runs(paths)
     for run in runs:
-        if not run.asynchronous:
-            ended = "has not ended" if "clock" in run.attributes else "is synchronous"
-            raise ValueError(
-                f"{run.path} {ended}: the figure of agents shows asynchronous runs that have ended"
-            )
+        _check(run)
     names = labels([[run] for run in runs]) if label is None else list(label)
     if len(names) != len(runs):
         raise ValueError(f"{len(runs)} runs, {len(names)} labels: expected one label per run")
@@ -94,6 +90,15 @@ def agents(
             for axes in grid[row, len(some) :]:
                 figure.delaxes(axes)
     return figure
+
+
+def _check(run: Run) -> None:
+    """Refuse a run that is not asynchronous, or has not ended."""
+    if not run.asynchronous:
+        ended = "has not ended" if "clock" in run.attributes else "is synchronous"
+        raise ValueError(
+            f"{run.path} {ended}: the figure of agents shows asynchronous runs that have ended"
+        )
 
 
 def _bars(axes: Axes, run: Run, name: str) -> None:

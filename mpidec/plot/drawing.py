@@ -177,16 +177,16 @@ class Sheet:
                 axes.set_visible(False)
             if any(self.key):
                 handles = self._explained(looks)
-            for quantity in dict.fromkeys(panel.y for panel in panels):
-                group = [
-                    (axes, each) for axes, each in zip(grid.flat, panels) if each.y == quantity
-                ]
+            quantities: dict[Any, list[tuple[Any, Panel]]] = {}
+            for axes, panel in zip(grid.flat, panels):
+                quantities.setdefault(panel.y, []).append((axes, panel))
+            for group in quantities.values():
                 _scale(group)
                 self._limit(group)
-                for axes, panel in group:
-                    if axes.get_yscale() == "log":
-                        _mark_zeros(axes, panel, looks, handles)
-                    _draw_references(axes, panel, looks, handles)
+            for axes, panel in zip(grid.flat, panels):
+                if axes.get_yscale() == "log":
+                    _mark_zeros(axes, panel, looks, handles)
+                _draw_references(axes, panel, looks, handles)
             across = _across(list(handles), width, self.style)
             lines = math.ceil(len(handles) / across) + bool(title)
             figure.set_size_inches(width, tall * rows + high * lines + 0.3)
@@ -376,6 +376,13 @@ def _marked(x: NDArray[np.float64], look: Look) -> list[int]:
     return sorted({int(np.abs(finite - place).argmin()) for place in places})
 
 
+def _ceiling(curves: Sequence[Curve]) -> float:
+    """The value above which diverging curves are cut, by those of the others."""
+    regular = [curve.y for curve in curves if not curve.diverged]
+    highest = _finite(regular or [curve.y[:1] for curve in curves]).max(initial=0.0)
+    return ABOVE * float(highest) if highest > 0 else math.inf
+
+
 def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
     """Give the panels of one quantity a common scale: logarithmic if positive values span more than
     two decades.
@@ -390,16 +397,11 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
         for axes, _ in group:
             axes.set_ylim(low, high)
         return
-    regular = [curve for curve in curves if not curve.diverged]
     values = _finite([curve.y for curve in curves])
-    tame = _finite([curve.y for curve in regular] or [curve.y[:1] for curve in curves])
     positive = values[values > 0]
     if not positive.size:
         return
-    low = positive.min()
-    high = (
-        min(positive.max(), ABOVE * tame.max()) if tame.size and tame.max() > 0 else positive.max()
-    )
+    low, high = positive.min(), min(positive.max(), _ceiling(curves))
     logarithmic = not (values < 0).any() and positive.max() > 10**DECADES * low
     for axes, _ in group:
         if logarithmic:

@@ -286,16 +286,20 @@ def distinguishing(
     every.sort(key=lambda key: key in last)
     result = []
     for one in given:
-        keys = _fewest(one, given, every if one else [])
-        kind = [
-            other for other in given if ("algorithm.name" in other) == ("algorithm.name" in one)
-        ]
-        for key in TRAININGS if "algorithm.name" in one else PROBLEMS:
-            values = {str(other[key]) for other in kind if key in other}
-            if key in one and key not in keys and len(values) > 1:
-                keys.append(key)
+        keys = {*_fewest(one, given, every if one else []), *_of_kind(one, given)}
         result.append(sorted(keys, key=every.index))
     return result
+
+
+def _of_kind(one: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys of TRAININGS, or of PROBLEMS, in which a run differs from others of its kind."""
+    training = "algorithm.name" in one
+    kind = [other for other in given if ("algorithm.name" in other) == training]
+    return [
+        key
+        for key in (TRAININGS if training else PROBLEMS)
+        if key in one and len({str(other[key]) for other in kind if key in other}) > 1
+    ]
 
 
 def _fewest(

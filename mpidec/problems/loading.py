@@ -8,7 +8,7 @@ import inspect
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -366,7 +366,8 @@ def prepare(
     wanted = options or DataOptions()
     check.choice(wanted.scale, "scale", SCALES)
     spec = None if problem is None else problem_spec(problem)
-    if spec is not None and "seed" in spec.parameters:
+    own = {} if spec is None else spec.parameters
+    if "seed" in own:
         params["seed"] = wanted.drawn
     if spec is not None and not spec.takes_data:
         return _without_data(data, n, spec, wanted, params)
@@ -376,7 +377,6 @@ def prepare(
     if spec is not None:
         _check_names(params, spec, of_data)
     # A parameter that problem and data set share is the problem's; the others make the data set.
-    own = {} if spec is None else spec.parameters
     chosen = {name: value for name, value in params.items() if name not in own}
     made_with = {"n": n, "seed": wanted.drawn, **chosen}
     raw, test = _held_out(_data(data, wanted.label, of_data, made_with, wanted.features), wanted)
@@ -390,9 +390,8 @@ def prepare(
         if whole_set.hint:
             _warn(f"data {whole_set.name}: {whole_set.hint}")
     prepared = _with_data(whole_set, n, spec, wanted, params, of_data)
-    sets = [raw] if test is None else [raw, test]
-    for note in dict.fromkeys(f"data {each.name}: {note}" for each in sets for note in each.notes):
-        _warn(note)
+    for note in _notes(raw, test):
+        warnings.warn(note, UserWarning, stacklevel=2)
     _warn("" if scaling else _uneven(whole_set))
     if isinstance(prepared.whole, LinearModel):
         return replace(prepared, given=_given(prepared.whole, scaling, raw, test))
@@ -402,6 +401,12 @@ def prepare(
             "problems.LinearModel"
         )
     return prepared
+
+
+def _notes(*sets: Dataset | None) -> Iterable[str]:
+    """What has been noted of the data sets, each once."""
+    found = [f"data {one.name}: {note}" for one in sets if one is not None for note in one.notes]
+    return dict.fromkeys(found)
 
 
 def _usual_data(problem: object) -> str:

@@ -243,26 +243,7 @@ class Recorder(Generic[State]):
                 given = None if given is None else given + column_phases(topology)
             except ValueError as error:
                 raise ResumeError(str(error)) from error
-            try:
-                self._changes = changes(run.attributes, meta, self._spec.sources)
-                names = uncompared(run.attributes, meta)
-                if names and run.attributes.get("ranks") != meta.get("ranks"):
-                    warn(
-                        f"{self._spec.path}: {', '.join(names)}: differs between the ranks, and is not "
-                        "compared with that of the run, which had another number of ranks"
-                    )
-            except ValueError as error:
-                raise ResumeError(f"{self._spec.path}: damaged: {error}") from error
-            if self._changes and not self._spec.changed:
-                raise ResumeError(
-                    f"{self._spec.path}: {'; '.join(self._changes)}: restore it, or begin a new run with "
-                    + (
-                        "another record, or continue on purpose with changed=True beside "
-                        "resume=True"
-                        if self._spec.sources is None
-                        else "--out another file"
-                    )
-                )
+            self._compare(run.attributes, meta)
             self._parts = str(run.attributes.get("resumed", ""))
             if not _equal_phases(run.topology + run.columns, given):
                 raise ResumeError(
@@ -296,6 +277,32 @@ class Recorder(Generic[State]):
             name.removeprefix(_MEMORY): self._net.scatter(stored.get(name)) for name in remembered
         }
         return step, self._state(**state), counters, memory
+
+    def _compare(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Find what has changed since the run began, by its root attributes; refuse it unless the
+        record allows changes.
+        """
+        spec = self._spec
+        try:
+            self._changes = changes(then, now, spec.sources)
+            names = uncompared(then, now)
+        except ValueError as error:
+            raise ResumeError(f"{spec.path}: damaged: {error}") from error
+        if names and then.get("ranks") != now.get("ranks"):
+            warn(
+                f"{spec.path}: {', '.join(names)}: differs between the ranks, and is not compared "
+                "with that of the run, which had another number of ranks"
+            )
+        if self._changes and not spec.changed:
+            remedy = (
+                "another record, or continue on purpose with changed=True beside resume=True"
+                if spec.sources is None
+                else "--out another file"
+            )
+            raise ResumeError(
+                f"{spec.path}: {'; '.join(self._changes)}: restore it, or begin a new run with "
+                f"{remedy}"
+            )
 
     def asynchronous(self) -> dict[str, np.ndarray]:
         """Return the arrays of `Run.asynchronous` and `Run.pending`; collective."""

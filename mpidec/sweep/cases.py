@@ -229,13 +229,12 @@ def common_graph(settings: Sequence[Setting], variations: Sequence[Variation]) -
     None if they have the same default, or no graph for all.
     """
     solvers = [variation for variation in variations if variation.key == "solver.name"]
-    stated = {each.key.partition(".")[0] for each in settings}
-    stated |= {variation.key.partition(".")[0] for variation in variations}
-    if not solvers or "topology" in stated:
+    if not solvers:
         return ()
     options = [solvers[0].settings(value) for value in solvers[0].values]
-    stated |= {each.key.partition(".")[0] for option in options for each in option}
-    if "topology" in stated:
+    stated = [each.key for each in itertools.chain(settings, *options)]
+    stated += [variation.key for variation in variations]
+    if any(key.startswith("topology.") for key in stated):
         return ()
     kept = [each for each in settings if not each.key.startswith(("solver.", "mixing."))]
     usual = dict.fromkeys(config.load([*kept, *option]).topology.name for option in options)
@@ -259,10 +258,7 @@ def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: 
             f"--vary {twice} is given twice: write all values into one, --vary {twice}=value,value"
         )
     for variation in variations:
-        if again := _twice(map(str, variation.values)):
-            raise ConfigError(f"{variation.origin}: the value {again} is given twice")
-        if not variation.values:
-            raise ConfigError(f"{variation.origin}: no value is given")
+        _check_values(variation)
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds: expected a positive integer, got {seeds}")
     given = {setting.key: setting.origin for setting in settings if setting.level > 0}
@@ -279,6 +275,13 @@ def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: 
     for key, option in OWN.items():
         if key in given:
             raise ConfigError(f"{given[key]}: has no effect in a sweep: use {option}")
+
+
+def _check_values(variation: Variation) -> None:
+    if again := _twice(map(str, variation.values)):
+        raise ConfigError(f"{variation.origin}: the value {again} is given twice")
+    if not variation.values:
+        raise ConfigError(f"{variation.origin}: no value is given")
 
 
 def _twice(words: Iterable[str]) -> str | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COSTS = {"steps": "step", "bytes": "bytes", "seconds": "time"}
+BY_SOLVER = "run.", "solver."  # tables whose defaults follow from the solver
 COLUMNS = ("reached", *COSTS, "final", "outcome")
 PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -270,17 +271,26 @@ class Table:
             raise ValueError("no run of the sweep has recorded anything: nothing to plot")
         names, given = dict(label or {}), [line.settings for line in lines]
         check_names(names, given, [])
-        panel_keys = [panels] if isinstance(panels, str) else panels
-        if panel_keys is None:
-            looks = [find(key, given, "colour, dash") for key in (colour, dash) if key]
-            panel_keys = [key for key in self._keys()[1 - bool(looks) :] if key not in looks]
-        keys = [find(key, given, "panels") for key in panel_keys]
+        keys = self._panels(panels, [key for key in (colour, dash) if key], given)
         arranged = arrange(lines, keys, colour, dash, names)
         target = (self.metric, self.limit)
         view = View(log_x, xlim, ylim)
         return drawn(
             arranged, x, y or (None if theory else self.metric), style, view, theory, target, names
         )
+
+    def _panels(
+        self,
+        panels: str | Sequence[str] | None,
+        looks: Sequence[str],
+        given: Sequence[Mapping[str, Any]],
+    ) -> list[str]:
+        """The settings that have panels: by default all but the first, or those of the `looks`."""
+        if panels is None:
+            looks = [find(key, given, "colour, dash") for key in looks]
+            panels = [key for key in self._keys()[1 - bool(looks) :] if key not in looks]
+        names = [panels] if isinstance(panels, str) else panels
+        return [find(key, given, "panels") for key in names]
 
     def _keys(self) -> list[str]:
         return list(self.rows[0].varied) if self.rows else []
@@ -421,11 +431,8 @@ def table(
     recorded = [run for run in runs.values() if run is not None]
     metric, limit = _target(target, cases, recorded)
     clocks = {run.attributes.get("clock") == "simulated" for run in recorded}
-    groups: dict[tuple[str, ...], list[Case]] = {}
-    for case in cases:
-        groups.setdefault(tuple(map(str, case.varied.values())), []).append(case)
-    found = [(group, [runs[case.file] for case in group]) for group in groups.values()]
-    notes = [f"{message} ({case})" for case in cases if (message := failures.get(case.file))]
+    found = [(group, [runs[case.file] for case in group]) for group in _groups(cases)]
+    notes = [f"{failures[case.file]} ({case})" for case in cases if failures.get(case.file)]
     notes += [*_unrecorded(metric, recorded), *_of_clocks(clocks), *_differing(cases)]
     if recorded and all(_alike(group) for _, group in found):
         notes.append(
@@ -609,6 +616,14 @@ def _spread(values: Sequence[float]) -> Spread:
     )
 
 
+def _groups(cases: Sequence[Case]) -> list[list[Case]]:
+    """The cases that differ in their seeds alone."""
+    groups: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault(tuple(map(str, case.varied.values())), []).append(case)
+    return list(groups.values())
+
+
 def _differing(cases: Sequence[Case]) -> list[str]:
     """Return a note for each setting that differs although it is not varied, because its default
     follows from a varied one.
@@ -616,13 +631,10 @@ def _differing(cases: Sequence[Case]) -> list[str]:
     given = [flat(case.experiment.to_toml()) for case in cases]
     notes = []
     own = {key for case in cases for text in case.varied.values() for key in together(str(text))[1]}
-    for key in dict.fromkeys(key for one in given for key in one):
-        if (
-            key in own
-            or key in cases[0].varied
-            or key.startswith(("run.", "solver."))
-            or key.endswith(".seed")
-        ):
+    own |= cases[0].varied.keys()
+    keys = dict.fromkeys(key for one in given for key in one if not key.startswith(BY_SOLVER))
+    for key in keys:
+        if key in own or key.endswith(".seed"):
             continue
         found: dict[str, str] = {}
         for case, one in zip(cases, given):

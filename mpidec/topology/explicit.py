@@ -171,18 +171,7 @@ def from_networkx(
     by_attribute = isinstance(weights, str) and weights == "weight"
     _check_word(G, weights)
     if by_attribute:
-        for u, v, weight in G.edges(data="weight"):
-            if u != v and not check.is_number(weight):
-                raise ValueError(
-                    f"{where}: edge ({u!r}, {v!r}) has weight {weight!r}, expected a number "
-                    "(weights='metropolis' needs none)"
-                )
-            if u != v and not 0 <= weight < np.inf:
-                raise ValueError(
-                    f"{where}: edge ({u!r}, {v!r}) has weight {weight:.12g}, expected a finite "
-                    "number >= 0 (weights='metropolis' ignores them; from_weights(W, signed=True) "
-                    "takes a matrix with negative ones)"
-                )
+        _check_attributes(G, where)
     from scipy.sparse import csr_array, diags_array
 
     A = csr_array(
@@ -395,6 +384,22 @@ def _other_numbers(nodes: Iterable[Hashable]) -> bool:
         for node in nodes
     )
     return any(found and float(found[-1]) != i for i, found in enumerate(numbers))
+
+
+def _check_attributes(G: networkx.Graph, where: str) -> None:
+    """Refuse edges whose attribute "weight" is no weight."""
+    for u, v, weight in G.edges(data="weight"):
+        if u != v and not check.is_number(weight):
+            raise ValueError(
+                f"{where}: edge ({u!r}, {v!r}) has weight {weight!r}, expected a number "
+                "(weights='metropolis' needs none)"
+            )
+        if u != v and not 0 <= weight < np.inf:
+            raise ValueError(
+                f"{where}: edge ({u!r}, {v!r}) has weight {weight:.12g}, expected a finite "
+                "number >= 0 (weights='metropolis' ignores them; from_weights(W, signed=True) "
+                "takes a matrix with negative ones)"
+            )
 
 
 def _warn_of_weights(G: networkx.Graph) -> None:

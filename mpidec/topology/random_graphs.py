@@ -208,37 +208,39 @@ def small_world(
         )
     p = check.number(p, f"{where}: p", least=0, most=1)
 
-    def draw(rng: np.random.Generator) -> Edges:
-        near: list[set[int]] = [set() for _ in range(n)]
-        edges = [(u, (u + j) % n) for j in range(1, min(k // 2, n // 2) + 1) for u in range(n)]
-        for u, v in edges:
-            near[u].add(v)
-            near[v].add(u)
-        # Each edge (u, v) is rewired at most once, at its end v; an agent joined to all others
-        # keeps its edges.
-        for e in np.flatnonzero(rng.random(len(edges)) < p):
-            u, v = edges[e]
-            if v not in near[u] or len(near[u]) >= n - 1:
-                continue
-            w = int(rng.integers(n))
-            while w == u or w in near[u]:
-                w = int(rng.integers(n))
-            near[u].remove(v)
-            near[v].remove(u)
-            near[u].add(w)
-            near[w].add(u)
-        low = [(u, v) for u in range(n) for v in near[u] if u < v]
-        return np.array([u for u, _ in low], np.int64), np.array([v for _, v in low], np.int64)
-
     return _draw(
         where,
         n,
         seed,
         weights=weights,
-        draw=draw,
+        draw=lambda rng: _rewired(n, k, p, rng),
         what=f"k = {k}, p = {p:.4g}",
         remedy="raise k or lower p",
     )
+
+
+def _rewired(n: int, k: int, p: float, rng: np.random.Generator) -> Edges:
+    """The edges of a ring with k nearest neighbours, each rewired with probability p."""
+    near: list[set[int]] = [set() for _ in range(n)]
+    edges = [(u, (u + j) % n) for j in range(1, min(k // 2, n // 2) + 1) for u in range(n)]
+    for u, v in edges:
+        near[u].add(v)
+        near[v].add(u)
+    # Each edge (u, v) is rewired at most once, at its end v; an agent joined to all others
+    # keeps its edges.
+    for e in np.flatnonzero(rng.random(len(edges)) < p):
+        u, v = edges[e]
+        if v not in near[u] or len(near[u]) >= n - 1:
+            continue
+        w = int(rng.integers(n))
+        while w == u or w in near[u]:
+            w = int(rng.integers(n))
+        near[u].remove(v)
+        near[v].remove(u)
+        near[u].add(w)
+        near[w].add(u)
+    low = [(u, v) for u in range(n) for v in near[u] if u < v]
+    return np.array([u for u, _ in low], np.int64), np.array([v for _, v in low], np.int64)
 
 
 def _default_p(n: int) -> float:

@@ -47,26 +47,9 @@ class RowLayout:
             raise ValueError("the list has no arrays, expected at least one")
         hosts = [to_host(array) for array in arrays]
         self._shapes = [host.shape for host, _, _ in hosts]
-        self._formats = [
-            format if format == BFLOAT16 else np.dtype(format).newbyteorder("=").str
-            for _, format, _ in hosts
-        ]
+        self._formats = [_native(format) for _, format, _ in hosts]
         self._restore = [restore for _, _, restore in hosts]
-        for array, format in zip(arrays, self._formats):
-            if isinstance(array, np.ma.MaskedArray) or (
-                format != BFLOAT16 and np.dtype(format).char not in _SLOTS
-            ):
-                raise TypeError(
-                    f"the array is {type(array).__name__} of {format}, expected float16 to "
-                    "float64, bfloat16, complex: "
-                    "x.astype(float), or x.double() of a tensor"
-                )
-        if len(set(self._formats)) > 1:
-            raise TypeError(
-                f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: "
-                "make a window for each"
-            )
-        self._format = self._formats[0]
+        self._format = _common(arrays, self._formats)
         stored = flat_dtype(self._format)
         self.dtype = np.dtype("f" if self._format == BFLOAT16 else _SLOTS[stored.char])
         self._entry = 2 if stored.kind == "c" else 1
@@ -74,12 +57,8 @@ class RowLayout:
         sizes = [math.prod(shape) for shape in self._shapes]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]) * self._entry
         self.count = int(self._starts[-1])
-        here = all(
-            isinstance(array, np.ndarray)
-            or (type(array).__module__ == "torch" and array.device.type == "cpu")
-            for array in arrays
-        )
-        #: whether arrays can lie in the row itself, so that what is written to them is the value at once
+        here = all(map(_is_here, arrays))
+        #: whether arrays can lie in the row itself: what is written to them is the value at once
         self.live = here and self.dtype.itemsize * self._entry == stored.itemsize
         #: the format of 16-bit arrays that can lie beside the row
         self.half = self._format if here and stored.itemsize == 2 else ""
@@ -145,3 +124,33 @@ class RowLayout:
 
 def _name(format: str) -> str:
     return format if format == BFLOAT16 else np.dtype(format).name
+
+
+def _native(format: str) -> str:
+    """A format in the byte order of this machine."""
+    return format if format == BFLOAT16 else np.dtype(format).newbyteorder("=").str
+
+
+def _common(arrays: Sequence[np.ndarray], formats: Sequence[str]) -> str:
+    """The one format of all arrays."""
+    for array, format in zip(arrays, formats):
+        if isinstance(array, np.ma.MaskedArray) or (
+            format != BFLOAT16 and np.dtype(format).char not in _SLOTS
+        ):
+            raise TypeError(
+                f"the array is {type(array).__name__} of {format}, expected float16 to float64, "
+                "bfloat16, complex: x.astype(float), or x.double() of a tensor"
+            )
+    if len(set(formats)) > 1:
+        raise TypeError(
+            f"the arrays of a window have dtypes {', '.join(formats)}, expected one: make a "
+            "window for each"
+        )
+    return formats[0]
+
+
+def _is_here(array: np.ndarray) -> bool:
+    """Whether an array, or a tensor, lies in the memory of the host."""
+    if isinstance(array, np.ndarray):
+        return True
+    return type(array).__module__ == "torch" and array.device.type == "cpu"
