@@ -24,7 +24,7 @@ from ..driver.plan import Queue
 from ..driver.solve import Progress, Result, solve
 from ..driver.stepsize import Choice, requested_rule
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
-from ..plugins import is_plugin, short
+from ..plugins import short
 from ..problems.loading import DataOptions, Prepared, prepare, scattered, usual_partition
 from ..problems.oracles import Bare, Oracle, OracleLike, adapted
 from ..problems.variance_reduction import REDUCTIONS
@@ -337,19 +337,20 @@ def idle_codec(experiment: Experiment) -> str:
 
 def seeded(experiment: Experiment, other: Experiment) -> bool:
     """Return whether an experiment may differ from the same one with another seed: False only where
-    nothing random is in it.
+    nothing random is in it.  What is not built in may draw.
     """
     problem, mixing = experiment.problem, experiment.mixing
     solver = catalogue.SOLVERS[experiment.solver.name]
-    if replace(other, run=experiment.run) != experiment or is_plugin(problem.name):
+    built_in = (
+        problem.name in catalogue.PROBLEMS.own,
+        experiment.solver.name in catalogue.SOLVERS.own,
+        experiment.topology.name in catalogue.TOPOLOGIES.own,
+    )
+    if replace(other, run=experiment.run) != experiment or not all(built_in):
         return True
-    if is_asynchronous(solver) or not solver.needs.problem:
+    if is_asynchronous(solver) or not solver.needs.problem or "seed" in parameters(solver):
         return True
-    share = isinstance(problem.test, float)
-    drawn = (problem.batch_size, problem.noise, share, mixing.noise, mixing.loss)
-    if any(drawn) or "seed" in parameters(solver):
-        return True
-    if mixing.codec is not None and "seed" in parameters(catalogue.CODECS.find(mixing.codec)):
+    if mixing.draws or problem.batch_size or problem.noise or isinstance(problem.test, float):
         return True
     if problem.data is None:
         return False

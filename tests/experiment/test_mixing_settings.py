@@ -1,11 +1,12 @@
 """Settings of the table [mixing] that need each other, or exclude each other; those of [run] on their way to `solve`."""
 
 import re
+from pathlib import Path
 
 import pytest
 from helpers.commands import prepared
 
-from mpidec.experiment import build, command as run
+from mpidec.experiment import build, command as run, settings as config
 
 pytestmark = pytest.mark.serial
 SMALL = ["--agents=4", "--topology=ring", "--steps=600", "--force"]
@@ -66,3 +67,32 @@ def test_what_a_user_sets_for_a_run_reaches_it(solver, simulated, own, tmp_path,
         run.main(["--agents=4", "--steps=17", f"--solver={solver}", "--step-size=0.1", *words])
     assert {**got, "seed": 5, "every": 3, "steps": 17, **own} == got
     assert (got.get("clock") is not None) == simulated
+
+
+def of(*flags):
+    return [prepared([*flags, f"--seed={seed}"], 1)[0] for seed in (0, 1)]
+
+
+PLAIN = ("--agents=4", "--solver=dgd", "--topology=ring", "--set=problem.partition=sorted")
+
+
+def test_what_may_draw_is_seen_without_a_list(tmp_path, monkeypatch):
+    """A call that is given the seed, a codec and a solver that are not built in."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from mpidec.comm.mixing.codecs import TopK\n"
+        "from mpidec.solvers import DGD\nclass Codec(TopK): pass\nclass Mine(DGD): pass\n"
+    )
+    assert not build.seeded(*of(*PLAIN))
+    assert not build.seeded(*of(*PLAIN, "--set=mixing.codec=top_k"))
+    assert not build.seeded(*of(*PLAIN, "--set=mixing.noise=0"))
+    for flag in "mixing.codec=rand_k", "mixing.codec=mine.py:Codec", "mixing.noise=.1":
+        assert build.seeded(*of(*PLAIN, f"--set={flag}")), flag
+    assert build.seeded(*of(*PLAIN, "--solver=mine.py:Mine"))
+    plain = config.Mixing.calls
+
+    def calls(self, seed):  # a new fault, which `repeat` stands for
+        return {**plain(self, seed), "fading": ("repeat", {"seed": seed})}
+
+    monkeypatch.setattr(config.Mixing, "calls", calls)
+    assert build.seeded(*of(*PLAIN, "--set=mixing.repeat=2"))
