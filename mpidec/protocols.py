@@ -148,6 +148,10 @@ class Graph(Protocol):
         """Steps after which the graphs repeat; None if they never do."""
 
     @property
+    def samples(self) -> bool:
+        """Whether each step is the average over a sample of the agents."""
+
+    @property
     def is_tree(self) -> bool:
         """Whether there is one graph, or several at once, undirected and connected with n - 1
         edges.

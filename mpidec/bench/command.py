@@ -205,6 +205,23 @@ class Suite:
             raise InputError(str(error), Status.FAILED) from error
         return Status.OK
 
+    def _planned(self, options: Options, ranks: int) -> dict[str, tuple[list[str], list[int]]]:
+        """The graphs and sizes of each group that can be measured on so many ranks."""
+        plan = {
+            name: (
+                options.graphs or cell.graphs.split(","),
+                options.sizes or [size_of(text) for text in cell.sizes.split(",")],
+            )
+            for name, cell in self.cells.items()
+            if name in options.groups and ranks >= cell.fewest_ranks
+        }
+        if not plan:
+            raise InputError(
+                f"--rows {','.join(options.groups)} needs several ranks: mpirun -n 4 "
+                f"{self.started_as}"
+            )
+        return plan
+
     def _measure(self, options: Options, comm: MPI.Intracomm) -> None:
         facts = machine(comm)
         _say(
@@ -213,19 +230,7 @@ class Suite:
             f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load "
             f"{facts['load_average']}",
         )
-        plan = {
-            name: (
-                options.graphs or cell.graphs.split(","),
-                options.sizes or [size_of(text) for text in cell.sizes.split(",")],
-            )
-            for name, cell in self.cells.items()
-            if name in options.groups and comm.size >= cell.fewest_ranks
-        }
-        if not plan:
-            raise InputError(
-                f"--rows {','.join(options.groups)} needs several ranks: mpirun -n 4 "
-                f"{self.started_as}"
-            )
+        plan = self._planned(options, comm.size)
         if comm.size == 1:
             left_out = [name for name in options.groups if name not in plan]
             _say(

@@ -259,28 +259,17 @@ def _draw(
     part: Any, title: str, group: Group, graphs: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Draw the panels of one group."""
-    from .._style import COLOURS
-
     compared, ratio = group.columns[0], group.shown[0]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     families = list(dict.fromkeys(name.partition(", ")[0] for name in names if name != LOCAL))
     panels = part.subplots(len(graphs), 2, squeeze=False, sharex=True, sharey="col")
     for line, graph in zip(panels, graphs):
         for name in names:
-            mine = sorted(
-                (row for row in rows if row["graph"] == graph and row["contender"] == name),
-                key=lambda row: row["bytes"],
-            )
-            family, _, how = name.partition(", ")
-            style = {"color": "black", "label": name, "linestyle": _DASHES.get(how, "-")}
-            if name != LOCAL:
-                place = families.index(family)
-                style["color"] = COLOURS[place % (len(COLOURS) - 1)]
-                style["marker"] = "osD^vXP*"[place % 8]
+            mine = [row for row in rows if (row["graph"], row["contender"]) == (graph, name)]
             for panel, key in zip(line, ("median_us", compared)):
-                points = [(row["bytes"], row[key]) for row in mine if row[key] is not None]
+                points = sorted((row["bytes"], row[key]) for row in mine if row[key] is not None)
                 if points or panel is line[0]:
-                    panel.plot(*np.array(points).reshape(-1, 2).T, **style)
+                    panel.plot(*np.array(points).reshape(-1, 2).T, **_look(name, families))
         line[0].set_title(graph, fontsize=9)
         line[1].set_title(ratio.label, fontsize=9)
         line[0].set_ylabel("time  [µs]")
@@ -298,6 +287,18 @@ def _draw(
         title=title,
         title_fontsize=8,
     )
+
+
+def _look(name: str, families: Sequence[str]) -> dict[str, str]:
+    """Colour and marker of a contender by its family, dashes by its way."""
+    from .._style import COLOURS
+
+    family, _, how = name.partition(", ")
+    look = {"label": name, "linestyle": _DASHES.get(how, "-")}
+    if name == LOCAL:
+        return look | {"color": "black"}
+    i = families.index(family)
+    return look | {"color": COLOURS[i % (len(COLOURS) - 1)], "marker": "osD^vXP*"[i % 8]}
 
 
 def _scale(panel: Any) -> None:

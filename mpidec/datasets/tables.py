@@ -58,13 +58,11 @@ def table(path: Path, label: str | int | None = None) -> Samples:
     if not header:
         header, why = _names_in_comment(path, first)
     column, note = _label_column(header, width, label, first.place)
-    why = why if named or column != width - 1 else ""  # without the names it is the last one
-    rest = chain([first] * (not named) + ([] if second is None else [second]), rows)
+    notes = [why * (named or column != width - 1), note]  # without the names it is the last one
     data = _Table(first.place.removeprefix(f"{path}, "), width, column, label is not None)
-    for line in rest:
+    for line in chain([first] * (not named), filter(None, [second]), rows):
         data.add(line)
     A, classes = data.finished()
-    notes = [why, note]
     # Whether a first line of numbers has names can only be decided from the columns below it.
     if not header and len(A) > 1:
         header, said = _names_among_numbers(first.words, np.delete(A, column, axis=1))
@@ -170,8 +168,7 @@ def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str
     several = len(words) > 2 or not (rest == np.floor(rest)).all()
     counted = words == [str(i) for i in range(len(words))]
     numbers = [number for word in words if (number := as_float(word)) is not None]
-    steps = np.diff(numbers)
-    increasing = len(numbers) > 1 and bool((steps > 0).all() or (steps < 0).all())
+    increasing = _is_monotone(numbers)
     if (counted and several) or (increasing and outside.all() and len(rest) > 2):
         return words, f"{shown} is taken as the names of the columns, not as a sample"
     far = increasing and len(words) > 2 and outside.mean() >= 0.5
@@ -181,6 +178,11 @@ def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str
             "# before it, or names that are no numbers"
         )
     return [], ""
+
+
+def _is_monotone(numbers: Sequence[float]) -> bool:
+    steps = np.diff(numbers)
+    return len(steps) > 0 and bool((steps > 0).all() or (steps < 0).all())
 
 
 def _may_be_names(numbers: Sequence[float], width: int, rest: Array) -> bool:
@@ -204,11 +206,7 @@ def _label_column(
         )
     if label is not None:
         return _chosen(header, width, label, line), ""
-    usual = [i for i, name in enumerate(header) if name.lower() in LABELS]
-    # A single letter such as y between other columns may be a coordinate: it is no label without
-    # being chosen.
-    middle = [i for i in usual if len(header[i]) == 1 and 0 < i < width - 1]
-    named = [i for i in usual if i not in middle]
+    named, middle = _usual(header)
     if len(named) > 1:
         raise ValueError(
             f"{line}: {len(named)} label columns ({', '.join(header[i] for i in named)}), "
@@ -216,7 +214,7 @@ def _label_column(
             f"{', '.join(LABELS)} (label=... or --set problem.label=... chooses)"
         )
     column = named[0] if named else width - 1
-    others = middle or ([] if named else [i for i in _likely(header) if i not in usual])
+    others = middle or ([] if named else _likely(header))
     if not others:
         return column, ""
     names = [header[i] for i in others]
@@ -224,6 +222,15 @@ def _label_column(
         f"the label is column {column} ({header[column]}), not {' or '.join(names)}: if that is "
         f"the label, choose it with label={names[0]!r} (--set problem.label={names[0]})"
     )
+
+
+def _usual(header: Sequence[str]) -> tuple[list[int], list[int]]:
+    """The columns with usual names of labels, and those that may be coordinates: a single letter
+    such as y between other columns is no label without being chosen.
+    """
+    usual = [i for i, name in enumerate(header) if name.lower() in LABELS]
+    middle = [i for i in usual if len(header[i]) == 1 and 0 < i < len(header) - 1]
+    return [i for i in usual if i not in middle], middle
 
 
 def _likely(header: Sequence[str]) -> list[int]:

@@ -126,15 +126,15 @@ def tune(
             )
             events = None
             if isinstance(method, (PairwiseSolver, PushSolver)):
-                method = prepared(method, graph.at(0))
                 static = graph.at(0)
+                method = prepared(method, static)
                 if clock is None and rates is None:
                     events = Events.of_ranks(method, static, straggler, None, delay, drop, seed)
                 else:
                     events = Events.of_queue(
                         method,
                         static,
-                        None if clock is None else clock.events,
+                        (clock or Queue()).events,
                         problem=functions,
                         rates=rates,
                         straggler=straggler,

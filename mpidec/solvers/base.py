@@ -242,7 +242,7 @@ class FunctionSolver(Solver):
 
 def is_sample(topology: Graph) -> bool:
     """Return whether each step of a topology is the average over a sample of the agents."""
-    return bool(getattr(topology, "samples", False))
+    return topology.samples
 
 
 def averages(topology: Graph) -> bool:

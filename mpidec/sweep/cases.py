@@ -232,17 +232,16 @@ def common_graph(settings: Sequence[Setting], variations: Sequence[Variation]) -
     if not solvers:
         return ()
     options = [solvers[0].settings(value) for value in solvers[0].values]
-    stated = [each.key for each in itertools.chain(settings, *options)]
-    stated += [variation.key for variation in variations]
-    if any(key.startswith("topology.") for key in stated):
+    stated = {each.key.partition(".")[0] for each in itertools.chain(settings, *options)}
+    if "topology" in stated | {variation.key.partition(".")[0] for variation in variations}:
         return ()
     kept = [each for each in settings if not each.key.startswith(("solver.", "mixing."))]
     usual = dict.fromkeys(config.load([*kept, *option]).topology.name for option in options)
-    for name in usual if len(usual) < 2 else dict.fromkeys([*usual, *GRAPHS]):
+    if len(usual) < 2:
+        return ()
+    for name in dict.fromkeys([*usual, *GRAPHS]):
         graph = Setting("topology.name", name, "graph of all solvers", text=False, level=-1)
-        if len(usual) > 1 and all(
-            accepted(config.load([*kept, *option, graph])) for option in options
-        ):
+        if all(accepted(config.load([*kept, *option, graph])) for option in options):
             return (graph,)
     return ()
 

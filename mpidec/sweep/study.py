@@ -28,6 +28,7 @@ from ..experiment.schema import abbreviate
 from ..experiment.settings import Experiment, Setting
 from ..plot.labels import flat
 from ..record import read
+from ..solvers.base import step_size_of
 from .cases import Case, Status, Variation, cases, check_table, common_graph, config_text, status
 from .sharing import WorkQueue
 from .tables import Table, table
@@ -348,7 +349,7 @@ def _solved(
             resume,
             at_record,
             lambda solver: config_text(
-                case.experiment, job.with_step_size(getattr(solver, "step_size", None)).experiment
+                case.experiment, job.with_step_size(step_size_of(solver)).experiment
             ),
         )
         if theory and comm.size == 1:

@@ -85,7 +85,7 @@ class LinkedSteps(Steps):
         self.weighted = False
         if not link_noise:
             return
-        if getattr(W.topology, "divides_columns", False):
+        if W.topology.divides_columns:
             raise ValueError(
                 f"theory: the {W.topology.name} topology sends the columns of a row over several "
                 "graphs, expected one graph for link_noise"

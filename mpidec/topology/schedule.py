@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .. import _validation as check
 from .._words import with_known_options
@@ -32,6 +32,10 @@ class Schedule(ABC):
     kind: str
     directed: bool
     period: int | None
+    #: whether it is several graphs at once, which divide the columns of the rows
+    divides_columns: ClassVar[bool] = False
+    #: whether each step is the average over a sample of the agents
+    samples: ClassVar[bool] = False
 
     @abstractmethod
     def at(self, k: int) -> Topology:
@@ -240,7 +244,7 @@ def refuse_striped(where: str, topology: Topology | Schedule) -> None:
     ------
     ValueError
     """
-    if getattr(topology, "divides_columns", False):
+    if topology.divides_columns:
         raise ValueError(
             f"{where}: {topology.name} is several graphs at once, which divide the columns of the "
             "rows, expected one graph in "

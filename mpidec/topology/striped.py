@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from .._words import with_known_options
 from .schedule import Periodic, refuse_filter
@@ -50,7 +49,7 @@ class Striped(Periodic):
                 'weights="metropolis"'
             )
 
-    divides_columns: ClassVar = True
+    divides_columns = True
 
     def __iter__(self) -> Iterator[Topology]:
         return iter(self.phases)

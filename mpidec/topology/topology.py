@@ -51,6 +51,8 @@ class Topology:
     source: Source
 
     period: ClassVar[int] = 1
+    divides_columns: ClassVar[bool] = False
+    samples: ClassVar[bool] = False
 
     @property
     def n(self) -> int:

@@ -45,10 +45,9 @@ class RowLayout:
         arrays = self._list(x)
         if not arrays:
             raise ValueError("the list has no arrays, expected at least one")
-        hosts = [to_host(array) for array in arrays]
-        self._shapes = [host.shape for host, _, _ in hosts]
-        self._formats = [_native(format) for _, format, _ in hosts]
-        self._restore = [restore for _, _, restore in hosts]
+        hosts, formats, self._restore = zip(*map(to_host, arrays))
+        self._shapes = [host.shape for host in hosts]
+        self._formats = [_native(format) for format in formats]
         self._format = _common(arrays, self._formats)
         stored = flat_dtype(self._format)
         self.dtype = np.dtype("f" if self._format == BFLOAT16 else _SLOTS[stored.char])

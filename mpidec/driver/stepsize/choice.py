@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ...solvers.base import Solver, with_step_size
+from ...solvers.base import Solver, step_size_of, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def requested_rule(solver: Solver) -> str | None:
     """Return the word "auto" or "safe" in the step size of a solver, or in the start of its
     schedule; None for a number.
     """
-    step = getattr(solver, "step_size", None)
+    step = step_size_of(solver)
     word = step.start if isinstance(step, StepSchedule) else step
     return word if isinstance(word, str) and word in WORDS else None
 

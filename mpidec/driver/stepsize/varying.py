@@ -10,7 +10,7 @@ from ...comm.mixing.network import Network
 from ...comm.mixing.operator import Kept, Operator, StepOperator
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
-from ...solvers.base import Solver, at_step, name_of, with_step_size
+from ...solvers.base import Solver, at_step, name_of, step_size_of, with_step_size
 from ...solvers.steps import iterate
 from .linear import LinearModel
 from .search import undisturbed
@@ -88,7 +88,7 @@ def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator
         graph.period in (None, 1)
         or graph.period * H > LONGEST // CYCLES
         or graph.kind != "doubly"
-        or getattr(graph, "divides_columns", False)
+        or graph.divides_columns
         or not 1 < graph.n <= LARGE
         or not solver.needs.problem
         or solver.adaptive
@@ -97,7 +97,7 @@ def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator
     cause = ""
     with on_all_ranks(net):
         if net.rank == 0:
-            step = getattr(solver, "step_size", None)
+            step = step_size_of(solver)
             if not isinstance(step, (int, float)):
                 step = at_step(solver, 0).step_size if callable(step) else 1.0
                 step = step if isinstance(step, (int, float)) else 1.0

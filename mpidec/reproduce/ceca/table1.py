@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -120,13 +120,7 @@ class Transients(Experiment[Cell]):
         steps = {name: self._steps(results, name) for name in NAMES}
         for name, (sizes, values) in steps.items():
             if len(sizes) > 1:
-                slope = float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
-                exponent = EXPONENTS.get(name, 1.0)
-                agrees = abs(slope - exponent) <= 0.25 if sizes[-1] >= 4 * sizes[0] else None
-                told = ", ".join(f"{value:.0f}" for value in values)
-                what = f"{name}: slope of the transients {told}"
-                expected = f"{exponent:g}, derived, within .25"
-                yield Line(what, None, slope, agrees, expected, by=CLOSED)
+                yield _slope(name, sizes, values)
         last = {name: values[-1] for name, (_, values) in steps.items() if len(values)}
         ceca, peer = last["CECA-2P"], last["one-peer exponential"]
         others = max(value for name, value in last.items() if name != "ring")
@@ -168,3 +162,13 @@ class Transients(Experiment[Cell]):
         """Transients against n."""
         lines = {name: self._steps(results, name) for name in NAMES}
         curves(figure.add_subplot(), lines, "agents", "transient steps", log="xy", marked=True)
+
+
+def _slope(name: str, sizes: Sequence[int], values: Sequence[float]) -> Line:
+    """The growth of the transients of a graph with n, against the derived exponent."""
+    slope = float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+    exponent = EXPONENTS.get(name, 1.0)
+    agrees = abs(slope - exponent) <= 0.25 if sizes[-1] >= 4 * sizes[0] else None
+    told = ", ".join(f"{value:.0f}" for value in values)
+    what = f"{name}: slope of the transients {told}"
+    return Line(what, None, slope, agrees, f"{exponent:g}, derived, within .25", by=CLOSED)

@@ -142,23 +142,19 @@ class Scalability(Experiment[Cell]):
         steps = {cell: published()[cell].steps for cell in runs if cell in published()}
         means = {}
         for n in sorted({cell[2] for cell in runs}):
-            known = [cell for cell in steps if cell[2] == n]
-            some = known or [cell for cell in runs if cell[2] == n]
-            means[n] = (
-                _text([steps[cell] for cell in known]) if known else "-",
-                _text([runs[cell] for cell in some]),
-            )
+            known = {cell: k for cell, k in steps.items() if cell[2] == n}
+            mine = [k for cell, k in runs.items() if cell in known or (not known and cell[2] == n)]
+            means[n] = _text([*known.values()]) if known else "-", _text(mine)
         theirs, here = ("/".join(texts) for texts in zip(*means.values()))
         what = f"{what}: n = {'/'.join(map(str, means))}"
         if not steps:
             return Line(what, None, here)
         if self.search:
             agrees = all(runs[cell] <= 1.05 * most for cell, most in steps.items())
-            expected, by = "at most 5 % more steps in each run", ORDER
-        else:
-            agrees = all(apart(runs[cell], other) <= 1 for cell, other in steps.items())
-            expected, by = "each run within one of the 1000 test steps on a log scale", PRINTED
-        return Line(what, theirs, here, agrees, expected, by=by)
+            return Line(what, theirs, here, agrees, "at most 5 % more steps in each run", by=ORDER)
+        agrees = all(apart(runs[cell], other) <= 1 for cell, other in steps.items())
+        expected = "each run within one of the 1000 test steps on a log scale"
+        return Line(what, theirs, here, agrees, expected, by=PRINTED)
 
     @abstractmethod
     def statements(self, results: Results[Cell]) -> Iterator[Line]:
