@@ -4,7 +4,8 @@ n agents, each with its own data, agree on a solution by communicating only with
 Their iterates are the rows of one stack, `W` is the operator that mixes rows, and a solver consists
 of the equations of its paper::
 
-    result = mpidec.solve(problem, mpidec.solvers.GradientTracking(0.1), mpidec.topology.exponential(16), steps=500)
+    result = mpidec.solve(problem, mpidec.solvers.GradientTracking(0.1),
+    mpidec.topology.exponential(16), steps=500)
 """
 
 from importlib import import_module

@@ -148,8 +148,8 @@ def ordered(names: Sequence[str], known: Sequence[str], what: str) -> list[int]:
     for name in known:
         if (count := names.count(name)) != 1:
             raise ValueError(
-                f"{what} has {check.plural(count, 'column')} {name!r}, expected one, as the samples "
-                f"before: {', '.join(known[:8])}{', ...' * (len(known) > 8)}"
+                f"{what} has {check.plural(count, 'column')} {name!r}, expected one, as the "
+                f"samples before: {', '.join(known[:8])}{', ...' * (len(known) > 8)}"
             )
     return [names.index(name) for name in known]
 
@@ -212,7 +212,9 @@ class LinearPredictor:
         return A[list(known)]
 
     def predict(self, x: Array, A: ArrayLike) -> NDArray[Any]:
-        """Return what the model `x` predicts: targets, or labels as given, (N, features) -> (N,)."""
+        """Return what the model `x` predicts: targets, or labels as given, (N, features) ->
+        (N,).
+        """
         found = decide(self.samples(A) @ x.reshape(self.features, -1), self.labels)
         names = self.given.labels
         return found if names is None else names[found.clip(min=0).astype(int)]
@@ -222,7 +224,8 @@ class LinearPredictor:
         found, y = self.predict(x, A), np.asarray(y)
         if y.shape != found.shape or not y.size:
             raise ValueError(
-                f"y has shape {y.shape}, expected {found.shape}: one target per sample, at least one"
+                f"y has shape {y.shape}, expected {found.shape}: one target per sample, at least "
+                "one"
             )
         if self.labels != "numbers":
             return float((found == _like(y, found)).mean())
@@ -313,8 +316,8 @@ def scored(
     if A is None and y is None:
         if held_out is None:
             raise ValueError(
-                "score() has no samples, and there are none held out: give them, score(A, y), or load "
-                "the problem with some, load_problem(..., test=0.2)"
+                "score() has no samples, and there are none held out: give them, score(A, y), or "
+                "load the problem with some, load_problem(..., test=0.2)"
             )
         A, y = held_out
     if A is None or y is None:

@@ -236,7 +236,9 @@ class Cell:
                     )
 
     def measure(self, seconds: float) -> list[Timing]:
-        """Return the times of all contenders, block by block in turn, after each has been checked."""
+        """Return the times of all contenders, block by block in turn, after each has been
+        checked.
+        """
         # A solver may diverge on a graph that is not for it.
         with np.errstate(over="ignore", invalid="ignore"):
             for each in self.contenders:

@@ -45,7 +45,8 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
             )
         if "," in words[0]:
             raise ValueError(
-                f"{place}: the label {words[0][:40]!r} is several labels, expected one of each sample"
+                f"{place}: the label {words[0][:40]!r} is several labels, expected one of each "
+                "sample"
             )
         y.append(number(words[0], place, "label"))
         entries = [word for word in words[1:] if word.partition(":")[0] != "qid"]

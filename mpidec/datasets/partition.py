@@ -31,8 +31,8 @@ def partition(
     As evenly as possible (sizes differ by at most one):
 
     - ``iid`` shuffles the samples.
-    - ``stratified`` deals out the shuffled samples of each class in turn, so that the classes of all agents are alike, to one
-      sample of each; with real targets, their ranges.
+    - ``stratified`` deals out the shuffled samples of each class in turn, so that the classes of
+      all agents are alike, to one sample of each; with real targets, their ranges.
     - ``sorted`` sorts the samples by target, so that agents hold different classes (or ranges).
     - ``dirichlet`` draws, for each class c, its distribution over the agents,
 
@@ -44,10 +44,12 @@ def partition(
 
     With sizes that may differ:
 
-    - ``shards`` sorts by target and cuts n s shards of equal size (to one sample), of which each agent draws s = `per_agent`.
-    - ``labels`` gives each agent c = `per_agent` classes, all classes to equally many agents (to one), and divides the samples of a
-      class evenly among these.
-    - ``sizes`` shuffles, and draws the numbers of samples: each agent has one, and a part :math:`q_i` of the others,
+    - ``shards`` sorts by target and cuts n s shards of equal size (to one sample), of which each
+      agent draws s = `per_agent`.
+    - ``labels`` gives each agent c = `per_agent` classes, all classes to equally many agents (to
+      one), and divides the samples of a class evenly among these.
+    - ``sizes`` shuffles, and draws the numbers of samples: each agent has one, and a part
+      :math:`q_i` of the others,
       :math:`q \sim \mathrm{Dir}(\alpha 1_n)`.
 
     Parameters

@@ -1,4 +1,6 @@
-"""User data files: .npz, tables of text and LIBSVM, read completely and checked, never unpickled."""
+"""User data files: .npz, tables of text and LIBSVM, read completely and checked, never
+unpickled.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,8 @@ def _npz(path: Path, label: str | int | None) -> Samples:
         )
     if len(labels) > 1:
         raise ValueError(
-            f"{path} holds both y and b, expected one of them (label=... or --set problem.label=... chooses)"
+            f"{path} holds both y and b, expected one of them (label=... or --set "
+            "problem.label=... chooses)"
         )
     return Samples(found["A"], found[labels[0]], labels[0])
 

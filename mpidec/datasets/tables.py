@@ -174,8 +174,8 @@ def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str
     far = increasing and len(words) > 2 and outside.mean() >= 0.5
     if counted or far or _may_be_names(numbers, len(words), rest):
         return [], (
-            f"{shown} is taken as a sample: if it has the names of the columns, or their number, put "
-            "# before it, or names that are no numbers"
+            f"{shown} is taken as a sample: if it has the names of the columns, or their number, "
+            "put # before it, or names that are no numbers"
         )
     return [], ""
 
@@ -340,15 +340,15 @@ def _doubtful(A: Array, header: list[str], column: int) -> list[str]:
             gap = max(others.min() - value, value - others.max()) if len(others) else np.inf
             if gap > (np.ptp(others) / 4 if len(others) else 0):
                 notes.append(
-                    f"{name} has {check.plural(count, 'value')} {value:g}, taken as a number: if it "
-                    "stands for a missing one, drop or impute these samples"
+                    f"{name} has {check.plural(count, 'value')} {value:g}, taken as a number: if "
+                    "it stands for a missing one, drop or impute these samples"
                 )
         counts = len(A) > 4 and bool((np.diff(values) == 1).all())
         numbers = bool(header) and header[c].lower() in INDEX and _are_numbers_of_lines(values)
         if numbers or (counts and c != column):
             notes.append(
-                f"{name} {'counts the lines' if counts else 'has another number in each line'}, and "
-                f"is taken as {'the label' if c == column else 'a feature'}: if it numbers the "
+                f"{name} {'counts the lines' if counts else 'has another number in each line'}, "
+                f"and is taken as {'the label' if c == column else 'a feature'}: if it numbers the "
                 "samples, leave it out"
             )
     return notes

@@ -605,8 +605,8 @@ def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarr
     """The initial point (d,) or (n, d) as an array; refused if it is none of finite numbers."""
     if np.iscomplexobj(x0) and not is_complex(dtype):
         raise TypeError(
-            f"x0 is complex, expected real numbers, as the problem is {dtype}: give it complex data "
-            "(A.astype(complex)), or take x0.real"
+            f"x0 is complex, expected real numbers, as the problem is {dtype}: give it complex "
+            "data (A.astype(complex)), or take x0.real"
         )
     given = unmasked(x0, "x0")
     try:
@@ -702,8 +702,9 @@ def check_minimizer(net: Network, known: np.ndarray | None) -> None:
     apart = float(-(least[: len(x)] + least[len(x) :]).min())
     if apart > ROUNDING * np.abs(least).max():
         raise ValueError(
-            f"x_star differs between the ranks by {apart:.2g}, expected on all of them the minimizer "
-            "of the average over all agents, as problems.load_problem(..., net=net) computes it"
+            f"x_star differs between the ranks by {apart:.2g}, expected on all of them the "
+            "minimizer of the average over all agents, as problems.load_problem(..., net=net) "
+            "computes it"
         )
 
 

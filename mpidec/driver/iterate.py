@@ -96,8 +96,8 @@ def iterate(
         )
     if requested_rule(solver) is not None:
         raise ValueError(
-            f"{name_of(solver)}: step_size is {solver.step_size!r}, expected a number, or a function "
-            "of the step: mpidec.tune finds one"
+            f"{name_of(solver)}: step_size is {solver.step_size!r}, expected a number, or a "
+            "function of the step: mpidec.tune finds one"
         )
     if isinstance(s, np.ndarray):
         s = at_step(solver, first).init(s, W.at(first))

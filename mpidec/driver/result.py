@@ -139,8 +139,8 @@ class Result(Fitted):
             else ""
         )
         return (
-            f"{type(self).__name__}({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X "
-            f"{self.X.shape}, "
+            f"{type(self).__name__}({self.outcome} after {self.steps} "
+            f"steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
             f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
             f"{f'; {told}' if told else ''})"
         )

@@ -132,10 +132,11 @@ def solve(
         For asynchronous solvers: relative speeds of the agents.  On ranks those of less than the
         largest rate r sleep (r / rate - 1) times as long as each of their steps takes.
     metrics : dict {name: callable}, optional
-        Metrics of one's own: ``f(X, agents, k)`` receives the rows of the local agents, (m, d), their
-        numbers among all, a range, and the step, and returns one number per local agent, (m,).
-        The average over all agents is recorded, and `stop` may name it: smaller is better, and any
-        value is one.  With `record`, they are also called near `x0`, to be recognized by a resume.
+        Metrics of one's own: ``f(X, agents, k)`` receives the rows of the local agents, (m, d),
+        their numbers among all, a range, and the step, and returns one number per local agent,
+        (m,). The average over all agents is recorded, and `stop` may name it: smaller is better,
+        and any value is one.  With `record`, they are also called near `x0`, to be recognized by a
+        resume.
     clock : mpidec.Queue, optional
         Runs an asynchronous solver on a queue of events, in each process that calls it alone, as
         `mpidec.simulate` does, instead of on the ranks in wall time.
@@ -348,8 +349,8 @@ def _refuse(solver: Solver, **given: object) -> None:
     }
     if isinstance(solver, Asynchronous):
         reasons = {
-            "mixing": "is asynchronous: its agents exchange rows in pairs, or push them, without W: "
-            "leave it out, or take a synchronous solver, such as GradientTracking"
+            "mixing": "is asynchronous: its agents exchange rows in pairs, or push them, without "
+            "W: leave it out, or take a synchronous solver, such as GradientTracking"
         }
     for argument, reason in reasons.items():
         if given[argument] is not None:

@@ -619,8 +619,8 @@ class _Draft:
             ):
                 if problem.get(key) not in (None, False):
                     raise ConfigError(
-                        f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the "
-                        f"agents and takes no data: omit {key}"
+                        f"{given[key].origin}: {plugins.short(name)} is made from the numbers of "
+                        f"the agents and takes no data: omit {key}"
                     )
             problem["data"] = None
             return {}
@@ -642,8 +642,8 @@ class _Draft:
     def check_pace(self, solver: type[solvers.Solver]) -> bool:
         """Check the settings of asynchronous solvers, and return whether this is one.
 
-        Settings for the other kind are refused, or dropped if a source of higher precedence has chosen
-        the solver.
+        Settings for the other kind are refused, or dropped if a source of higher precedence has
+        chosen the solver.
         """
         tables, given = self.tables, self.given
         name, run = plugins.short(tables["solver"]["name"]), tables["run"]

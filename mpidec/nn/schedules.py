@@ -109,7 +109,8 @@ def cosine(epoch: float, epochs: float) -> float:
 SCHEDULES = {
     "constant": "the same learning rate in all steps",
     "relaysgd": "warm-up over 5 epochs, x 0.1 after 3/4 and 9/10 of the run",
-    "goyal": "warm-up over 5 epochs to B n / 256 times the learning rate, x 0.1 after 1/2 and 3/4 of the run",
+    "goyal": "warm-up over 5 epochs to B n / 256 times the learning rate, x 0.1 after 1/2 and 3/4 "
+    "of the run",
     "cosine": "half a period of the cosine, to 0 at the end",
 }
 

@@ -63,10 +63,10 @@ class Problem(Protocol):
     Optional members: ``smoothness`` (m,), ``strong_convexity`` (m,), ``prox(V, t)``,
     ``solution()``, ``concatenate(parts)``, ``term`` (a nonsmooth part of every f_i, whose gradient
     `grad` leaves out), ``metrics`` (a mapping of those that runs record beside the usual ones, see
-    the argument of `mpidec.solve`), and ``grad(X, agents)``, the gradients of some local agents, one row of `X`
-    for each, which asynchronous runs call with one agent at a time (without it, they evaluate the
-    gradients of all local agents and take one row; see `mpidec.problems.agents`), and ``check``:
-    False if `grad` is not to be compared with differences of `value` before a run.
+    the argument of `mpidec.solve`), and ``grad(X, agents)``, the gradients of some local agents,
+    one row of `X` for each, which asynchronous runs call with one agent at a time (without it, they
+    evaluate the gradients of all local agents and take one row; see `mpidec.problems.agents`), and
+    ``check``: False if `grad` is not to be compared with differences of `value` before a run.
     """
 
     def __repr__(self) -> str:

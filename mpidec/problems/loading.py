@@ -221,7 +221,8 @@ def load_problem(
     test : float, path, or (A, y), optional
         Held-out samples: a share of the data, drawn with `seed` and with the classes in the same
         proportions, or others. Runs record the mean loss `test_loss` of them, and the `accuracy`
-        of labels, as the average over the agents' models. ``standardize`` uses the training samples.
+        of labels, as the average over the agents' models. ``standardize`` uses the training
+        samples.
     **params
         Other parameters of the problem (``delta``, ``classes``) and of a synthetic data set.
 
@@ -538,8 +539,8 @@ def _held_out(data: Dataset, wanted: DataOptions) -> tuple[Dataset, Dataset | No
             if zero[0] != zero[1]:
                 raise ValueError(
                     f"the indices of {data.name} count from {1 - zero[0]}, those of {other.name} "
-                    f"from {1 - zero[1]}, expected the same: if both count from 0, write 0:0 into a "
-                    "line of the one without an index 0"
+                    f"from {1 - zero[1]}, expected the same: if both count from 0, write 0:0 into "
+                    "a line of the one without an index 0"
                 )
             data, other = _as_wide(data, other)
         if data.names and other.names:
@@ -566,7 +567,8 @@ def _as_wide(*sets: Dataset) -> list[Dataset]:
     if len({each.A.shape[1] for each in sets}) > 1:
         _warn(
             f"data {sets[0].name} has {sets[0].A.shape[1]} features, the test set "
-            f"{sets[1].A.shape[1]}: both are padded with zeros to {width} (features={width} says so)"
+            f"{sets[1].A.shape[1]}: both are padded with zeros to {width} (features={width} says "
+            "so)"
         )
     return [
         replace(each, A=np.pad(each.A, [(0, 0), (0, width - each.A.shape[1])])) for each in sets

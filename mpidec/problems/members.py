@@ -107,7 +107,9 @@ def dtype_of(problem: object, x0: object) -> np.dtype[Any]:
 
 
 def metrics_of(problem: object) -> Mapping[str, Callable[..., Any]]:
-    """Metrics that runs of the problem record beside the usual ones, by name: ``f(X, agents, k)``."""
+    """Metrics that runs of the problem record beside the usual ones, by name: ``f(X, agents,
+    k)``.
+    """
     given = getattr(problem, "metrics", None)
     return given if isinstance(given, Mapping) else {}
 

@@ -157,8 +157,8 @@ class Oracle(Described):
 
     For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents,
     one row of `X` for each; without it, the gradients of all local agents are evaluated
-    (`mpidec.problems.agents`), which a gradient that remembers earlier steps refuses.  If it has the
-    methods ``memory()`` and ``recall(memory)``, checkpoints hold what it remembers.
+    (`mpidec.problems.agents`), which a gradient that remembers earlier steps refuses.  If it has
+    the methods ``memory()`` and ``recall(memory)``, checkpoints hold what it remembers.
 
     A user-defined oracle may be any object with ``problem`` and ``start``; the following attributes
     are optional.
@@ -197,7 +197,9 @@ class Oracle(Described):
         raise NotImplementedError(f"{type(self).__name__} has no start(agents, seed)")
 
     def gradients(self, agents: Sequence[int], seed: int) -> Gradients:
-        """Start the oracle, and return its gradients with their memory, also for some agents only."""
+        """Start the oracle, and return its gradients with their memory, also for some agents
+        only.
+        """
         gradient = self.start(agents, seed)
         return gradient if isinstance(gradient, Gradients) else Gradients(gradient, self.problem.m)
 
@@ -508,7 +510,9 @@ class Bare(Full):
 
 
 class _Given(Oracle):
-    """Adapter of an oracle that does not derive from `Oracle`, with defaults for missing members."""
+    """Adapter of an oracle that does not derive from `Oracle`, with defaults for missing
+    members.
+    """
 
     def __init__(self, given: OracleLike) -> None:
         self._given, self.problem = given, given.problem

@@ -122,7 +122,9 @@ def _norms(X: Array) -> Array:
 
 
 def _descended(value: Callable[[Array, Rows], Array], rows: Rows, P: Array, Y: Array) -> Array:
-    """Return the points of least value on the segment from P, where the value has decreased, to Y."""
+    """Return the points of least value on the segment from P, where the value has decreased, to
+    Y.
+    """
     best: Array = P.copy()
     least = value(P, rows)
     for part in PARTS:

@@ -174,7 +174,9 @@ class Stream(Oracle):
     # -- samples -----------------------------------------------------------------------------------
 
     def _streams(self, purpose: int, run: int = 0) -> Streams:
-        """Return the random numbers for one purpose, from the seeds of the stream and of the run."""
+        """Return the random numbers for one purpose, from the seeds of the stream and of the
+        run.
+        """
         seeds = [self.seed, valid.integer(run, "seed", least=0)]
         return Streams(int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0]), purpose)
 

@@ -290,8 +290,8 @@ class Simplex(Term):
 
 
 NO_ORDER = (
-    "a box or a simplex bounds real numbers, got complex ones: bound their real and imaginary parts, "
-    "mpidec.problems.RealView(problem), or take l1 or elastic_net"
+    "a box or a simplex bounds real numbers, got complex ones: bound their real and imaginary "
+    "parts, mpidec.problems.RealView(problem), or take l1 or elastic_net"
 )
 NO_SUBGRADIENT = (
     "a box or a simplex has no subgradient, expected a solver with a proximal step, such as NIDS"

@@ -256,7 +256,9 @@ class AtomicFile(io.RawIOBase):
         return sums
 
     def _publish(self, sums: Sums) -> None:
-        """Swap the names of front and spare, whose check sums are `sums`; ``path`` names one of them at every instant."""
+        """Swap the names of front and spare, whose check sums are `sums`; ``path`` names one of
+        them at every instant.
+        """
         old = self._spare_path + ".old"
         linked = False
         if self._front >= 0:

@@ -31,8 +31,8 @@ class Sums:
     Notes
     -----
     They lie behind the end of the content, which HDF5 ignores; a program that changes the file with
-    h5py cuts them off, and the file is then one without sums, as those that h5py alone writes.  They
-    cover all of the content: numbers, names, shapes, attributes, and HDF5's own tables.
+    h5py cuts them off, and the file is then one without sums, as those that h5py alone writes.
+    They cover all of the content: numbers, names, shapes, attributes, and HDF5's own tables.
     """
 
     length: int = 0

@@ -1,4 +1,6 @@
-"""Measurement of all cells of an experiment, shared among ranks, and the report of their results."""
+"""Measurement of all cells of an experiment, shared among ranks, and the report of their
+results.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ class Store:
             raise InputError(f"{error}: {remedy}") from error
         if theirs != self._settings:
             raise InputError(
-                f"{self.path} was made with other settings ({theirs!r}, now {self._settings!r}): {remedy}"
+                f"{self.path} was made with other settings ({theirs!r}, now {self._settings!r}): "
+                f"{remedy}"
             )
 
     def put(

@@ -44,7 +44,8 @@ class AccDNGD(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, AccDNGD(0.05), "ring", steps=800).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -117,7 +118,8 @@ class OPAPC(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> solver = OPAPC(0.25, momentum=0.5)
     >>> mpidec.solve(problem, solver, "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]

@@ -53,7 +53,8 @@ class AdaptiveGradientTracking(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> result = mpidec.solve(problem, AdaptiveGradientTracking(), "ring", steps=200)
     >>> result.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]

@@ -52,7 +52,8 @@ class ADMM(FunctionSolver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, ADMM(0.5), "ring", steps=100).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -110,7 +111,8 @@ class DLM(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, DLM(0.5), "ring", steps=200).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -204,7 +206,8 @@ class DiNNO(_Rounds):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> result = mpidec.solve(problem, DiNNO(0.2, local_steps=3), "ring", steps=900)
     >>> result.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
@@ -263,7 +266,8 @@ class LTADMM(_Rounds):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> result = mpidec.solve(problem, LTADMM(0.1, local_steps=3), "ring", steps=900)
     >>> result.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
@@ -334,7 +338,8 @@ class ATG(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, ATG(0.3), "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 

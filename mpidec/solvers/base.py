@@ -147,11 +147,15 @@ class Solver(Described):
 
     @property
     def period(self) -> int:
-        """Number of steps after which the solver's operations repeat: a round of local steps, or 1."""
+        """Number of steps after which the solver's operations repeat: a round of local steps, or
+        1.
+        """
         return int(getattr(self, "local_steps", 1))
 
     def advice(self, steps: int) -> str:
-        """Describe what is wrong with a run of this many steps, with a remedy; empty if nothing is."""
+        """Describe what is wrong with a run of this many steps, with a remedy; empty if nothing
+        is.
+        """
         H = self.period
         if H == 1 or steps >= H:
             return ""
@@ -195,7 +199,9 @@ class Solver(Described):
             warn(cause)
 
     def bias_on(self, topology: Graph) -> Bias:
-        """Return the bias on a topology, with exact gradients and without codecs, losses and noise."""
+        """Return the bias on a topology, with exact gradients and without codecs, losses and
+        noise.
+        """
         return Bias.NONE if self.exact else Bias.STEP
 
     def unstable(self, topology: Graph) -> str:
@@ -498,8 +504,8 @@ def disagreement(
     if abs(worst.imag) > 1e-9:
         remedy = "use an undirected graph, such as topology.symmetric_exponential(n), or GradientTracking, which needs none"
     return (
-        f"{name_of(solver)} is unstable on the {topology.name} topology with small steps: W has the "
-        "eigenvalue "
+        f"{name_of(solver)} is unstable on the {topology.name} topology with small steps: W has "
+        "the eigenvalue "
         f"{worst:.3g}, for which the "
         f"disagreement grows by a factor of {growth ** (1 / steps):.3g} per step; {remedy}"
     )

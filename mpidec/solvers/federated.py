@@ -200,7 +200,8 @@ class SCAFFOLD(_LocalSteps):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> half = mpidec.topology.sampled_average(4, 0.5)
     >>> mpidec.solve(problem, SCAFFOLD(0.1), half, steps=600).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]

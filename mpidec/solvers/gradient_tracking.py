@@ -41,15 +41,17 @@ class GradientTracking(Solver):
 
     Notes
     -----
-    Sent per step: two rows to each neighbour: of :math:`Y^{k-1} + \nabla F(X^k) - \nabla F(X^{k-1})` and then of
+    Sent per step: two rows to each neighbour: of
+    :math:`Y^{k-1} + \nabla F(X^k) - \nabla F(X^{k-1})` and then of
     :math:`X^k - \alpha Y^k` (atc; only the latter in step 0); of :math:`X^k - \alpha Y^k` and :math:`Y^k` in one message
-    (semi-atc); of :math:`X^k` and :math:`Y^k` in one message (diging).  `W`: doubly stochastic, directed or not, constant or
-    varying in time.
+    (semi-atc); of :math:`X^k` and :math:`Y^k` in one message (diging).  `W`: doubly stochastic,
+    directed or not, constant or varying in time.
 
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> solver = GradientTracking(0.2, variant="diging")
     >>> mpidec.solve(problem, solver, "one_peer_exponential", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]

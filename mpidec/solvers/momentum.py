@@ -211,7 +211,8 @@ class DecentLaM(_Momentum):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> W = mpidec.topology.ring(4)
     >>> for solver in (mpidec.solvers.Diffusion(0.05), DecentLaM(0.05), DecentralizedMomentum(0.05)):
     ...     print(round(float(np.ptp(mpidec.solve(problem, solver, W, steps=2000).X)), 3))

@@ -315,7 +315,8 @@ class GASLoC(_LocalSteps):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, GASLoC(0.1, local_steps=2), "ring", steps=800).x.round(6).tolist()
     [2.0]
 
@@ -395,7 +396,8 @@ class NoLoCo(_LocalSteps):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> pairs = mpidec.topology.random_matchings(mpidec.topology.complete(4))
     >>> solver = NoLoCo("inverse(0.1, 100)", local_steps=2)
     >>> mpidec.solve(problem, solver, pairs, steps=800).x.round(2).tolist()
@@ -497,7 +499,8 @@ class KGT(_LocalSteps):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, KGT(0.1, local_steps=3), "ring", steps=600).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -559,7 +562,8 @@ class LED(_LocalSteps):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, LED(0.1, local_steps=3), "ring", steps=600).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 

@@ -40,7 +40,8 @@ class EXTRA(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, EXTRA(0.3), "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -97,7 +98,8 @@ class ExactDiffusion(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, ExactDiffusion(0.5), "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -155,7 +157,8 @@ class D2(ExactDiffusion):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, D2(0.5), mpidec.topology.star(4), steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -202,7 +205,8 @@ class WangElia(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, WangElia(0.2), "ring", steps=500).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 
@@ -316,7 +320,8 @@ class ProxSkip(Skipping):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> result = mpidec.solve(problem, ProxSkip(0.3, probability=0.4), "ring", steps=600)
     >>> result.X.round(9).ravel().tolist(), int(result.metrics["rounds"][-1])
     ([2.0, 2.0, 2.0, 2.0], 236)

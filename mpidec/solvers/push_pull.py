@@ -45,7 +45,8 @@ class PushPull(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> W = mpidec.topology.star(4, weights="push-pull")
     >>> mpidec.solve(problem, PushPull(0.3), W, steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]

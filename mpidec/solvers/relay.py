@@ -80,7 +80,8 @@ class RelaySGD(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> mpidec.solve(problem, RelaySGD(0.3), "chain", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
 

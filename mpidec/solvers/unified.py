@@ -67,7 +67,8 @@ class SUDA(Solver):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> extra = SUDA(0.3, A=(1,), B2=(0.5, -0.5), C=(0.5, 0.5))
     >>> mpidec.solve(problem, extra, "ring", steps=300).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]

@@ -40,8 +40,8 @@ class _Update(Solver):
             )
         if solver.needs.functions != ("grad",) or isinstance(solver, Asynchronous):
             raise ValueError(
-                f"{name}: {name_of(solver)} takes no gradients in synchronous steps: expected a solver "
-                "that does, such as DGD"
+                f"{name}: {name_of(solver)} takes no gradients in synchronous steps: expected a "
+                "solver that does, such as DGD"
             )
         if self.step_size is None:
             object.__setattr__(self, "step_size", solver.step_size)
@@ -132,7 +132,8 @@ class Momentum(_Update):
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> problem = mpidec.problems.LeastSquares(A, b)
     >>> solver = Momentum(mpidec.solvers.RelaySGD(0.05), nesterov=True)
     >>> mpidec.solve(problem, solver, "chain", steps=400).X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]

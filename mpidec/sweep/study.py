@@ -212,8 +212,8 @@ def plan(
         what = "these experiments" if set(counts.values()) == {1} else "some of these experiments"
         notes += (
             f"the seeds make no difference where nothing is random, as in {what}, which are run "
-            "once (problem.partition=iid, problem.batch_size, a random graph or random data would be "
-            "random)",
+            "once (problem.partition=iid, problem.batch_size, a random graph or random data would "
+            "be random)",
         )
     spoilt: dict[str, str] = {}
     states = [_status(case, spoilt) for case in every]

@@ -89,7 +89,8 @@ def draws(codec: Codec) -> None:
             np.array_equal(first, again) and np.array_equal(first[1:2], alone),
             codec,
             "draws",
-            f"the same rows of {X.shape[1]} entries, of the same step and agents, have other encodings "
+            f"the same rows of {X.shape[1]} entries, of the same step and agents, have other "
+            "encodings "
             + (
                 "in a second call"
                 if not np.array_equal(first, again)

@@ -126,7 +126,9 @@ def _krylov(J: Array, V: Array) -> Array:
 
 
 def _svd(A: Array) -> tuple[Array, Array, Array]:
-    """Singular vectors, all of them, and values, also where the fast algorithm does not converge."""
+    """Singular vectors, all of them, and values, also where the fast algorithm does not
+    converge.
+    """
     try:
         U, s, Vh = np.linalg.svd(A)
     except np.linalg.LinAlgError:

@@ -94,8 +94,8 @@ def largest_step(
     digits.
 
     Most solvers are stable up to the largest one, `high`, and `low` is 0; some, such as exact
-    diffusion on directed graphs, are unstable with small step sizes.  A solver is stable if it comes
-    to rest, on a graph that is not connected somewhere else than at the minimizer.
+    diffusion on directed graphs, are unstable with small step sizes.  A solver is stable if it
+    comes to rest, on a graph that is not connected somewhere else than at the minimizer.
 
     Parameters
     ----------

@@ -94,7 +94,8 @@ def from_function(
     check.takes(f, f"{where}: f", "k")
     if weights in OPTIMIZED or weights == "push-pull":
         raise ValueError(
-            f"{where}: weights is {weights!r}, expected weights that agents know of their neighbours, "
+            f"{where}: weights is {weights!r}, expected weights that agents know of their "
+            "neighbours, "
             'such as "metropolis": f may return topologies with others'
         )
     return Changing(n, f, check.choice(kind, f"{where}: kind", KINDS), weights, bool(signed))

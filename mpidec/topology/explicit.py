@@ -127,9 +127,10 @@ def from_networkx(
         another node in the order in which they were added, or by its name.
         Self-loops are dropped, and parallel edges of a multigraph count as one edge.
     weights : str or float, optional
-        Edge weights, see `mpidec.topology.weights`, by default "metropolis"; or "weight": W[v, u] is the attribute "weight"
-        of the edge u -> v (the sum over parallel edges) and W[v, v] is the remainder to 1.
-        Otherwise the attribute is ignored, without `weights` with a warning if it could be used.
+        Edge weights, see `mpidec.topology.weights`, by default "metropolis"; or "weight": W[v, u]
+        is the attribute "weight" of the edge u -> v (the sum over parallel edges) and W[v, v] is
+        the remainder to 1. Otherwise the attribute is ignored, without `weights` with a warning if
+        it could be used.
     connected : bool
         Whether a graph that is not connected (strongly, if it is directed) is refused.
 

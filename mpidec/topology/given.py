@@ -135,8 +135,8 @@ def built(topology: object, n: int) -> object:
     if not (graph or (is_matrix(made) and len(made.shape) == 2)):
         hint = ": is a return missing?" if made is None else ""
         raise TypeError(
-            f"topology {name} returned {what_is(made)} for n = {n}, expected a topology, a graph or a "
-            f"matrix ({n}, {n}){hint}"
+            f"topology {name} returned {what_is(made)} for n = {n}, expected a topology, a graph "
+            f"or a matrix ({n}, {n}){hint}"
         )
     return made
 

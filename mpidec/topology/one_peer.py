@@ -43,8 +43,10 @@ def one_peer_exponential(n: int) -> Schedule:
 
     References
     ----------
-    Assran, Loizou, Ballas, Rabbat: Stochastic gradient push for distributed deep learning, ICML 2019.
-    Ying, Yuan, Chen, Hu, Pan, Yin: Exponential graph is provably efficient for decentralized deep training,
+    Assran, Loizou, Ballas, Rabbat: Stochastic gradient push for distributed deep learning, ICML
+    2019.
+    Ying, Yuan, Chen, Hu, Pan, Yin: Exponential graph is provably efficient for decentralized deep
+    training,
     NeurIPS 2021.
     """
     name = "one_peer_exponential"

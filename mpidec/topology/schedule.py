@@ -232,7 +232,8 @@ def refuse_filter(where: str, topology: Topology | Schedule) -> None:
     """
     if topology.kind == "any":
         raise ValueError(
-            f"{where}: {topology.name} is a graph filter (kind 'any'), expected rows or columns that "
+            f"{where}: {topology.name} is a graph filter (kind 'any'), expected rows or columns "
+            "that "
             'sum to 1: topology.from_networkx(G) gives its graph weights="metropolis"'
         )
 

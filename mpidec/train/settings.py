@@ -353,7 +353,8 @@ def names(setting: str) -> dict[str, str]:
         },
         "model": lambda: {
             **models.names(),
-            "FILE.py:NAME": "a function (shape, classes, **options), or a torch.nn.Module, of your own",
+            "FILE.py:NAME": "a function (shape, classes, **options), or a torch.nn.Module, of your "
+            "own",
         },
         "algorithm": optim.names,
         "schedule": SCHEDULES.copy,

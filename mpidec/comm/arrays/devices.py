@@ -101,7 +101,9 @@ class CuPy:
             return self.library.empty(tuple(shape), format)
 
     def bytes(self, X: cupy.ndarray) -> cupy.ndarray:
-        """Return the memory of `X` as a 1-D array of bytes; a queued copy if `X` is not contiguous."""
+        """Return the memory of `X` as a 1-D array of bytes; a queued copy if `X` is not
+        contiguous.
+        """
         with self.on(self.place(X)):
             return self.library.ascontiguousarray(X).reshape(-1).view(np.uint8)
 

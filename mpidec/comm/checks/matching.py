@@ -322,8 +322,8 @@ class Matching:
         collective.
 
         Returns what was found out about operations that had ended, if nothing has been raised on
-        this rank before.  If any rank is `out_of_step` (see `leave`), or has begun another number of
-        operations, the attribute says so on all ranks.
+        this rank before.  If any rank is `out_of_step` (see `leave`), or has begun another number
+        of operations, the attribute says so on all ranks.
         """
         reported = self._findings.reported
         self.leave(out_of_step)

@@ -276,7 +276,9 @@ class Runs:
 
 
 def room_for(m: int, most: int) -> Room:
-    """Memory for `most` terms of `m` agents: the arrays `indptr`, `indices` and `w` of `Weights`."""
+    """Memory for `most` terms of `m` agents: the arrays `indptr`, `indices` and `w` of
+    `Weights`.
+    """
     return np.empty(m + 1, np.int64), np.empty(most, np.int32), np.empty(most)
 
 

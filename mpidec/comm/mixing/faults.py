@@ -152,7 +152,9 @@ class Fault(ABC):
         return rows
 
     def average(self, own: np.ndarray, at: Round) -> Average:
-        """Return the averages of what has arrived, and of the agents' own rows with these weights."""
+        """Return the averages of what has arrived, and of the agents' own rows with these
+        weights.
+        """
         return Average(own, at)
 
 

@@ -84,9 +84,9 @@ class StepOperator(ABC):
         TypeError
         """
         raise TypeError(
-            f"W.with_weights: W is a {type(self).__name__}, expected the mixer of one graph itself, "
-            "without compress, lossy, repeat and the like: these take weights that change in each "
-            "step from net.mixer(topology.from_function(n, f))"
+            f"W.with_weights: W is a {type(self).__name__}, expected the mixer of one graph "
+            "itself, without compress, lossy, repeat and the like: these take weights that change "
+            "in each step from net.mixer(topology.from_function(n, f))"
         )
 
     @abstractmethod

@@ -88,7 +88,9 @@ class RowLayout:
             array[...] = new
 
     def row(self, x: Arrays) -> np.ndarray:
-        """Return the numbers of arrays like those of the window; the memory of `x` where possible."""
+        """Return the numbers of arrays like those of the window; the memory of `x` where
+        possible.
+        """
         if (
             type(x) is np.ndarray
             and x.dtype == self.dtype

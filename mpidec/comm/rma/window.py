@@ -285,7 +285,9 @@ class Window:
                 self._poll()
 
     def sent(self) -> Pending:
-        """Return a handle that completes when everything that this rank has sent is in its slots."""
+        """Return a handle that completes when everything that this rank has sent is in its
+        slots.
+        """
         return Pending(None if self._slots.empty else self._slots, lambda: None)
 
     # The slots

@@ -62,7 +62,9 @@ def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, s
 
 @lru_cache
 def cuda_aware() -> tuple[bool, str]:
-    """Return whether device arrays are passed to MPI, and the reason; determined once per process."""
+    """Return whether device arrays are passed to MPI, and the reason; determined once per
+    process.
+    """
     aware, reason = detect()
     return bool(aware), reason
 

@@ -1,4 +1,6 @@
-"""The node: ranks that can read one another's memory, and this rank's operations in progress there."""
+"""The node: ranks that can read one another's memory, and this rank's operations in progress
+there.
+"""
 
 from __future__ import annotations
 

@@ -169,7 +169,8 @@ def refuse_in_child(call: str) -> None:
     """
     if _FORKED and MPI.COMM_WORLD.size > 1:
         raise RuntimeError(
-            f"{call}: this process is a forked child, and MPI knows its parent only: communicate in "
+            f"{call}: this process is a forked child, and MPI knows its parent only: communicate "
+            "in "
             'the parent, or start the child with multiprocessing.get_context("spawn")'
         )
 

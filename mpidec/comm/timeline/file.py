@@ -62,7 +62,9 @@ class TimelineFile:
 
     @classmethod
     def of(cls, prefix: str, rank: int) -> TimelineFile:
-        """Return the file `<prefix><rank>.json`; the same object for all networks of this process."""
+        """Return the file `<prefix><rank>.json`; the same object for all networks of this
+        process.
+        """
         path = os.path.abspath(f"{prefix}{rank}.json")
         file = _FILES.get(path)
         if file is None or file.closed or not os.path.exists(path):

@@ -1,4 +1,6 @@
-"""What asynchronous runs share, in one process and on ranks: the solver, its rates and its events."""
+"""What asynchronous runs share, in one process and on ranks: the solver, its rates and its
+events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A queue of events: asynchronous agents in one process, whose run is a function of its arguments."""
+"""A queue of events: asynchronous agents in one process, whose run is a function of its
+arguments.
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ class Choice:
         else:
             what = "no prediction"
         return (
-            f"{self.step_size:.4g} (auto: {what}; search: {self.gradients} gradients, {self.seconds:.2g} s)"
+            f"{self.step_size:.4g} (auto: {what}; search: {self.gradients} gradients, "
+            f"{self.seconds:.2g} s)"
             + (f"; weights {self.weights}" if self.weights else "")
             + (f"; {self.note}" if self.note else "")
         )

@@ -344,7 +344,9 @@ class StepsTo:
         K: int,
         model: LinearModel,
     ) -> np.ndarray:
-        """Return the predicted steps of all candidates, from their errors after `last` and K steps."""
+        """Return the predicted steps of all candidates, from their errors after `last` and K
+        steps.
+        """
         goal, T = self._goal(model), np.full(len(now[0]), -np.inf)
         for old, new in zip(before, now):
             rate = np.log(old / new) / (K - last)

@@ -91,7 +91,9 @@ NEAR_MINIMIZER = 0.1
 
 
 def undisturbed(mixer: Operator[StepOperator]) -> Operator[StepOperator]:
-    """Return the mixer without faults that move the limit of exact methods, such as lost messages."""
+    """Return the mixer without faults that move the limit of exact methods, such as lost
+    messages.
+    """
     return mixer.rebuilt(mixer.base, Kept(faults=False))
 
 
@@ -138,7 +140,9 @@ class ModelSearch(ABC):
 
     @abstractmethod
     def _safe(self) -> tuple[float, float]:
-        """Return the safe step size, and the smoothness constant from which it follows; collective."""
+        """Return the safe step size, and the smoothness constant from which it follows;
+        collective.
+        """
 
     @property
     @abstractmethod

@@ -49,21 +49,22 @@ class Consensus(Experiment[Cell]):
         name="acid-consensus",
         source="Nabli et al., NeurIPS 2023, Section 4.2, Figure 5b, Proposition 3.6",
         shows=(
-            "A2CiD2 agrees in a time of sqrt(chi1 chi2), gossip in chi1; the published code loses most "
-            "of it"
+            "A2CiD2 agrees in a time of sqrt(chi1 chi2), gossip in chi1; the published code loses "
+            "most of it"
         ),
         minutes=1.5,
         differs="averagings alone, of random numbers; the paper trains on ImageNet",
         quick={"sizes": (8,), "seeds": (0, 1)},
         notes=(
-            f"Published: one run of the published code each, after {TIME} units of time; agreement is a "
-            "value within the range of the seeds.",
-            "sde: both agents integrate to the time of their averaging, as in the equations; algorithm: "
-            "as in Algorithm 1; code: as published,",
-            "which sends before and subtracts after it has integrated, and so does not keep the mean.",
+            f"Published: one run of the published code each, after {TIME} units of time; agreement "
+            "is a value within the range of the seeds.",
+            "sde: both agents integrate to the time of their averaging, as in the equations; "
+            "algorithm: as in Algorithm 1; code: as published,",
+            "which sends before and subtracts after it has integrated, and so does not keep the "
+            "mean.",
             f"The order is judged from chi1 to 5 chi1, for {ENOUGH} seeds or more.",
-            "Rates are fitted to the last two thirds of longer runs; expected are the ratios of chi1, and "
-            "of sqrt(chi1 chi2).",
+            "Rates are fitted to the last two thirds of longer runs; expected are the ratios of "
+            "chi1, and of sqrt(chi1 chi2).",
         ),
     )
 

@@ -78,9 +78,10 @@ class Constants(Experiment[Cell]):
         minutes=0.2,
         quick={"sizes": (8,), "growth": (8, 32), "seeds": (0,)},
         notes=(
-            "Expected are the constants of circulants, from their eigenvalues; the exponential graph lists the "
-            "hop n / 2 twice, as published.",
-            "Table 2: communications in a unit of time grow as n to this power; fitted over `growth`.",
+            "Expected are the constants of circulants, from their eigenvalues; the exponential "
+            "graph lists the hop n / 2 twice, as published.",
+            "Table 2: communications in a unit of time grow as n to this power; fitted over "
+            "`growth`.",
             "Appendix D: Erdos-Renyi graphs of 5 to 40 agents with Metropolis weights.",
         ),
     )

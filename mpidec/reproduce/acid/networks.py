@@ -48,7 +48,8 @@ class Asynchronous(Experiment[Cell]):
         source="Nabli et al., NeurIPS 2023",
         shows="",
         differs=(
-            "digits, a perceptron with 32 hidden units and batches of 2, simulated with Poisson clocks"
+            "digits, a perceptron with 32 hidden units and batches of 2, simulated with Poisson "
+            "clocks"
         ),
         quick={"sizes": (8,), "seeds": (1,), "epochs": 1, "batch": 8},
     )
@@ -157,8 +158,9 @@ class Table4(Asynchronous):
         shows="A2CiD2 restores the accuracy that large rings lose",
         minutes=1.5,
         notes=(
-            "In runs shorter than the relaxation time of A2CiD2, sqrt(chi1 chi2) = 14 gradients of each of 64 workers, A2CiD2 "
-            "is worse: alpha~ = 7.3 has moved x~, which has not come back to x.",
+            "In runs shorter than the relaxation time of A2CiD2, sqrt(chi1 chi2) = 14 gradients of "
+            "each of 64 workers, A2CiD2 is worse: alpha~ = 7.3 has moved x~, which has not come "
+            "back to x.",
         ),
     )
     rows: ClassVar[Mapping[Row, Mapping[int, float]]] = {

@@ -47,10 +47,10 @@ class Rates(Experiment[RateCell]):
         differs=SIMULATED,
         quick={"gradients": 100, "seeds": (0,)},
         notes=(
-            "Published: measured with the published code, in which each gradient waits for at least one "
-            "averaging.",
-            "Counts of Poisson clocks vary: agreement is 1 %, or three standard deviations of a shorter "
-            "run.",
+            "Published: measured with the published code, in which each gradient waits for at "
+            "least one averaging.",
+            "Counts of Poisson clocks vary: agreement is 1 %, or three standard deviations of a "
+            "shorter run.",
         ),
     )
 
@@ -128,8 +128,8 @@ class Neighbours(Experiment[PairCell]):
         differs=SIMULATED,
         quick={"steps": 100},
         notes=(
-            "Chi-square test of each worker's row against equal counts; the smallest p of n rows times n.  "
-            "The exponential graph has",
+            "Chi-square test of each worker's row against equal counts; the smallest p of n rows "
+            "times n.  The exponential graph has",
             "the hop n / 2 once, the published one twice.",
         ),
     )
@@ -194,8 +194,8 @@ class Counts(Experiment[SizeCell]):
         differs=f"{SIMULATED}; their speeds are evenly spread, the slowest as in the paper",
         quick={"sizes": (16,), "steps": 50},
         notes=(
-            "Slowest and fastest: the mean of an eighth of the workers.  All-reduce waits for the slowest "
-            "worker in each step, and all",
+            "Slowest and fastest: the mean of an eighth of the workers.  All-reduce waits for the "
+            "slowest worker in each step, and all",
             "workers compute equally many gradients; it has no communication in its time here.",
         ),
     )
@@ -280,8 +280,8 @@ class Timeline(Experiment[tuple[int]]):
         differs=SIMULATED,
         quick={"steps": 50},
         notes=(
-            "Synchronous: the same gradients, and all workers wait for the slowest in each step: with "
-            "Poisson clocks 1 - 1 / H_n of the time,",
+            "Synchronous: the same gradients, and all workers wait for the slowest in each step: "
+            "with Poisson clocks 1 - 1 / H_n of the time,",
             "H_n = 1 + 1/2 + ... + 1/n.",
         ),
     )

@@ -78,9 +78,10 @@ class Claims(Experiment[Cell]):
             "seeds": (0,),
         },
         notes=(
-            "Products are taken from each round of the period on, of up to 2 tau rounds; the worst is "
-            "shown.",
-            "Speed-up: E |mean|^2 of noisy gradients of x^2 / 2 with a constant step size, against n.",
+            "Products are taken from each round of the period on, of up to 2 tau rounds; the worst "
+            "is shown.",
+            "Speed-up: E |mean|^2 of noisy gradients of x^2 / 2 with a constant step size, against "
+            "n.",
         ),
     )
 

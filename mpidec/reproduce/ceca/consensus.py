@@ -135,12 +135,12 @@ class OtherGraphs(Experiment[Run]):
         quick={"sizes": (10,), "seeds": (0,), "draws": 2},
         notes=(
             *UNIT,
-            "Published: means of the published code's three runs.  Random graphs: one sequence in all "
-            "of its runs, here the median",
+            "Published: means of the published code's three runs.  Random graphs: one sequence in "
+            "all of its runs, here the median",
             "of `draws` sequences for each seed; agreement is a published mean within the range of "
             "these runs.",
-            "The published grid has rows of floor(sqrt n) agents, of which the last is incomplete; how it is "
-            "joined at these n is not known.",
+            "The published grid has rows of floor(sqrt n) agents, of which the last is incomplete; "
+            "how it is joined at these n is not known.",
             "Ours has rows of nearly sqrt n agents, and Metropolis weights.",
         ),
     )

@@ -47,13 +47,13 @@ class NoisyLeastSquares(Experiment[Cell]):
         minutes=0.6,
         quick={"n": 8, "steps": 100, "seeds": (0,)},
         notes=(
-            "Published: means of the published code's five repetitions.  The data are the paper's, the "
-            "noise is drawn anew.",
-            "At the end CECA, the one-peer graph and parallel SGD differ by less than repetitions do: "
-            "that CECA is the best of them",
+            "Published: means of the published code's five repetitions.  The data are the paper's, "
+            "the noise is drawn anew.",
+            "At the end CECA, the one-peer graph and parallel SGD differ by less than repetitions "
+            "do: that CECA is the best of them",
             "in the paper is noise.",
-            "EquiTopo as published: log2(n) - 1 hops, eta = 1.  Parallel SGD is all noise from step 10 "
-            "on: its means of five vary by 10 %.",
+            "EquiTopo as published: log2(n) - 1 hops, eta = 1.  Parallel SGD is all noise from "
+            "step 10 on: its means of five vary by 10 %.",
         ),
     )
 

@@ -63,8 +63,10 @@ class Table2(Training):
             "epochs": 1,
         },
         notes=(
-            "After 20 epochs of digits, 100 steps, DSGD-CECA-2P without momentum is still 1.2 points below all-reduce.",
-            "Momentum 0.5, none for DSGD-CECA-2P, as published; two more rows are the other way round.",
+            "After 20 epochs of digits, 100 steps, DSGD-CECA-2P without momentum is still 1.2 "
+            "points below all-reduce.",
+            "Momentum 0.5, none for DSGD-CECA-2P, as published; two more rows are the other way "
+            "round.",
             "The published training losses are of a softmax over the batch, and are left out.",
         ),
     )
@@ -111,8 +113,8 @@ class Table2(Training):
             yield holds(what, part == 0.5, part, "1/2, exactly", 0.5, CLOSED)
 
     def sent(self, results: Results[Cell], row: str) -> NDArray[np.float64]:
-        """Return the bytes that a worker has sent after each evaluation; of all-reduce what a server
-        has sent to n - 1 workers.
+        """Return the bytes that a worker has sent after each evaluation; of all-reduce what a
+        server has sent to n - 1 workers.
         """
         each = results[row, IID, self.seeds[0]]["bytes"] / self.workers
         return each * (self.workers - 1) if row == CENTRAL else each

@@ -45,15 +45,15 @@ class Transients(Experiment[Cell]):
         shows="CECA sends one message and is exact for every n; its transients grow as the best graphs' do",
         minutes=0.3,
         differs=(
-            "transients of x^2 / 2 with noise and step size 1 / (k + 1), where they are derived; the "
-            "paper's are bounds for nonconvex functions"
+            "transients of x^2 / 2 with noise and step size 1 / (k + 1), where they are derived; "
+            "the paper's are bounds for nonconvex functions"
         ),
         quick={"exact": (6,), "sizes": (9, 16), "seeds": (0,)},
         notes=(
-            "Transient: steps until the disagreement is a tenth of parallel SGD's error 1 / (n k), 10 "
-            "sum_m l_m^2 / (1 - l_m^2) for a constant W",
-            "with eigenvalues l_m: of order n^2 on the ring, n log n on the grid, n on the others; least on "
-            "the exponential graph, of log2 n messages.",
+            "Transient: steps until the disagreement is a tenth of parallel SGD's error 1 / (n k), "
+            "10 sum_m l_m^2 / (1 - l_m^2) for a constant W",
+            "with eigenvalues l_m: of order n^2 on the ring, n log n on the grid, n on the others; "
+            "least on the exponential graph, of log2 n messages.",
             "directed: messages go one way.",
         ),
     )

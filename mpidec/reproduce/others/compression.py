@@ -136,8 +136,8 @@ class QuantizedRows(Experiment[QuantizedCell]):
         shows="LEAD is linear with quantized rows, as NIDS is, with fewer bits",
         minutes=0.1,
         differs=(
-            "random instances; 5 and 6 bits per number by the 2-norm (QSGD) in place of 2 bits by the "
-            "largest entry"
+            "random instances; 5 and 6 bits per number by the 2-norm (QSGD) in place of 2 bits by "
+            "the largest entry"
         ),
         quick={"d": 16, "steps": 60, "heterogeneity": (1.0,)},
     )
@@ -237,8 +237,8 @@ class VanishingGradients(Experiment[MethodCell]):
     about: ClassVar = About(
         name="beer-gradients",
         source=(
-            "Zhao, Li, Li, Richtarik, Chi, NeurIPS 2022, logistic regression with a nonconvex penalty, "
-            "and the rate O(1/T)"
+            "Zhao, Li, Li, Richtarik, Chi, NeurIPS 2022, logistic regression with a nonconvex "
+            "penalty, and the rate O(1/T)"
         ),
         shows="BEER finds stationary points, CHOCO-SGD and DSGD stop before",
         minutes=0.2,

@@ -110,8 +110,8 @@ SizeCell = tuple[str, int, int]  # graph, n, seed
 
 
 def half_way(graph: Topology, X: np.ndarray) -> np.ndarray:
-    r"""Return rows that have moved half of the way to :math:`\tfrac1n x_i + \tfrac{n - 1}n x_j`, with
-    the only neighbour j that agent i receives from, if any.
+    r"""Return rows that have moved half of the way to :math:`\tfrac1n x_i + \tfrac{n - 1}n x_j`,
+    with the only neighbour j that agent i receives from, if any.
     """
     n, received = graph.n, X.copy()
     for i in range(n):

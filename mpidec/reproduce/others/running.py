@@ -100,9 +100,9 @@ def slowest_mode(found: Arrays, floor: float = 1e-11) -> float:
     r"""Return the factor per step of the slowest mode of a linear run, from records at equal
     distances; infinite for fewer than 20 in the second half of the fall.
 
-    The squared error is a sum of powers, :math:`\sum_{ij} c_{ij} (\lambda_i \bar\lambda_j)^k`: these
-    are found by a matrix pencil, in the second half of the logarithm's fall, where fast modes have
-    decayed, and above `floor` relative to the first error, where rounding does not show.
+    The squared error is a sum of powers, :math:`\sum_{ij} c_{ij} (\lambda_i \bar\lambda_j)^k`:
+    these are found by a matrix pencil, in the second half of the logarithm's fall, where fast modes
+    have decayed, and above `floor` relative to the first error, where rounding does not show.
     """
     step, error = found["step"], found["error"]
     end = int(np.argmax(np.append(error, 0.0) < floor * error[0]))

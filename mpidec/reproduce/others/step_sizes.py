@@ -90,7 +90,8 @@ class StepOfAnyNetwork(Experiment[NetworkCell]):
             for found in results.values()
         ]
         yield holds(
-            "EXTRA: largest step size against (5 + 3 lambda_min) / (4 L) (Li and Yan), worst difference",
+            "EXTRA: largest step size against (5 + 3 lambda_min) / (4 L) (Li and Yan), worst "
+            "difference",
             np.abs(off).max() <= 0.002,
             float(np.abs(off).max()),
             "at most .2 %",

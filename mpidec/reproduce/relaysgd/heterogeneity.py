@@ -255,10 +255,10 @@ class Noisy(Heterogeneity):
         quick={"zeta2s": (0.0,), "runs": 2, "steps": 200},
         notes=(
             *NOTES,
-            "The curves have the printed step sizes, at most .02 (RelaySGD .2), and D2 and gradient "
-            "tracking have weights of 1/3 - .01.",
-            "Published levels are single draws of the noise.  Expected is that the level of the runs "
-            "here is within 20 % of the derived one",
+            "The curves have the printed step sizes, at most .02 (RelaySGD .2), and D2 and "
+            "gradient tracking have weights of 1/3 - .01.",
+            "Published levels are single draws of the noise.  Expected is that the level of the "
+            "runs here is within 20 % of the derived one",
             "(error without noise + alpha sigma^2 / (n d) sum_j 1 / (2 - alpha h_j)), and a draw "
             "within .15 to 3 of the level.",
         ),
@@ -306,7 +306,9 @@ class Noisy(Heterogeneity):
     sigma: float = 0.05
 
     def curve(self, f: Quadratics, cell: Cell, step_size: float) -> Mapping[str, ArrayLike]:
-        """Return the error in the mean over the runs, the derived floor, and the curve of one run."""
+        """Return the error in the mean over the runs, the derived floor, and the curve of one
+        run.
+        """
         solver, graph, n, _, seed = cell
         step_size = min(step_size, 0.2 if solver == "RelaySGD" else 0.02)
         method, W, half = SOLVERS[solver](step_size), GRAPHS[graph](n), self.steps // 2

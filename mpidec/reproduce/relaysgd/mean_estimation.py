@@ -48,8 +48,8 @@ class MeanEstimation(Experiment[Cell]):
         differs="400 repetitions instead of 40, other random numbers",
         quick={"sizes": (8,), "repetitions": 200, "steps": 100},
         notes=(
-            "RelaySum's expected error is 1 / (n (T - mean delay)), the mean delay about n / 3: that "
-            "of all samples, 1 / (n T), is reached within 5 % after 20 mean delays.",
+            "RelaySum's expected error is 1 / (n (T - mean delay)), the mean delay about n / 3: "
+            "that of all samples, 1 / (n T), is reached within 5 % after 20 mean delays.",
         ),
     )
 

@@ -78,12 +78,12 @@ class Table2(Training):
             "epochs": 1,
         },
         notes=(
-            "Accuracies of the worst worker, in the mean over the last 5 epochs and the seeds.  The split is that of the "
-            "published code.",
-            "D2 on a ring of even n is marginal: the eigenvalue -1/3 of W gives the mode z = -1, which no step damps, so "
-            "that noise adds up.",
-            "On digits the noise ends with the training loss; published are 86.4, 86.5 and a collapse for D2 with "
-            "momentum, 61.0 in the mean.",
+            "Accuracies of the worst worker, in the mean over the last 5 epochs and the seeds.  "
+            "The split is that of the published code.",
+            "D2 on a ring of even n is marginal: the eigenvalue -1/3 of W gives the mode z = -1, "
+            "which no step damps, so that noise adds up.",
+            "On digits the noise ends with the training loss; published are 86.4, 86.5 and a "
+            "collapse for D2 with momentum, 61.0 in the mean.",
         ),
     )
 
@@ -239,10 +239,11 @@ class Table5(Training):
             "workers": 8,
         },
         notes=(
-            "Missing half steps are replaced by the current iterate for RelaySGD, lost rows by the agent's own for SGP; "
-            "the weights of gossip are renormalized, all as in the published code.",
-            "Quasi-global momentum, seed 1: with p = 0.01 the distance of the workers grows to 5.8 after 16 epochs (0.7 "
-            "without losses), and falls again as the gradients vanish.",
+            "Missing half steps are replaced by the current iterate for RelaySGD, lost rows by the "
+            "agent's own for SGP; the weights of gossip are renormalized, all as in the published "
+            "code.",
+            "Quasi-global momentum, seed 1: with p = 0.01 the distance of the workers grows to 5.8 "
+            "after 16 epochs (0.7 without losses), and falls again as the gradients vanish.",
         ),
     )
     table: ClassVar[Mapping[str, tuple[Mapping[str, object], tuple[float | str, ...]]]] = {

@@ -51,8 +51,8 @@ class SocialNetwork(Experiment[Cell]):
         differs="20 runs side by side instead of one, other noise",
         quick={"roots": (0, 5), "runs": 2, "steps": 100},
         notes=(
-            "With the step sizes of the published program, all end at one level of the noise, about "
-            "alpha sigma^2 / (2 n): RelaySGD is there sooner.",
+            "With the step sizes of the published program, all end at one level of the noise, "
+            "about alpha sigma^2 / (2 n): RelaySGD is there sooner.",
         ),
     )
 

@@ -127,7 +127,9 @@ def bytes_of(Z: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(rows: np.ndarray, start: int, count: int, dtype: DTypeLike) -> np.ndarray:
-    """Return the `count` numbers of each row of bytes that begin at byte `start`: array (m, count)."""
+    """Return the `count` numbers of each row of bytes that begin at byte `start`: array (m,
+    count).
+    """
     dtype = np.dtype(dtype)
     part = np.ascontiguousarray(rows[:, start : start + count * dtype.itemsize])
     result: np.ndarray = part.reshape(part.size).view(dtype).reshape(len(rows), count)

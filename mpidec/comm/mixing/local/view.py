@@ -796,7 +796,9 @@ class LocalView:
         return self._begin("broadcast", prepare, name=name)
 
     def barrier(self) -> None:
-        """Wait until all ranks have arrived, and all transfers through windows are in their slots."""
+        """Wait until all ranks have arrived, and all transfers through windows are in their
+        slots.
+        """
         for window in self._windows:
             window.flush()
         self.start_barrier().wait()
