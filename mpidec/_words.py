@@ -62,6 +62,27 @@ class Described:
         return describe(self, self._extent())
 
 
+class Drawing:
+    """Base class of objects that may draw random numbers.
+
+    Attributes
+    ----------
+    draws : bool
+        Whether a seed changes what it does: by default, whether it has a parameter `seed`.
+
+    Examples
+    --------
+    >>> class Rounded(Drawing):
+    ...     def __init__(self, bits, seed=0): ...
+    >>> Rounded(8).draws
+    True
+    """
+
+    @property
+    def draws(self) -> bool:
+        return "seed" in (parameters(type(self)) or ())  # type: ignore[arg-type]
+
+
 def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
     """Return the class of an object, `sizes` (by default `m` and `d`), and arguments of its
     constructor that are not the defaults.

@@ -63,7 +63,7 @@ def _check_argmin(name: str, oracle: Oracle) -> None:
         raise ValueError(
             f"{name} needs problem.prox, which {type(oracle.problem).__name__} does not have"
         )
-    if oracle.random or oracle.batches is not None:
+    if oracle.draws:
         raise ValueError(
             f"{name} minimizes each agent's own function and takes no random gradients, got "
             f"{name_of(oracle.layers()[0])}: "

@@ -5,6 +5,7 @@ its agents' rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from operator import methodcaller
 from typing import Any
@@ -16,6 +17,7 @@ from ..comm.mixing.compressed import with_feedback
 from ..comm.mixing.network import Network
 from ..comm.mixing.operator import EXCLUDED, FAULTS, ORDER, Operator, StepOperator
 from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
+from ..comm.runtime.mpi import MPI
 from ..driver import arguments as resolve
 from ..driver.answers import gradients_for
 from ..driver.metrics import Own, checked, counters_of
@@ -64,42 +66,7 @@ class Job:
         InputError
             If the codec, the acceleration or their combination with the solver is refused.
         """
-        wanted = self.experiment.mixing
-        try:
-            if wanted.codec is not None:
-                own = wanted.codec in catalogue.CODECS.own
-                codec = (
-                    wanted.codec if own else catalogue.CODECS.find(wanted.codec)(**wanted.options)
-                )
-                options = {"seed": self.experiment.run.seed, **wanted.options} if own else {}
-                W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
-            feedback, calls = W.feedback, wanted.calls(self.experiment.run.seed)
-            faults = [f"mixing.{calls[call][0]}" for call in FAULTS if call in calls]
-            if feedback and faults:
-                raise ValueError(
-                    f"{' and '.join(faults)}: neighbours must have the same estimates of a row, "
-                    "which the error feedback of "
-                    f"{wanted.codec} builds up from what arrives: add --set mixing.feedback=false, "
-                    "with a codec that rounds: "
-                    "mixing.codec=blockwise8"
-                )
-            if {"lossy", "robust"} <= calls.keys():
-                why = EXCLUDED["lossy", "robust"]
-                raise ValueError(f"mixing.robust with mixing.loss: {why}: omit one")
-            for call in ORDER:
-                if call in calls:
-                    W = methodcaller(call, **calls[call][1])(W)
-            several = calls.keys() & {"accelerate", "repeat", "robust"}
-            if self.solver.needs.exchange and (several or feedback):
-                raise ValueError(
-                    f"{self.experiment.solver.name} sends a row of its own to each neighbour, "
-                    "which excludes "
-                    "acceleration, repetition, robust rules and error feedback: use "
-                    "mixing.codec=blockwise8, or another solver"
-                )
-        except REFUSALS as error:
-            raise InputError(message(error)) from error
-        return W
+        return mixed(W, self.experiment, self.solver)
 
     def conditions(self, net: Network) -> dict[str, Any]:
         """Return the arguments of synchronous runs only, or delays, losses and paces of
@@ -298,6 +265,46 @@ def build(experiment: Experiment, net: Network) -> Job:
     return job
 
 
+def mixed(
+    W: Operator[StepOperator], experiment: Experiment, solver: Solver
+) -> Operator[StepOperator]:
+    """Return the mixer of an experiment, made of `W`; see `Job.mixing`."""
+    wanted = experiment.mixing
+    try:
+        if wanted.codec is not None:
+            own = wanted.codec in catalogue.CODECS.own
+            codec = wanted.codec if own else catalogue.CODECS.find(wanted.codec)(**wanted.options)
+            options = {"seed": experiment.run.seed, **wanted.options} if own else {}
+            W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
+        feedback, calls = W.feedback, wanted.calls(experiment.run.seed)
+        faults = [f"mixing.{calls[call][0]}" for call in FAULTS if call in calls]
+        if feedback and faults:
+            raise ValueError(
+                f"{' and '.join(faults)}: neighbours must have the same estimates of a row, "
+                "which the error feedback of "
+                f"{wanted.codec} builds up from what arrives: add --set mixing.feedback=false, "
+                "with a codec that rounds: "
+                "mixing.codec=blockwise8"
+            )
+        if {"lossy", "robust"} <= calls.keys():
+            why = EXCLUDED["lossy", "robust"]
+            raise ValueError(f"mixing.robust with mixing.loss: {why}: omit one")
+        for call in ORDER:
+            if call in calls:
+                W = methodcaller(call, **calls[call][1])(W)
+        several = calls.keys() & {"accelerate", "repeat", "robust"}
+        if solver.needs.exchange and (several or feedback):
+            raise ValueError(
+                f"{experiment.solver.name} sends a row of its own to each neighbour, "
+                "which excludes "
+                "acceleration, repetition, robust rules and error feedback: use "
+                "mixing.codec=blockwise8, or another solver"
+            )
+    except REFUSALS as error:
+        raise InputError(message(error)) from error
+    return W
+
+
 def _mixing(wanted: Mixing, solver: Solver, topology: Topology | Schedule) -> Mixing:
     """Return the table ``[mixing]`` with the error feedback that it leaves to the codec, the
     solver and the graph.
@@ -339,18 +346,24 @@ def seeded(experiment: Experiment, other: Experiment) -> bool:
     """Return whether an experiment may differ from the same one with another seed: False only where
     nothing random is in it.  What is not built in may draw.
     """
-    problem, mixing = experiment.problem, experiment.mixing
-    solver = catalogue.SOLVERS[experiment.solver.name]
+    problem, kind = experiment.problem, catalogue.SOLVERS[experiment.solver.name]
     built_in = (
         problem.name in catalogue.PROBLEMS.own,
         experiment.solver.name in catalogue.SOLVERS.own,
         experiment.topology.name in catalogue.TOPOLOGIES.own,
+        experiment.mixing.codec in {None, *catalogue.CODECS.own},
     )
     if replace(other, run=experiment.run) != experiment or not all(built_in):
         return True
-    if is_asynchronous(solver) or not solver.needs.problem or "seed" in parameters(solver):
+    samples = np.ones((1, problem.batch_size or 1, 1))
+    oracle = _estimated(problems.LeastSquares(samples, samples[..., 0]), experiment)
+    if is_asynchronous(kind) or not kind.needs.problem or isinstance(problem.test, float):
         return True
-    if mixing.draws or problem.batch_size or problem.noise or isinstance(problem.test, float):
+    try:
+        solver, topology = kind(**experiment.solver.options), _topology(experiment)
+        if oracle.draws or solver.draws or _mixing_draws(experiment, solver, topology):
+            return True
+    except (InputError, *REFUSALS):  # the run of each seed says what is refused
         return True
     if problem.data is None:
         return False
@@ -358,6 +371,17 @@ def seeded(experiment: Experiment, other: Experiment) -> bool:
     return (
         how or usual_partition(problem.data, n, problem.label, dict(problem.options))
     ) != "sorted"
+
+
+def _mixing_draws(experiment: Experiment, solver: Solver, topology: Topology | Schedule) -> bool:
+    """Return whether the graphs, the codec or a fault of an experiment draw random numbers."""
+    if isinstance(topology, Schedule) and topology.draws:
+        return True
+    complete = replace(experiment, mixing=_mixing(experiment.mixing, solver, topology))
+    if complete.mixing == Mixing():
+        return False
+    with Network(topology.n, comm=MPI.COMM_SELF) as net, closing(net.mixer(topology)) as W:
+        return mixed(W, complete, solver).draws
 
 
 def _topology(experiment: Experiment) -> Topology | Schedule:
@@ -390,6 +414,12 @@ def _prepared(experiment: Experiment, n: int) -> Prepared:
 
 
 def _oracle(problem: Any, experiment: Experiment) -> Oracle:
+    """Return the oracle of the exact, or of noisy, gradients of a problem, as the solver needs it."""
+    oracle = _estimated(problem, experiment)
+    return resolve.with_subgradients(oracle, catalogue.SOLVERS.find(experiment.solver.name))
+
+
+def _estimated(problem: Any, experiment: Experiment) -> Oracle:
     """Return the oracle of the exact, or of noisy, gradients of a problem."""
     wanted = experiment.problem
     oracle = adapted(problem) if isinstance(problem, OracleLike) else Bare(problem)
@@ -403,4 +433,4 @@ def _oracle(problem: Any, experiment: Experiment) -> Oracle:
         oracle = reduction(problem, wanted.batch_size, **options)
     if wanted.noise is not None:
         oracle = problems.Noisy(oracle, wanted.noise)
-    return resolve.with_subgradients(oracle, catalogue.SOLVERS.find(experiment.solver.name))
+    return oracle

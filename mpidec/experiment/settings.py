@@ -217,19 +217,6 @@ class Mixing:
         }
         return {call: made for call, made in calls.items() if vars(self)[made[0]] is not None}
 
-    @property
-    def draws(self) -> bool:
-        """Whether a seed makes a difference: a codec or a call that is given one, unless its
-        setting is 0.
-        """
-        one, other = self.calls(0), self.calls(1)
-        if any(vars(self)[one[call][0]] and one[call] != other[call] for call in one):
-            return True
-        name = self.codec
-        return name is not None and (
-            name not in catalogue.CODECS.own or "seed" in parameters(catalogue.CODECS.find(name))
-        )
-
 
 def _metric_files(text: str, folder: str) -> str:
     """Return the metrics with the paths of their files."""

@@ -186,6 +186,11 @@ class Oracle(Described):
     source: Oracle | None = None
 
     @property
+    def draws(self) -> bool:
+        """Whether the gradients draw random numbers, which a seed changes."""
+        return self.random or self.batches is not None
+
+    @property
     def term(self) -> Term | None:
         """The term of the problem that the gradients leave out, and the solver takes proximal
         points of.
@@ -422,6 +427,10 @@ class Noisy(Oracle):
     def term(self) -> Term | None:
         """That of the source."""
         return self.source.term
+
+    @property
+    def draws(self) -> bool:
+        return self.sigma > 0 or self.source.draws
 
     def start(self, agents: Sequence[int], seed: int) -> Gradients:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
-from .._words import Described, warn
+from .._words import Described, Drawing, warn
 from ..protocols import Functions, Graph, Operator
 from .needs import Choice, Needs, Within
 from .step_schedules import WORDS, StepSchedule, StepSize, parsed
@@ -47,7 +47,7 @@ class Bias(enum.Enum):
     OTHER = "it need not shrink with the step size"
 
 
-class Solver(Described):
+class Solver(Described, Drawing):
     """The protocol of a solver; each one is a frozen dataclass of its hyper-parameters.
 
     A solver is the paper's equations on a stack of rows, one row per agent.  It asks the functions
@@ -75,6 +75,9 @@ class Solver(Described):
     adaptive : bool
         Whether a step divides by sizes of earlier gradients, or of their changes, so that bias and
         noise are not proportional to the step size; "auto" then gives no prediction.
+    draws : bool
+        Whether its steps draw random numbers, which a seed changes; by default, whether it has a
+        parameter `seed`.
     keeps_mean : bool
         Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent
         with the mean of the gradients.

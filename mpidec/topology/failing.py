@@ -139,9 +139,9 @@ class Failing(Schedule):
         self.name, self.n, self.topology = name, topology.n, topology
         self.p = check.number(p, f"{name}: p", least=0, below=1)
         self.seed = check.integer(seed, f"{name}: seed", least=0)
-        self.draws: int = self.seed
+        self.stream: int = self.seed
         if isinstance(topology, Failing):  # others than its draws
-            self.draws += topology.draws + LEVEL
+            self.stream += topology.stream + LEVEL
         steps = range(min(topology.period or 4, 64))
         symmetric = all(topology.at(k).symmetric for k in steps)
         kept = symmetric or topology.kind in ("row", "pair")
@@ -182,9 +182,9 @@ def _at(schedule: Failing, k: int) -> Topology:
     below = schedule.topology.at(k)
     kind, name = schedule.kind, schedule.name
     if schedule.name == "failing_links":
-        links = Links(schedule.p, schedule.draws, k, below.symmetric)
+        links = Links(schedule.p, schedule.stream, k, below.symmetric)
     else:
-        links = Sleepers(schedule.p, schedule.draws, k)
+        links = Sleepers(schedule.p, schedule.stream, k)
     if kind == "pair":
         R, C = Kept(below.R.source, links, "row"), Kept(below.C.source, links, "column")
         return push_pull(Topology(name, R), Topology(name, C))

@@ -124,6 +124,11 @@ class Schedule(ABC):
         """Parameters of its random draws, such as `p` and `seed`."""
         return {}
 
+    @property
+    def draws(self) -> bool:
+        """Whether its graphs are drawn at random, so that another seed gives other ones."""
+        return "seed" in self.parameters
+
     def __repr__(self) -> str:
         drawn = "".join(f", {name}={value!r}" for name, value in self.parameters.items())
         return (

@@ -1,12 +1,15 @@
 """Settings of the table [mixing] that need each other, or exclude each other; those of [run] on their way to `solve`."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from helpers.commands import prepared
 
-from mpidec.experiment import build, command as run, settings as config
+from mpidec.comm.mixing.faults import Fault
+from mpidec.comm.mixing.operator import Channel, Operator
+from mpidec.experiment import build, command as run
 
 pytestmark = pytest.mark.serial
 SMALL = ["--agents=4", "--topology=ring", "--steps=600", "--force"]
@@ -76,8 +79,28 @@ def of(*flags):
 PLAIN = ("--agents=4", "--solver=dgd", "--topology=ring", "--set=problem.partition=sorted")
 
 
+class Fading(Fault):
+    """A fault of the user's own that says that it draws."""
+
+    call, draws = "attacked", True
+
+    def __str__(self):
+        return "fading"
+
+
+@dataclass(frozen=True)
+class Seeded(Fault):
+    """One that has a seed, and so draws."""
+
+    seed: int = 0
+    call = "attacked"
+
+    def __str__(self):
+        return "seeded"
+
+
 def test_what_may_draw_is_seen_without_a_list(tmp_path, monkeypatch):
-    """A call that is given the seed, a codec and a solver that are not built in."""
+    """Faults that draw, a codec and a solver that are not built in."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(
         "from mpidec.comm.mixing.codecs import TopK\n"
@@ -86,13 +109,10 @@ def test_what_may_draw_is_seen_without_a_list(tmp_path, monkeypatch):
     assert not build.seeded(*of(*PLAIN))
     assert not build.seeded(*of(*PLAIN, "--set=mixing.codec=top_k"))
     assert not build.seeded(*of(*PLAIN, "--set=mixing.noise=0"))
+    assert not build.seeded(*of(*PLAIN, "--set=mixing.attack=0:1", "--set=mixing.repeat=2"))
     for flag in "mixing.codec=rand_k", "mixing.codec=mine.py:Codec", "mixing.noise=.1":
         assert build.seeded(*of(*PLAIN, f"--set={flag}")), flag
     assert build.seeded(*of(*PLAIN, "--solver=mine.py:Mine"))
-    plain = config.Mixing.calls
-
-    def calls(self, seed):  # a new fault, which `repeat` stands for
-        return {**plain(self, seed), "fading": ("repeat", {"seed": seed})}
-
-    monkeypatch.setattr(config.Mixing, "calls", calls)
-    assert build.seeded(*of(*PLAIN, "--set=mixing.repeat=2"))
+    for fault in Fading, Seeded:
+        monkeypatch.setattr(Operator, "attacked", lambda W, attacks: Channel(W, [fault()]))  # noqa: B023
+        assert build.seeded(*of(*PLAIN, "--set=mixing.attack=0:1", "--set=mixing.repeat=2")), fault

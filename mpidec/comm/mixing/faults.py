@@ -14,7 +14,7 @@ import numpy as np
 from ... import _validation as check
 from ..._complex import from_reals, is_complex, width
 from ..._random import CHANNELS, LOSSES, Streams, uniform
-from ..._words import word
+from ..._words import Drawing, word
 from ..kernels.weighted import difference
 from .edges import LocalEdges
 from .step import MAX_CALLS
@@ -117,7 +117,7 @@ class Average:
             out[some] = averages[some] - rows[some]
 
 
-class Fault(ABC):
+class Fault(Drawing, ABC):
     """Base class of the faults of a mixer's rows: a frozen value, which overrides one of three
     methods.
 
@@ -130,6 +130,9 @@ class Fault(ABC):
         The method of a mixer that adds it.
     columnwise : bool
         Whether it does the same to each column of the rows.
+    draws : bool
+        Whether it draws random numbers, which a seed changes; by default, whether it has a
+        parameter `seed`.
     """
 
     call: ClassVar[str]
@@ -309,6 +312,10 @@ class Noise(Fault):
     def __str__(self) -> str:
         return f"channel noise of {self.sigma:.3g} is added to each row" if self.sigma else ""
 
+    @property
+    def draws(self) -> bool:
+        return self.sigma > 0
+
     @cached_property
     def _streams(self) -> Streams:
         return Streams(self.seed, CHANNELS)
@@ -395,6 +402,10 @@ class Loss(Fault):
         if not isinstance(self.messages, float):
             return "messages are lost"
         return f"{100 * self.messages:.3g} % of the messages are lost" if self.messages else ""
+
+    @property
+    def draws(self) -> bool:
+        return isinstance(self.messages, float) and 0 < self.messages < 1
 
     def average(self, own: np.ndarray, at: Round) -> Average:
         return Average(own, at, self._lost(at), self.fill)

@@ -457,6 +457,11 @@ class Operator(ABC, Generic[Step]):
         """
         return ""
 
+    @property
+    def draws(self) -> bool:
+        """Whether its codec or one of its faults draws random numbers, which a seed changes."""
+        return False
+
     def memory(self) -> dict[str, np.ndarray]:
         """Rows remembered from step to step, by name: arrays `(m, ...)` of the local agents.
         Collective.
@@ -534,6 +539,10 @@ class Wrapped(Operator[Step]):
         """That of the mixer below; see `Operator.disturbance`."""
         return self.W.disturbance
 
+    @property
+    def draws(self) -> bool:
+        return self.W.draws
+
     def __repr__(self) -> str:
         return f"{self.W!r}.{self.call}"
 
@@ -595,6 +604,10 @@ class Channel(Wrapped[StepOperator]):
     def disturbance(self) -> str:
         """What the faults do to averages; see `Operator.disturbance`."""
         return " and ".join(filter(None, map(str, self.faults)))
+
+    @property
+    def draws(self) -> bool:
+        return self.W.draws or any(fault.draws for fault in self.faults)
 
     def at(self, k: int) -> StepOperator:
         """Return the operator of step `k`; its calls are counted from zero."""
@@ -664,6 +677,10 @@ class Compressed(Wrapped[CompressedPhase]):
     def limits(self, d: int) -> Limits:
         lossy = self.codec.delta(d) < 1
         return Limits(self.codec, self.feedback) if lossy else Limits()
+
+    @property
+    def draws(self) -> bool:
+        return self.codec.draws or self.W.draws
 
     def _phase_at(self, k: int) -> EdgeExchange:
         return cast(EdgeExchange, self.W.at(k))

@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...._words import Described
+from ...._words import Described, Drawing
 
 Agents = Sequence[int] | np.ndarray
 
 
-class Codec(Described):
+class Codec(Described, Drawing):
     r"""Base class of codecs: conversion of rows to bytes and back; all rows of one length have
     encodings of the same size.
 
@@ -37,6 +37,9 @@ class Codec(Described):
         feedback by default.
     feedback : bool
         Whether mixing needs error feedback, because the decoded row lacks most of the entries.
+    draws : bool
+        Whether it draws random numbers, so that another seed gives other rows; by default, whether
+        it has a parameter `seed`.
 
     Notes
     -----
