@@ -245,9 +245,12 @@ def as_recorded(plan: Plan) -> Plan:
     """The plan of a resumed run, with the step size and the weights that the run has found
     before; collective.
     """
-    if requested_rule(plan.solver) is None or plan.record is None or not plan.record.resume:
+    record = plan.record
+    if record is None or not record.resume:
         return plan
-    size, weights = recorded_choice(plan.net, plan.record)
+    if requested_rule(plan.solver) is None or plan.oracle is None:
+        return plan
+    size, weights = recorded_choice(plan.net, record)
     graph = plan.topology.chosen(weights)
     return replace(plan, solver=with_size(plan.solver, size), topology=graph)
 

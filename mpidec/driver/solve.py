@@ -233,6 +233,11 @@ def solve(
             if clock is None:
                 every = integer(every, "every")  # type: ignore[arg-type]
             number(every, "every", above=0)
+            if saved is not None and every < 1:
+                raise ValueError(
+                    f"every is {every:g}, expected at least 1 with record, whose file has one record "
+                    "of each step: leave out one of them, or multiply the times of events and every"
+                )
             check_hosted(oracle, net)
             gradient = gradients_for(method, oracle, net.agents, seed)
             X = initial_rows(x0, functions, net)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -257,11 +258,11 @@ class RunFile:
             names = [name for name in metrics if name != "step"]
             names += [f"{AGENTS}{name}" for name in file.get("agents", ())]
             layout = _Layout(x.shape[1:], x.dtype, names, x.chunks is not None)
-            steps, every = metrics["step"][:], int(file.attrs.get("every", 1))
+            steps, every = metrics["step"][:], float(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
         # An interrupted run has a record of its last step, which an uninterrupted one would not
         # have between two records: it is dropped.
-        steps = steps[steps < step if step % every else steps <= step]
+        steps = steps[steps <= step if _is_asked_for(step, every) else steps < step]
         kept = len(steps)
         self = cls.__new__(cls)
         self._begin(AtomicFile(path, existing=True), layout, flush_seconds)
@@ -543,6 +544,11 @@ def annotate(path: str | os.PathLike[str], **attributes: str) -> None:
     """
     with AtomicFile(path, existing=True) as made, made.update(sync=True) as file:
         file.attrs.update(attributes)
+
+
+def _is_asked_for(step: int, every: float) -> bool:
+    """Whether a record is due at `step`: the integer part of a multiple of `every`."""
+    return int(math.ceil(step / every - 1e-9) * every + 1e-9) == step
 
 
 def _place(name: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import time
+
 import numpy as np
 import pytest
 
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
 from mpidec._complex import as_reals
+from mpidec.driver.asynchronous.events import Events
+from mpidec.driver.asynchronous.result import LocalAgents
 
 N, D, STEPS = 4, 3, 30
 draw = np.random.default_rng(0)
@@ -156,3 +161,65 @@ def test_complex_rows_targets_and_rates_on_ranks(solver):
         result = mpidec.solve(problem, solver, T.ring(N), stop={"error": 0.2}, **given)
         assert result.outcome == "stopped" and result.steps < 100_000
         assert result.X.dtype == complex and result.X.shape == (net.m, D)
+
+
+def table_of(times) -> np.ndarray:
+    kinds = [("time", float), ("kind", int), ("i", int), ("j", int)]
+    return np.array([(t, 0, k % N, k % N) for k, t in enumerate(times)], kinds)
+
+
+RECORDED = {  # the length of a run, the distance of records, and what else it is given
+    "records at fractions": (30, 7.7, {}),
+    "a table with a last step in part": (None, 3, {"events": table_of(np.arange(60) * 0.305)}),
+    "averaging": (30, 5, {"problem": None, "solver": S.AsyncPushSum()}),
+}
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", RECORDED)
+def test_the_file_of_an_interrupted_queue_has_the_records_of_a_whole_one(tmp_path, kind):
+    steps, every, given = RECORDED[kind]
+    given = {
+        "problem": P.LeastSquares(A, B),
+        "solver": S.RunningSumTracking(0.005),
+        "topology": T.ring(N),
+        "x0": draw.standard_normal((N, D)),
+        "delay": (0, 3),
+    } | given
+
+    def run(record, progress=None):
+        return mpidec.simulate(**given, steps=steps, every=every, record=record, progress=progress)
+
+    def interrupt(step, steps, metrics):
+        if step == 15:
+            signal.raise_signal(signal.SIGINT)
+
+    whole = run(tmp_path / "whole.h5")
+    path = tmp_path / "parts.h5"
+    with pytest.raises(mpidec.Interrupted):
+        run(path, interrupt)
+    for _ in ("the rest", "nothing"):
+        resumed = run(mpidec.Record(path, resume=True))
+        np.testing.assert_array_equal(resumed.X, whole.X)
+        found, expected = mpidec.read(path).metrics, mpidec.read(tmp_path / "whole.h5").metrics
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values, name)
+
+
+def test_records_of_a_queue_closer_than_steps_are_refused_with_a_file(tmp_path):
+    averaging = {"x0": np.eye(N), "steps": 5, "every": 0.5}
+    mpidec.simulate(None, "pairwise_gossip", "ring", **averaging)
+    with pytest.raises(ValueError, match=r"every is 0\.5, expected at least 1 with record"):
+        mpidec.simulate(None, "pairwise_gossip", "ring", record=tmp_path / "run.h5", **averaging)
+
+
+def test_a_record_of_a_queue_costs_as_much_after_many_others():
+    solver, graph = S.PairwiseGossip(0.1), T.ring(N)
+    count = 30000
+    events = Events.of_table(table_of(range(count)), None, 0.0, 0)
+    agents = LocalAgents.of(solver, graph, np.zeros((N, D)), range(N))
+    simulator = events.simulator(solver, agents, None)
+    begun = time.process_time()
+    for t in range(count):
+        simulator.run(t + 0.5)
+    assert simulator.events == count and time.process_time() - begun < 1.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,8 +60,8 @@ class Events:
 
     @property
     def steps(self) -> int:
-        """Steps until the end of a table."""
-        return round((self.end or 0.0) / self.unit)
+        """Steps until the end of a table, of which the last one may be a part."""
+        return ceil((self.end or 0.0) / self.unit - 1e-9)
 
     @classmethod
     def of_queue(

@@ -35,16 +35,18 @@ class EventSimulator(ABC):
         self.averagings: dict[tuple[int, int], int] = defaultdict(int)
         self.staleness: dict[int, int] = defaultdict(int)
         self._source: Iterator[Event] = iter(events)
+        self._held: list[Event] = []  # the first event after the last run
         self._in_flight: list[Any] = []
 
     def _due(self, until: float) -> Iterator[Event]:
         """The events up to the time `until`, included; what arrives before each of them, and
         then until `until`, is delivered.
         """
-        for event in self._source:
+        held, self._held = self._held, []
+        for event in chain(held, self._source):
             t = event[0]
             if t > until:
-                self._source = chain([event], self._source)
+                self._held = [event]
                 break
             if self._in_flight:
                 self._deliver(t)

@@ -108,6 +108,8 @@ class Simulated:
 
     @property
     def _step(self) -> int:
+        if self._t >= self._end:
+            return self._plan.steps
         return int(self._t / self._events.unit + 1e-9)
 
     def moment(self, k: int) -> str:
