@@ -1,5 +1,5 @@
-"""What the problem answers to a solver, and the exceptions of a rank, which wait for the next
-decision of all ranks.
+"""The functions of a problem as solvers call them, and exceptions of a rank, which are kept until
+the next decision of all ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Evaluate = Callable[..., np.ndarray]
 def gradients_for(
     solver: Solver, oracle: Oracle | None, agents: Sequence[int], seed: int
 ) -> Gradients | None:
-    """The gradients of the local agents; None for a solver that asks for nothing.
+    """Return the gradients of the local agents; None for a solver that asks for nothing.
 
     Raises
     ------
@@ -80,7 +80,8 @@ class Errors:
     def __init__(self, net: Reductions):
         self._net = net
         self.first: Exception | None = None
-        self.common = False  # whether all ranks have raised an exception together
+        # Whether all ranks have raised an exception together.
+        self.common = False
 
     def note(self, error: Exception) -> None:
         """Keep an exception for the next decision."""
@@ -97,7 +98,7 @@ class Errors:
     def or_zeros(
         self, shape: tuple[int, ...], dtype: DTypeLike, evaluate: Evaluate, *arguments: object
     ) -> np.ndarray:
-        """What `evaluate` returns; zeros once it has raised an exception on one of several
+        """Return what `evaluate` returns; zeros once it has raised an exception on one of several
         ranks.
         """
         if self.first is None:
@@ -158,36 +159,36 @@ class Answers:
         self._starts = _has_start(self._prox)
 
     def at(self, k: int) -> Answers:
-        """The functions at step k."""
+        """Return the functions at step k."""
         self._k = k
         return self
 
     def grad(self, X: np.ndarray) -> np.ndarray:
-        """The gradients of the smooth parts at the rows of X."""
+        """Return the gradients of the smooth parts at the rows of X."""
         self.gradients += 1
         return self._checked(X.shape, X.dtype, self._grad, X, self._k)  # type: ignore[arg-type]
 
     def value(self, X: np.ndarray) -> np.ndarray:
-        """The values of the functions at the rows of X, with their term."""
+        """Return the values of the functions at the rows of X, with their term."""
         return self._checked(X.shape[:1], X.real.dtype, self._problem.value, X)  # type: ignore[union-attr]
 
     def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
-        """The proximal points of the term at the rows of V; V itself where there is no term."""
+        """Return the proximal points of the term at the rows of V; V itself where there is no term."""
         term = self._term
         if term is None:
             return V
         return self._checked(V.shape, V.dtype, term.prox, V, t)
 
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """The proximal points of the functions with their term, with a parameter for each agent;
-        found from `start` on.
+        """Return the proximal points of the functions with their term, with a parameter for each
+        agent; found from `start` on.
         """
         self.points += 1
         known = {"start": start} if self._starts else {}
         return self._checked(V.shape, V.dtype, partial(self._prox, **known), V, t[:, 0].real)  # type: ignore[misc, arg-type]
 
     def memory(self) -> dict[str, np.ndarray]:
-        """What variance-reduced gradients remember, by name."""
+        """Return what variance-reduced gradients remember, by name."""
         return self._gradient.memory() if isinstance(self._gradient, Gradients) else {}
 
     def recall(
@@ -223,7 +224,7 @@ def _at_once(
 
 
 def _has_start(prox: object) -> bool:
-    """Whether a method `prox` has the parameter `start`."""
+    """Return whether a method `prox` has the parameter `start`."""
     try:
         return callable(prox) and "start" in signature(prox).parameters
     except ValueError:  # of compiled functions

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from ..problems import Problem
     from ..topology.weights import WeightsLike
 
-ROUNDING = 1e-6  # relative differences between minimizers that other machines may have computed
+# Relative differences between minimizers that other machines may have computed.
+ROUNDING = 1e-6
 SOLVER = ("init", "step", "ask", "point", "check", "needs", "keeps_rows", "unstable")
 SOLVER_NAME = (
     'expected a name such as "exact_diffusion", or an object such as '
@@ -85,13 +86,15 @@ BELONGS = {  # where arguments belong that `solve` does not have; {} is their va
     "verbose": "did you mean progress?",
 }
 ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
+# By the last of a solver's `kinds`.
 DIGRAPH_WEIGHTS = {
     "doubly": "sinkhorn",
     "row": "uniform",
     "column": "push",
     "pair": "push-pull",
-}  # by the last of a solver's `kinds`
-LONGEST = 160  # characters of an argument that ranks compare
+}
+# Characters of an argument that ranks compare.
+LONGEST = 160
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,7 +102,7 @@ Delay = float | tuple[float, float] | Callable[[np.random.Generator, int, int], 
 
 
 def problem_of(oracle: Oracle | None) -> Problem | None:
-    """The functions of the local agents."""
+    """Return the functions of the local agents."""
     return None if oracle is None else oracle.problem
 
 
@@ -192,7 +195,7 @@ def as_topology(
 
 
 def _looked_up(topology: object) -> object:
-    """What a name stands for; a solver, and a class, are refused."""
+    """Return what a name stands for; a solver, and a class, are refused."""
     if isinstance(topology, str):
         return _named(TOPOLOGIES, topology)
     if inspect.isclass(topology):
@@ -210,7 +213,7 @@ def _converted(
     weights: WeightsLike | None = None,
     solver: Solver | type[Solver] | None = None,
 ) -> Topology | Schedule:
-    """The topology itself, or that of a networkx graph or of a matrix."""
+    """Return the topology itself, or that of a networkx graph or of a matrix."""
     from ..topology.weights import FOR_DIGRAPHS
 
     if weights is None and is_networkx(made) and made.is_directed() and solver is not None:
@@ -350,7 +353,7 @@ def as_oracle(problem: Problem | OracleLike | None) -> Oracle | None:
 
 
 def _no_problem(thing: object, name: str, missing: list[str]) -> str:
-    """What is wrong with something that is no problem, and the remedy."""
+    """Return what is wrong with something that is no problem, and the remedy."""
     load = "mpidec.problems.load_problem"
     if isinstance(thing, str):
         from ..problems import registry
@@ -390,7 +393,7 @@ def as_record(record: str | os.PathLike[str] | Record | None) -> Record | None:
 
 
 def explained(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, whose error for an argument that it does not have says where that belongs.
+    """Wrap a function so that an unknown argument raises an error that says where it belongs.
 
     Examples
     --------
@@ -525,8 +528,8 @@ def _called(
     X: np.ndarray,
     shape: tuple[int, ...],
 ) -> np.ndarray:
-    """What a function returns at `given`, a copy of X: numbers of the shape, real ones or as X, and
-    X as it was.
+    """Return what a function returns at `given`, a copy of X: numbers of the shape, real ones or as
+    X, and X as it was.
     """
     result = function(given)
     if np.shape(result) != shape:
@@ -602,7 +605,7 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
 
 
 def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """The initial point (d,) or (n, d) as an array; refused if it is none of finite numbers."""
+    """Return the initial point (d,) or (n, d) as an array; refused if it is none of finite numbers."""
     if np.iscomplexobj(x0) and not is_complex(dtype):
         raise TypeError(
             f"x0 is complex, expected real numbers, as the problem is {dtype}: give it complex "
@@ -637,21 +640,23 @@ def network_for(
     x0: ArrayLike | None,
     alone: bool = False,
 ) -> Network:
-    """The network of as many agents as the arguments of `solve` stand for; of this process
+    """Return the network of as many agents as the arguments of `solve` stand for; of this process
     `alone`, or of all ranks.
     """
     if alone:
         return Network(infer_agents(problem, topology, x0), comm=MPI.COMM_SELF)
     if not (isinstance(topology, str) or callable(topology)):
         return Network(infer_agents(problem, topology, x0))
-    with Network() as ranks:  # n may be known only to all ranks together
+    # n may be known only to all ranks together.
+    with Network() as ranks:
         with on_all_ranks(ranks):
             n = infer_agents(problem, topology, x0)
         oracle = as_oracle(problem)
         if ranks.size > 1 and oracle is not None and agents_of(oracle.problem) is None:
             mine = np.array(oracle.problem.m)
             counts = ranks.collectives.gather_all(mine, "solve").tolist()
-            if set(counts) != {1}:  # each rank may hold some agents, or all of them
+            # Each rank may hold some agents, or all of them.
+            if set(counts) != {1}:
                 raise ValueError(
                     f"the number of agents is unknown: the problems of the ranks have {counts} "
                     "agents; pass a "
@@ -709,7 +714,7 @@ def check_minimizer(net: Network, known: np.ndarray | None) -> None:
 
 
 def in_words(oracle: Oracle | None) -> str:
-    """The oracles around a problem and their numbers, which must be the same on all ranks.
+    """Return the oracles around a problem and their numbers, which must be the same on all ranks.
 
     Examples
     --------
@@ -731,7 +736,7 @@ def in_words(oracle: Oracle | None) -> str:
 
 
 def _text(value: object) -> bytes:
-    """An argument as text that is the same on all ranks; a long one ends with a fingerprint."""
+    """Return an argument as text that is the same on all ranks; a long one ends with a fingerprint."""
     text = word(value).encode()
     return text if len(text) <= LONGEST else text[: LONGEST - 12] + b"... #%08x" % zlib.crc32(text)
 
@@ -747,10 +752,10 @@ def _named(table: Table[Any], name: str) -> object:
 
 
 def is_solver(thing: object) -> bool:
-    """Whether it is a solver, or a class of solvers."""
+    """Return whether it is a solver, or a class of solvers."""
     return issubclass(thing if isinstance(thing, type) else type(thing), Solver)
 
 
 def is_graph(thing: object) -> TypeGuard[Topology | Schedule | Graph]:
-    """Whether it is a topology, or a networkx graph."""
+    """Return whether it is a topology, or a networkx graph."""
     return isinstance(thing, (Topology, Schedule)) or is_networkx(thing)

@@ -48,7 +48,7 @@ def attempts(
     choice: Choice,
     run: Callable[[Choice, Guard | None, bool], R],
 ) -> R:
-    """The result of `run(choice, guard, last)`; again with a smaller step size after each
+    """Return the result of `run(choice, guard, last)`; again with a smaller step size after each
     `Retry`; collective.
     """
     for attempt in range(ATTEMPTS):
@@ -115,7 +115,7 @@ class Attempt:
             raise Retry(end.reason)
 
     def not_finite(self, k: int, agent: int) -> RunEnd:
-        """The end of a run whose iterates are not finite after step `k`."""
+        """Return the end of a run whose iterates are not finite after step `k`."""
         reason = f"the iterate of agent {agent} is not finite after step {k}"
         if self._at_once(k):
             cause = self.clock.disturbance
@@ -123,14 +123,16 @@ class Attempt:
         return RunEnd(Outcome.DIVERGED, reason, agent)
 
     def _at_once(self, k: int) -> bool:
-        """Whether iterates not finite after step `k` are so with any step size that a search
+        """Return whether iterates not finite after step `k` are so with any step size that a search
         would find.
         """
         first = self.plan.solver.period if self.clock.disturbance else 1
         return self.choice is not None and k in (1, first)
 
     def too_far(self, X: np.ndarray, k: int) -> str:
-        """Why a chosen step size has failed although the metrics are finite, or ""; collective."""
+        """Return why a chosen step size has failed although the metrics are finite, or "";
+        collective.
+        """
         far = self.guard.far(as_reals(X), strict=self.last) if self.guard is not None else ""
         if not far:
             return ""
@@ -146,7 +148,7 @@ class Attempt:
         )
 
     def judge(self, k: int, s: State, log: Log, stopped: bool, interrupted: bool = False) -> RunEnd:
-        """The outcome of a run that has ended by itself after step `k`; collective."""
+        """Return the outcome of a run that has ended by itself after step `k`; collective."""
         plan, clock, X = self.plan, self.clock, as_reals(s.X)
         return decide_outcome(
             log.records,
@@ -174,7 +176,7 @@ class Attempt:
         )
 
     def result(self, k: int, s: State, log: Log, end: RunEnd) -> Result:
-        """The result of a run that has ended after step `k`; collective."""
+        """Return the result of a run that has ended after step `k`; collective."""
         plan, solver = self.plan, self.plan.solver
         return Result(
             X=s.X,
@@ -192,7 +194,9 @@ class Attempt:
         )
 
     def _reason(self, end: RunEnd) -> str:
-        """The reason of the end, and of a divergence the schedule, if that is the likely cause."""
+        """Return the reason of the end, and of a divergence the schedule, if that is the likely
+        cause.
+        """
         if end.outcome is not Outcome.DIVERGED or not self.unstable:
             return end.reason
         return (
@@ -205,7 +209,7 @@ Once = Callable[[Attempt, Clock], Result]
 
 
 def attempted(plan: Plan, once: Once) -> Result:
-    """The result of a run, after a search if its step size is to be found; collective."""
+    """Return the result of a run, after a search if its step size is to be found; collective."""
     plan = as_recorded(plan)
     with plan.mixer() as mixer:
         X0, oracle = as_reals(plan.X), plan.oracle
@@ -242,7 +246,7 @@ def attempted(plan: Plan, once: Once) -> Result:
 
 
 def as_recorded(plan: Plan) -> Plan:
-    """The plan of a resumed run, with the step size and the weights that the run has found
+    """Return the plan of a resumed run, with the step size and the weights that the run has found
     before; collective.
     """
     record = plan.record

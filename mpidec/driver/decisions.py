@@ -56,7 +56,8 @@ class Control:
     def __init__(self, net: Reductions, checkpoint_seconds: float | None):
         self._net, self._period = net, checkpoint_seconds
         self._diverged = _NEVER
-        self.next = 0  # the step after which a decision is due; the same on all ranks
+        # The step after which a decision is due; the same on all ranks.
+        self.next = 0
         self._last = (0, time.monotonic())
         self._saved = time.monotonic()
 

@@ -82,7 +82,8 @@ class Journal(Log):
         if self._recorder is not None:
             failed = isinstance(error, Exception) and not isinstance(error, Retry)
             self._recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
-        if self._errors.common:  # none ends the job before rank 0 has written
+        # None ends the job before rank 0 has written.
+        if self._errors.common:
             self._net.agree()
 
     @property
@@ -93,8 +94,8 @@ class Journal(Log):
     # -- the beginning and the end -----------------------------------------------------------------
 
     def begin(self) -> tuple[int, State]:
-        """The step and the state to begin with: the first ones, or those of the last checkpoint;
-        collective.
+        """Return the step and the state to begin with: the first ones, or those of the last
+        checkpoint; collective.
         """
         plan, record, k, elapsed = self._plan, self._plan.record, 0, 0.0
         s = self._source.begin()
@@ -115,8 +116,8 @@ class Journal(Log):
         return k, s
 
     def recorded_at_once(self, k: int) -> bool:
-        """Whether the state to begin with is recorded; a run that has reached its target takes
-        no further steps.
+        """Return whether the state to begin with is recorded; a run that has reached its target
+        takes no further steps.
         """
         there = self._recorder is not None and self._recorder.has(k)
         return k == 0 or k >= self._plan.steps or there
@@ -129,7 +130,7 @@ class Journal(Log):
             )
 
     def _meta(self, record: Record) -> dict[str, Any]:
-        """The root attributes of the file."""
+        """Return the root attributes of the file."""
         plan, net, source, least = self._plan, self._net, self._source, self.measure.least()
         meta = attributes(
             net,
@@ -169,7 +170,7 @@ class Journal(Log):
         )
 
     def _resumed(self, recorder: Recorder[Any], record: Record) -> tuple[int, State, float]:
-        """The step, the state and the seconds of the last checkpoint."""
+        """Return the step, the state and the seconds of the last checkpoint."""
         source, meta = self._source, self._meta(record)
         k, s, totals, memory = recorder.load(source.topology, meta)
         if k > self._plan.steps:
@@ -216,14 +217,15 @@ class Journal(Log):
         self._clock += time.perf_counter() - begun
 
     def _reached(self, metrics: Mapping[str, float]) -> bool:
-        """Whether to stop; where the clock or a callable decides, rank 0 does."""
+        """Return whether to stop; where the clock or a callable decides, rank 0 does."""
         target, net, errors = self._plan.target, self._net, self._errors
         if target is None:
             return False
         if isinstance(target, Target):
             reached = target.reached(metrics)
             if "time" not in target.limits or net.size == 1:
-                return reached  # the other metrics have the same bits on all ranks
+                # The other metrics have the same bits on all ranks.
+                return reached
             return bool(net.collectives.broadcast(reached, 0, "the decision to stop"))
         stopped = False
         if net.rank == 0:

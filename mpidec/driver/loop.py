@@ -39,7 +39,7 @@ def once(attempt: Attempt, clock: Clock) -> Result:
 def _run(
     attempt: Attempt, clock: Clock, journal: Journal, interrupted: Callable[[], bool]
 ) -> tuple[int, State, RunEnd]:
-    """The last step, its state, and why it is the last one; collective."""
+    """Return the last step, its state, and why it is the last one; collective."""
     plan, errors = attempt.plan, clock.errors
     k, s = journal.begin()
     control = Control(plan.net, plan.record.checkpoint_seconds if plan.record else None)

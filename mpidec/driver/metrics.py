@@ -28,26 +28,27 @@ if TYPE_CHECKING:
 
 COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
 ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
-GROWING = frozenset(
-    COUNTERS + ASYNCHRONOUS
-)  # they only grow: a limit on them is a budget, not a target
+# They only grow: a limit on them is a budget, not a target.
+GROWING = frozenset(COUNTERS + ASYNCHRONOUS)
 ERRORS = ("error", "error_rms", "error_max")
-HUGE = 2.0**500  # numbers up to it have squares, and sums of many
+# Numbers up to it have squares, and sums of many.
+HUGE = 2.0**500
 BUILT_IN = GROWING | {"consensus", "gradient_norm", "objective", *ERRORS}
 
-Own = Callable[[np.ndarray, range, int], ArrayLike]  # f(X, agents, k), one number per local agent
+# f(X, agents, k), one number per local agent.
+Own = Callable[[np.ndarray, range, int], ArrayLike]
 NONE: Mapping[str, Own] = MappingProxyType({})
 
 
 def counters_of(solver: Solver, clock: object) -> tuple[str, ...]:
-    """The counters in the records of a solver, on ranks or, with a `clock`, on a queue."""
+    """Return the counters in the records of a solver, on ranks or, with a `clock`, on a queue."""
     if not isinstance(solver, Asynchronous):
         return COUNTERS
     return ASYNCHRONOUS if clock is not None else (*ASYNCHRONOUS, "rounds")
 
 
 def checked(metrics: Mapping[str, Own] | None, problem: Problem | None = None) -> Mapping[str, Own]:
-    """The metrics that a problem brings along, and the user's own, by name.
+    """Return the metrics that a problem brings along, and the user's own, by name.
 
     Raises
     ------
@@ -110,8 +111,8 @@ def of_events(
     messages: int,
     message_bytes: int,
 ) -> dict[str, float]:
-    """A record of an asynchronous run: the metrics of the rows, with its own counters in the place
-    of those of synchronous steps.
+    """Return a record of an asynchronous run: the metrics of the rows, with its own counters in the
+    place of those of synchronous steps.
     """
     return {
         **{name: value for name, value in metrics.items() if name not in COUNTERS},
@@ -125,7 +126,7 @@ def of_events(
 
 
 def norm(v: np.ndarray) -> float:
-    """The Euclidean norm, also where squares overflow.
+    """Return the Euclidean norm, also where squares overflow.
 
     Examples
     --------
@@ -220,12 +221,12 @@ class Metrics:
         )
 
     def names_of_events(self, *counters: str) -> tuple[str, ...]:
-        """The metrics of an asynchronous run, with its own counters and others."""
+        """Return the metrics of an asynchronous run, with its own counters and others."""
         provided = (name for name in self.names if name not in COUNTERS)
         return (*ASYNCHRONOUS, *counters, *provided)
 
     def at(self, k: int) -> Metrics:
-        """The metrics of step k, with the minimizer of that step."""
+        """Return the metrics of step k, with the minimizer of that step."""
         self._k = k
         if self._moves:
             self.error = None
@@ -240,7 +241,8 @@ class Metrics:
 
     def _known(self, k: int) -> np.ndarray | None:
         known = x_star_of(self._problem, k)
-        if is_complex(known):  # the view of a complex problem has a real one
+        # The view of a complex problem has a real one.
+        if is_complex(known):
             raise TypeError(
                 f"problem {type(self._problem).__name__}: x_star is complex, the rows are real, "
                 "expected real numbers, or complex data"
@@ -259,8 +261,8 @@ class Metrics:
         return self.of(mean, self._net.sum(self.terms(X, mean, rows, sent)), self._worst(X))
 
     def terms(self, X: np.ndarray, mean: np.ndarray, rows: int = 0, sent: int = 0) -> np.ndarray:
-        """What the metrics are sums of: a row for each local agent, with their rows `X` and the
-        `mean` of all agents.
+        """Return what the metrics are sums of: a row for each local agent, with their rows `X` and
+        the `mean` of all agents.
         """
         m, problem, own = len(X), self._problem, len(self._own)
         d = 0 if problem is None else X.shape[1]
@@ -284,7 +286,7 @@ class Metrics:
         return terms
 
     def of_agents(self, name: str, function: Own, X: np.ndarray) -> np.ndarray:
-        """An own metric of each local agent."""
+        """Return an own metric of each local agent."""
         agents, own = range(self._net.lo, self._net.lo + len(X)), X.copy()
         own = own.view(np.complex128) if self.complex else own
         values = np.asarray(function(own, agents, self._k)) if agents else X[:, 0]
@@ -297,7 +299,7 @@ class Metrics:
         return values
 
     def of(self, mean: np.ndarray, total: np.ndarray, worst: float) -> dict[str, float]:
-        """The metrics, from the mean, the sum of the `terms` of all agents, and the largest
+        """Return the metrics, from the mean, the sum of the `terms` of all agents, and the largest
         `distance` of any rank.
         """
         net, problem = self._net, self._problem
@@ -323,8 +325,8 @@ class Metrics:
         return result | {name: value / net.n for name, value in own}
 
     def _gradient_norm(self, mean: np.ndarray, total: np.ndarray) -> float:
-        """The norm of the gradient at the mean, or of the proximal gradient mapping, from the
-        sum of all agents' gradients.
+        """Return the norm of the gradient at the mean, or of the proximal gradient mapping, from
+        the sum of all agents' gradients.
         """
         term = term_of(self._problem)
         if term is None or not np.isfinite(mean - total).all():
@@ -333,7 +335,7 @@ class Metrics:
         return norm(moved)
 
     def least(self) -> float | None:
-        """The objective at the solution, if that is known; collective."""
+        """Return the objective at the solution, if that is known; collective."""
         problem, net = self._problem, self._net
         if problem is None or self._x_star is None or self._moves or is_sampled(problem):
             return None
@@ -343,7 +345,7 @@ class Metrics:
         return float(net.mean(values)[0])
 
     def distance(self, X: np.ndarray) -> float:
-        """The largest distance of a local agent from the solution; 0 if that is not known."""
+        """Return the largest distance of a local agent from the solution; 0 if that is not known."""
         if self._x_star is None:
             return 0.0
         D = X - self._x_star
@@ -357,7 +359,7 @@ class Metrics:
         return -float(net.collectives.minimum(np.array([-mine]), "the metrics of a record")[0])
 
     def diverged_agent(self, X: np.ndarray) -> int:
-        """The first agent whose row, value or gradient is not finite, or whose row is the
+        """Return the first agent whose row, value or gradient is not finite, or whose row is the
         largest if all are; collective.
         """
         net, X = self._net, as_reals(X)

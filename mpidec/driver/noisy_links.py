@@ -47,8 +47,8 @@ class Pulse(Fault):
 
 
 def integrates(solver: Solver, graph: Topology | Schedule) -> bool:
-    """Whether noise of the links in some steps moves the average of the agents for ever, so that
-    noise in every step moves it ever farther.
+    """Return whether noise of the links in some steps moves the average of the agents for ever, so
+    that noise in every step moves it ever farther.
 
     It is seen where gradients are linear, from runs with and without noise.  False of steps that
     are not linear, and where nothing can be said.
@@ -74,7 +74,7 @@ def integrates(solver: Solver, graph: Topology | Schedule) -> bool:
 
 
 def _averages(solver: Solver, graph: Topology | Schedule) -> np.ndarray:
-    """The average of the agents after each step, with each size of the noise, (S, STEPS, 2)."""
+    """Return the average of the agents after each step, with each size of the noise, (S, STEPS, 2)."""
     n, S = graph.n, len(PARTS)
     g, X = (Z - Z.mean(axis=0) for Z in np.random.default_rng(0).standard_normal((2, n, 2)))
     model = LinearModel(
@@ -97,8 +97,8 @@ def _averages(solver: Solver, graph: Topology | Schedule) -> np.ndarray:
 
 
 def noise_of(mixer: Operator[StepOperator]) -> str:
-    """What the noise of a mixer's links is, in words, or ""; also where a rule takes the place of
-    averages, of which nothing is known.
+    """Return what the noise of a mixer's links is, in words, or ""; also where a rule takes the
+    place of averages, of which nothing is known.
     """
     faults: list[Fault] = []
     W = mixer
@@ -110,7 +110,7 @@ def noise_of(mixer: Operator[StepOperator]) -> str:
 
 
 def warning(solver: Solver, mixer: Operator[StepOperator]) -> str:
-    """Why the error of a solver grows without limit over the noisy links of a mixer, with a
+    """Return why the error of a solver grows without limit over the noisy links of a mixer, with a
     remedy, or "".
     """
     noise, graph = noise_of(mixer), mixer.topology

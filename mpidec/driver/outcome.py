@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ..problems import Problem
 
 OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30  # factors of an explosion
-NOTHING = 1e-20  # part of a gradient that is less than its rounding errors
+# Part of a gradient that is less than its rounding errors.
+NOTHING = 1e-20
 
 StopFunction = Callable[[Mapping[str, float]], bool]
 Stop = Mapping[str, float] | StopFunction
@@ -63,7 +64,7 @@ class Target:
         )
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
-        """Whether all limits are reached."""
+        """Return whether all limits are reached."""
         return all(self._met(name, metrics) for name in self.limits)
 
     def _met(self, name: str, metrics: Mapping[str, float]) -> bool:
@@ -76,8 +77,8 @@ class Target:
         return any(name not in GROWING for name in self.limits)
 
     def missed(self, metrics: Mapping[str, float]) -> tuple[str, float] | None:
-        """The first metric that has not reached its limit, with the limit; None if there is none
-        (budgets do not count).
+        """Return the first metric that has not reached its limit, with the limit; None if there is
+        none (budgets do not count).
         """
         return next(
             (
@@ -90,7 +91,9 @@ class Target:
 
 
 def _grows(name: str) -> bool:
-    """Whether a limit on a metric is a lower one: of budgets, and of what is better if larger."""
+    """Return whether a limit on a metric is a lower one: of budgets, and of what is better if
+    larger.
+    """
     return name in GROWING or rises(name)
 
 
@@ -100,8 +103,8 @@ def target_of(
     counters: Sequence[str] = COUNTERS,
     own: Iterable[str] = NONE,
 ) -> Target | StopFunction | None:
-    """The target that the argument `stop` of `solve` stands for; None if there is none.  `own` are
-    the names of the user's own metrics.
+    """Return the target that the argument `stop` of `solve` stands for; None if there is none.
+    `own` are the names of the user's own metrics.
 
     Raises
     ------
@@ -135,7 +138,7 @@ def target_of(
 
 
 def said_by(stop: StopFunction, metrics: Mapping[str, float]) -> bool:
-    """Whether a function says to stop, of a copy of the metrics.
+    """Return whether a function says to stop, of a copy of the metrics.
 
     Raises
     ------
@@ -150,7 +153,7 @@ def said_by(stop: StopFunction, metrics: Mapping[str, float]) -> bool:
 
 
 def hits(target: Target | StopFunction | None, metrics: Mapping[str, float]) -> bool:
-    """Whether a record has reached the target, if there is one."""
+    """Return whether a record has reached the target, if there is one."""
     if target is None:
         return False
     return target.reached(metrics) if isinstance(target, Target) else said_by(target, metrics)
@@ -172,7 +175,7 @@ def _check_limit(name: str, limit: object, own: Iterable[str]) -> None:
 
 
 def not_finite(metrics: Mapping[str, float], last: bool) -> str:
-    """The name of a metric that is not finite, or "".
+    """Return the name of a metric that is not finite; "" if there is none.
 
     An objective of +inf counts only at the last record (`last`): a mean that is still outside the
     domain of f may enter it.  Metrics of the user's own may have any value.
@@ -190,15 +193,16 @@ def not_finite(metrics: Mapping[str, float], last: bool) -> str:
 
 
 def _falls(records: Sequence[Mapping[str, float]]) -> bool:
-    """Whether the gradient is smaller at the end, but not by more than rounding errors allow: as
-    on the way to a minimizer far away, and not where a step has led out of reach of what was large.
+    """Return whether the gradient is smaller at the end, but not by more than rounding errors
+    allow: as on the way to a minimizer far away, and not where a step has led out of reach of what
+    was large.
     """
     first, last = (metrics.get("gradient_norm", math.nan) for metrics in (records[0], records[-1]))
     return NOTHING * first < last < first
 
 
 def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> str:
-    """What has exploded between the first and the last record, or "".
+    """Name the metric that has exploded between the first and the last record; "" if none has.
 
     An explosion is judged at the end of a run only, because an iterate may grow by any factor and
     still come back (step sizes that start too large and decrease).  The objective must have grown
@@ -310,7 +314,7 @@ def decide_outcome(
 
 
 def short(number: float) -> str:
-    """A number as people write it: 1e-8.
+    """Return a number as people write it: 1e-8.
 
     Examples
     --------

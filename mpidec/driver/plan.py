@@ -51,7 +51,7 @@ class Printed:
 
 
 def as_progress(progress: Progress | bool | None) -> Progress | None:
-    """The argument `progress`, where True prints lines, and False and None nothing."""
+    """Return the argument `progress`, where True prints lines, and False and None nothing."""
     if progress is True:
         return Printed()
     if not progress:
@@ -152,8 +152,8 @@ def closing(mixer: Mixer) -> Iterator[Mixer]:
 
 
 def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOperator]:
-    """The mixer that `mixing` makes of the mixer of the topology; its errors are raised on every
-    rank.
+    """Return the mixer that `mixing` makes of the mixer of the topology; its errors are raised on
+    every rank.
     """
     if mixing is None:
         return base
@@ -176,7 +176,7 @@ def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOp
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """The libraries with threads that are loaded, looked for again when modules have been
+    """Return the libraries with threads that are loaded, looked for again when modules have been
     imported: finding them takes a millisecond.
     """
     from threadpoolctl import ThreadpoolController
@@ -198,13 +198,13 @@ def arithmetic(net: Network) -> Iterator[None]:
 
 
 def resumed_at(step: int, later: bool) -> str:
-    """What a resumed run tells at its beginning."""
+    """Return what a resumed run tells at its beginning."""
     again = ": later records are computed again" if later else ""
     return f"resumed at step {step}, that of the last checkpoint{again}"
 
 
 def recorded_choice(net: Network, record: Record) -> tuple[float, str]:
-    """The step size that the run in the file has chosen, and the weights, or ""."""
+    """Return the step size that the run in the file has chosen, and the weights, or ""."""
     size, weights = 0.0, ""
     with on_all_ranks(net):
         if net.rank == 0:

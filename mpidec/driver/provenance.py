@@ -1,4 +1,4 @@
-"""Root attributes of the files of runs: what was run, on which data, by which code, and where."""
+"""Root attributes of run files: what was run, on which data, by which code, and where."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def attributes(
     function: str = "solve",
     problem: Problem | None = None,
 ) -> dict[str, Any]:
-    """The root attributes of the file of a run that `mpidec.solve`, or another `function`, makes;
-    collective.
+    """Return the root attributes of the file of a run that `mpidec.solve`, or another `function`,
+    makes; collective.
 
     Rank 0, which writes the file, has all of them.
     """
@@ -78,7 +78,8 @@ def attributes(
     if net.rank:
         return found
     sources = record.sources
-    if sources is None:  # a Python program: components that were loaded from files by name
+    # A Python program: components that were loaded from files by name.
+    if sources is None:
         loaded = {"solver.name": source(solver), "problem.name": source(problem)}
         sources = {key: path for key, path in loaded.items() if path}
     files = file_hashes(sources)
@@ -86,8 +87,8 @@ def attributes(
 
 
 def settings(solver: Solver, topology: Topology | Schedule) -> dict[str, Any]:
-    """The solver and the graph of a run under the keys of an experiment; numbers and texts, or what
-    stands for other values.
+    """Return the solver and the graph of a run under the keys of an experiment; numbers and texts,
+    or what stands for other values.
 
     Examples
     --------
@@ -125,9 +126,8 @@ def data_hash(net: Reductions, problem: Problem | None) -> dict[str, Any]:
     of ranks.
     """
     A, y, mask = (getattr(problem, name, None) for name in ("A", "y", "mask"))
-    mine = np.zeros(
-        (net.m, 3), np.uint64
-    )  # of each agent: two words of its hash, number of samples
+    # Of each agent: two words of its hash, number of samples.
+    mine = np.zeros((net.m, 3), np.uint64)
     arrays = [
         array
         for array in (A, y)

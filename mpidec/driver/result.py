@@ -86,7 +86,7 @@ class Result(Fitted):
         One entry per record: the counters `step`, `time` (s), `rounds` (mixings), `rows` and
         `bytes` (sent by all agents), `gradients` and `prox` (evaluations of each agent);
         `consensus`; and, if the problem provides them, `gradient_norm`, `objective`, `error`,
-        `error_rms` and `error_max`; and those of one's own. See `mpidec.driver.metrics.Metrics`.
+        `error_rms` and `error_max`; and user-defined ones. See `mpidec.driver.metrics.Metrics`.
     reason : str
         For a diverged run what happened, for a missed target the last value and the likely cause;
         else empty.
@@ -121,7 +121,7 @@ class Result(Fitted):
     problem: object = None
 
     def activity_arrays(self) -> dict[str, np.ndarray]:
-        """What `Run.asynchronous` holds of the run; empty for synchronous steps."""
+        """Return what `Run.asynchronous` holds of the run; empty for synchronous steps."""
         return {}
 
     @property

@@ -96,7 +96,7 @@ def simulate(
     progress : callable or bool, optional
         Called as `progress(step, steps, metrics)` at each record; True prints a line instead.
     metrics : dict {name: callable}, optional
-        Metrics of one's own, as for `mpidec.solve`.
+        User-defined metrics, as for `mpidec.solve`.
 
     Returns
     -------

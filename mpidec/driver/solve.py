@@ -1,4 +1,4 @@
-"""`mpidec.solve`: arguments checked on all ranks, then a run with or without common steps."""
+"""`mpidec.solve`: arguments checked on all ranks, then a synchronous or an asynchronous run."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def solve(
         For asynchronous solvers: relative speeds of the agents.  On ranks those of less than the
         largest rate r sleep (r / rate - 1) times as long as each of their steps takes.
     metrics : dict {name: callable}, optional
-        Metrics of one's own: ``f(X, agents, k)`` receives the rows of the local agents, (m, d),
+        User-defined metrics: ``f(X, agents, k)`` receives the rows of the local agents, (m, d),
         their numbers among all, a range, and the step, and returns one number per local agent,
         (m,). The average over all agents is recorded, and `stop` may name it: smaller is better,
         and any value is one.  With `record`, they are also called near `x0`, to be recognized by a
@@ -169,8 +169,8 @@ def solve(
     reduction decides for all ranks whether to continue.
 
     A run diverges when an iterate is not finite after some step (found exactly, with its agent),
-    when a metric other than one's own is not finite at a record (an objective of +inf only at the
-    last one), or when its last record is an explosion: the objective has grown by 1e6 and the
+    when a metric that is not user-defined is not finite at a record (an objective of +inf only at
+    the last one), or when its last record is an explosion: the objective has grown by 1e6 and the
     iterates by 1e3.  Explosions are judged at the end only, so that no run ends early that would
     have come back.
 
@@ -315,7 +315,8 @@ def solve(
             result = run_on_ranks(plan)
         else:
             result = attempted(plan, once)
-    if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed
+    # Now that the network of this call is closed.
+    if result.outcome is Outcome.INTERRUPTED:
         end_as_interrupted()
         raise Interrupted(result, saved)
     return result

@@ -35,7 +35,7 @@ BLOCK = 64
 
 
 def generator(seed: int, agent: int, purpose: int) -> np.random.Generator:
-    """The random numbers of an agent for a purpose, one after the other, whatever the other
+    """Return the random numbers of an agent for a purpose, one after the other, whatever the other
     agents do.
     """
     return np.random.default_rng([seed, agent, purpose])
@@ -194,7 +194,7 @@ class Delays:
         return self._delay(self._of[i], i, j)
 
     def state(self) -> list[Any]:
-        """The states of the generators, for JSON."""
+        """Return the states of the generators, for JSON."""
         return [[i, rng.bit_generator.state] for i, rng in self._of.items()]
 
     def recall(self, state: list[Any]) -> None:
@@ -217,7 +217,7 @@ class Losses:
         return next(self._of(i)) < self._drop
 
     def state(self) -> list[Any]:
-        """How many numbers each agent has drawn, for JSON."""
+        """Return how many numbers each agent has drawn, for JSON."""
         return list(self._drawn.items())
 
     def recall(self, state: list[Any]) -> None:

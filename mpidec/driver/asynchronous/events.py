@@ -34,7 +34,8 @@ from .simulator import PairwiseSimulator, PushSimulator
 if TYPE_CHECKING:
     from ...problems import Problem
 
-NOMINAL = 1e-4  # seconds of a quick event on ranks, in which delays and pauses are counted
+# Seconds of a quick event on ranks, in which delays and pauses are counted.
+NOMINAL = 1e-4
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Events:
         drop: float,
         seed: int,
     ) -> Events:
-        """What happens on a queue: events by Poisson clocks, or those of a table.
+        """Return what happens on a queue: events by Poisson clocks, or those of a table.
 
         Raises
         ------
@@ -169,7 +170,7 @@ class Events:
         agents: LocalAgents,
         gradient: Gradient | None,
     ) -> PairwiseSimulator | PushSimulator:
-        """A simulator of all agents, to which the events happen."""
+        """Return a simulator of all agents, to which the events happen."""
         common, delay, lost = (agents.states, self.source(), gradient), self.delay(), self.lost()
         if isinstance(solver, PairwiseSolver):
             return PairwiseSimulator(solver, *common, delay, lost)

@@ -28,15 +28,19 @@ from ..outcome import StopFunction, Target, hits
 from ..stepsize import Retry
 from .result import AsyncResult, LocalAgents, cannot_resume, histogram, stacked
 
-_MOST, _BYTES = 400, 1 << 26  # snapshots that are kept, and their size
-_FIRST = 1e-3  # seconds between two snapshots at first
+# Snapshots that are kept, and their size.
+_MOST, _BYTES = 400, 1 << 26
+# Seconds between two snapshots at first.
+_FIRST = 1e-3
 _SHARE = 0.02  # of the run so far: the least time between two records
-_TARGET = 0.05  # seconds between two records in which a target is looked for, at first
-_LOOK = 5e-5  # seconds between two looks for the other thread to leave MPI
+# Seconds between two records in which a target is looked for, at first.
+_TARGET = 0.05
+# Seconds between two looks for the other thread to leave MPI.
+_LOOK = 5e-5
 
 
 def maximum(net: Reductions, value: float, what: str) -> float:
-    """The largest of the values of all ranks; collective."""
+    """Return the largest of the values of all ranks; collective."""
     return -float(net.collectives.minimum(np.array([-value]), what)[0])
 
 
@@ -72,7 +76,9 @@ class Snapshots:
         return [time for time, *_ in self._taken]
 
     def at(self, time: float) -> tuple[np.ndarray, int, int]:
-        """The last rows that were taken up to a time, with the numbers of events and messages."""
+        """Return the last rows that were taken up to a time, with the numbers of events and
+        messages.
+        """
         _, X, events, messages = self._taken[max(bisect(self.times, time) - 1, 0)]
         return X, events, messages
 
@@ -100,7 +106,7 @@ class ResumedTotals(NamedTuple):
         return dict(found)
 
     def staleness(self, ages: list[list[int]]) -> np.ndarray:
-        """The histogram of the whole run, with (age, number) of this part."""
+        """Return the histogram of the whole run, with (age, number) of this part."""
         found = Counter(dict(enumerate(np.asarray(self.arrays.get("staleness", ()), int).tolist())))
         for age, number in ages:
             found[age] += number
@@ -133,7 +139,8 @@ class AsyncFile:
         agents: LocalAgents,
         meta: Mapping[str, Any],
     ):
-        self.record, self.last = record, -1  # the step of the last record, on rank 0
+        # The step of the last record, on rank 0.
+        self.record, self.last = record, -1
         self._net, self._solver, self._topology, self._agents = net, solver, topology, agents
         least = measure.least()
         self._meta = {**meta} | ({} if least is None else {"f_star": least})
@@ -154,7 +161,8 @@ class AsyncFile:
         self.last, stored, totals, _ = self.recorder.load(self._topology, self._meta)
         self._agents.recall(stored._asdict())
         for s in self._agents.states:
-            if hasattr(s, "t"):  # the clocks of the agents begin anew
+            # The clocks of the agents begin anew.
+            if hasattr(s, "t"):
                 s.t = 0.0
         arrays = self.recorder.asynchronous()
         self.later = self.recorder.resume(self.last, self._meta)
@@ -201,8 +209,8 @@ class AsyncFile:
         self.recorder.finish(result.X, str(result.outcome), result.steps, result.activity_arrays())
 
     def _states(self) -> tuple[Any, ...]:
-        """The states of the local agents as a named tuple of arrays; without agents, of arrays
-        without rows.
+        """Return the states of the local agents as a named tuple of arrays; without agents, of
+        arrays without rows.
         """
         agents = self._agents
         if not agents.states:
@@ -268,7 +276,8 @@ class Records:
         self._parts: Iterator[list[MPI.Request]] | None = None
         self._requests: list[MPI.Request] = []
         self._row: dict[str, float] = {}  # of the last record, on rank 0
-        self.reached = False  # whether a record has reached the target, on rank 0
+        # Whether a record has reached the target, on rank 0.
+        self.reached = False
         self._stack: np.ndarray | None = None
 
     def look(self, now: float) -> None:
@@ -289,8 +298,8 @@ class Records:
             self.reached = self.reached or hits(self._target, self._row)
 
     def now(self, t: float) -> dict[str, float]:
-        """The record at the time t, that of the last snapshot of all ranks, written if its step
-        is a new one.
+        """Return the record at the time t, that of the last snapshot of all ranks, written if its
+        step is a new one.
         """
         self._complete_begun()
         self._complete(t)

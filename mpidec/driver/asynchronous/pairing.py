@@ -22,9 +22,12 @@ from .draws import CHOICE, MEET, LossOf, generator
 from .result import AgentState, LocalAgents
 from .runner import ENOUGH, INTERRUPTED, Faults, FiniteGradient, Runner, Termination, only
 
-_LOOK = 5e-5  # seconds between two looks of the thread that averages
-_SWITCH = 2e-4  # seconds after which Python lets the other thread run
-_SLACK = 16  # averagings that an agent may be behind before its gradients wait
+# Seconds between two looks of the thread that averages.
+_LOOK = 5e-5
+# Seconds after which Python lets the other thread run.
+_SWITCH = 2e-4
+# Averagings that an agent may be behind before its gradients wait.
+_SLACK = 16
 
 
 class _Clock:
@@ -34,14 +37,15 @@ class _Clock:
 
     def __init__(self) -> None:
         self._gradients = 0
+        # The time at the last gradient, when that was, the mean; read by two threads.
         self._last = (
             0.0,
             time.perf_counter(),
             0.0,
-        )  # the time at the last gradient, when that was, the mean; read by two threads
+        )
 
     def now(self) -> float:
-        """The time; 0 until the first gradient has ended."""
+        """Return the time; 0 until the first gradient has ended."""
         last, since, mean = self._last
         return last + (time.perf_counter() - since) / mean if mean else 0.0
 
@@ -83,7 +87,7 @@ class _Requests:
             self._wanted += int(self._numbers.poisson(self._rate / 2))
 
     def choose(self, lost: LossOf | None) -> int:
-        """The neighbour of the next averaging, uniformly, until that has begun."""
+        """Return the neighbour of the next averaging, uniformly, until that has begun."""
         if self._next < 0:
             self._next = int(self._choices.integers(self._neighbors))
             self.drops = lost is not None and lost(self._number)
@@ -110,8 +114,10 @@ class _Agent:
         self.requests = _Requests(number, len(self.neighbors), seed, rate)
         # places in `neighbors`: in an averaging; asked for
         self.partner = self.asked = -1
-        self.mine: np.ndarray | None = None  # its offer in an averaging that it has begun
-        self.due: float | None = None  # when that leaves, if it has not left yet
+        # Its offer in an averaging that it has begun.
+        self.mine: np.ndarray | None = None
+        # When that leaves, if it has not left yet.
+        self.due: float | None = None
         self.into = np.empty(slots.values.shape[1], slots.values.dtype)
         self.averagings = [0] * len(self.neighbors)
 
@@ -170,7 +176,8 @@ class PairwiseRunner(Runner):
         self._over = (
             False  # whether no more averagings begin in this part of the run, whatever follows
         )
-        self._early = 0  # why the main thread wants the run, or this part of it, to end
+        # Why the main thread wants the run, or this part of it, to end.
+        self._early = 0
         self._error: BaseException | None = None
         slots.others = self.receive
 
@@ -300,9 +307,8 @@ class PairwiseRunner(Runner):
                 self._arrive(agent, k)
                 moved = True
         if agent.due is not None:
-            if (
-                agent.due <= time.monotonic() or self.termination.reason
-            ):  # at the end nothing is held back
+            # At the end nothing is held back.
+            if agent.due <= time.monotonic() or self.termination.reason:
                 agent.due = None
                 self._send(agent, agent.partner, agent.mine)
                 moved = True
@@ -313,7 +319,7 @@ class PairwiseRunner(Runner):
         return moved
 
     def _is_done(self, agent: _Agent) -> bool:
-        """Whether an agent begins no more averagings, and has ended those that it has begun."""
+        """Return whether an agent begins no more averagings, and has ended those that it has begun."""
         return agent.idle and (self._over or agent.requests.behind <= 0)
 
     def _arrive(self, agent: _Agent, k: int) -> None:
@@ -347,7 +353,7 @@ class PairwiseRunner(Runner):
         return True
 
     def _took(self, agent: _Agent, k: int, yes: bool) -> bool:
-        """The neighbour is taken, or another one has it."""
+        """Return the neighbour is taken, or another one has it."""
         other = agent.neighbors[k]
         agent.asked = -1
         if yes and other < agent.number and not self._claims.take(agent.number, agent.number):

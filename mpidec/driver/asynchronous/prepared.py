@@ -63,7 +63,7 @@ def checked_rates(rates: ArrayLike | None, n: int) -> np.ndarray:
 
 
 def pauses(straggler: Mapping[int, float] | None, n: int) -> dict[int, float]:
-    """The seconds that agents sleep at each event, by agent, if they are valid.
+    """Return the seconds that agents sleep at each event, by agent, if they are valid.
 
     Raises
     ------

@@ -15,7 +15,8 @@ from ...solvers.asynchronous import PushSolver
 from .result import LocalAgents, wake
 from .runner import INTERRUPTED, Faults, FiniteGradient, Runner, Termination, only
 
-_SLICE, _SHORT = 0.004, 1e-3  # seconds: about a time slice of the scheduler; a short event
+# Seconds: about a time slice of the scheduler; a short event.
+_SLICE, _SHORT = 0.004, 1e-3
 _MOST = 64
 
 
@@ -42,7 +43,8 @@ class PushRunner(Runner):
         super().__init__(agents, slots, gradient, termination, termination.reached, faults, lo)
         self.solver, self._message = solver, (agents.width, agents.dtype)
         self._absent: list[dict[int, list[int]]] = [{} for _ in agents.states]
-        self._work = 0.0  # seconds in events, without waiting
+        # Seconds in events, without waiting.
+        self._work = 0.0
         self._latest = [np.zeros((len(some), agents.width), agents.dtype) for some in slots.senders]
         self._waiting: list[tuple[float, int, int, int, np.ndarray]] = []  # due, number, ...
         self._sent = 0
@@ -88,7 +90,7 @@ class PushRunner(Runner):
             self.solver.collect(s, self._received(i))
 
     def _received(self, i: int) -> np.ndarray | None:
-        """What has arrived."""
+        """Return what has arrived."""
         port = self.slots.agents[i]
         found = port.versions()
         if self._work < _SHORT * self.termination.events:
@@ -109,7 +111,7 @@ class PushRunner(Runner):
         return self._latest[i]
 
     def _after_others(self, port: Any, found: list[int], absent: dict[int, list[int]]) -> list[int]:
-        """Where events are short, let the neighbours have theirs.
+        """Return where events are short, let the neighbours have theirs.
 
         Otherwise a rank that shares its core would have hundreds of events in its time slice,
         without news.  A neighbour that does not send in the meantime is not waited for in the next
@@ -175,7 +177,8 @@ class PushRunner(Runner):
             self._send(i, k, number, row)
 
     def _send(self, i: int, k: int, number: int, row: np.ndarray) -> None:
-        if not self.solver.accumulates:  # a later message may have left before
+        # A later message may have left before.
+        if not self.solver.accumulates:
             if number < self._released.get((i, k), 0):
                 return
             self._released[i, k] = number

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
 _RECORDS = 200
-_LOOK = 0.02  # seconds between two looks for ranks that have left
+# Seconds between two looks for ranks that have left.
+_LOOK = 0.02
 _SHARES = 100  # of a run, after which progress is reported
 _PAUSE = 50  # of the time of a pause: the least time between two of them
 
@@ -107,8 +108,8 @@ def _attempt(
     guard: Guard | None = None,
     last: bool = True,
 ) -> AsyncResult:
-    """The run with one step size; `Retry` if it does not converge and is not the last attempt;
-    collective.
+    """Return the run with one step size; `Retry` if it does not converge and is not the last
+    attempt; collective.
     """
     net, solver = plan.net, as_asynchronous(plan.solver)
     agents = LocalAgents.of(solver, plan.topology.at(0), plan.X, net.agents)
@@ -210,7 +211,7 @@ class Ranks:
         )
 
     def _traced(self, gradient: Gradient) -> Gradient:
-        """The gradient, whose calls are events of the timeline if there is one."""
+        """Return the gradient, whose calls are events of the timeline if there is one."""
         timeline = self.net.context.timeline
         return gradient if timeline is None else timeline.computing("gradient", gradient)
 
@@ -232,7 +233,8 @@ class Ranks:
         """The result; an attempt whose guard refuses it raises `Retry`."""
         net, runner, file = self.net, self.runner, self.file
         self.snapshots.look(0.0, 0, 0, due=True)
-        if file is not None and not file.record.resume:  # the file exists from the beginning
+        # The file exists from the beginning.
+        if file is not None and not file.record.resume:
             file.checkpoint(self.records.now(0.0), {})
         if isinstance(runner, PushRunner) and self.before.events:
             runner.send_again()
@@ -306,7 +308,7 @@ class Ranks:
             raise
 
     def _end(self, attempt: Attempt, reason: int, k: int, s: Rows) -> RunEnd:
-        """The outcome."""
+        """Return the outcome."""
         found = self.gradient.found if self.gradient is not None else None
         all_ = self._everywhere(np.array([] if found is None else [found], float).reshape(-1, 4))
         if len(all_):
@@ -318,7 +320,7 @@ class Ranks:
         return attempt.judge(k, s, self.log, stopped, reason == INTERRUPTED)
 
     def _ends_at_target(self) -> bool:
-        """Whether the last record has reached the target, as rank 0 says."""
+        """Return whether the last record has reached the target, as rank 0 says."""
         plan, net, reached = self.plan, self.net, False
         with on_all_ranks(net):
             if net.rank == 0:
@@ -328,8 +330,8 @@ class Ranks:
     def _activity(
         self, elapsed: float
     ) -> tuple[np.ndarray, dict[tuple[int, int], int], np.ndarray, np.ndarray]:
-        """What all ranks have counted: the fields `counts`, `averagings`, `staleness` and `idle`
-        of `AsyncResult`.
+        """Return what all ranks have counted: the fields `counts`, `averagings`, `staleness` and
+        `idle` of `AsyncResult`.
         """
         runner = self.runner
         counts = self._everywhere(np.array([s.k for s in self.agents.states], np.int64))
@@ -345,7 +347,7 @@ class Ranks:
         return counts, averagings, staleness, idle
 
     def _everywhere(self, mine: np.ndarray) -> np.ndarray:
-        """The rows of all ranks, one rank after the other, on all of them."""
+        """Return the rows of all ranks, one rank after the other, on all of them."""
         rows = self.net.gather_rows(mine)
         return np.asarray(self.net.collectives.broadcast(rows, 0, "net.gather"))
 
@@ -357,7 +359,7 @@ class CheckpointTimer:
         self._seconds, self._next, self._asked = seconds, seconds, 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether the agents are to pause; once, until `restart`."""
+        """Return whether the agents are to pause; once, until `restart`."""
         if now < self._next:
             return False
         self._asked, self._next = now, math.inf

@@ -45,7 +45,7 @@ class LocalAgents(NamedTuple):
         return from_reals(X) if self.complex else X
 
     def collected(self) -> SimpleNamespace:
-        """The fields of all states (`collected`), complex rows as such."""
+        """Return the fields of all states (`collected`), complex rows as such."""
         found = collected(self.states, self.stacks)
         if self.complex:
             wide = self.stacks["x"].shape[1]
@@ -67,7 +67,7 @@ class LocalAgents(NamedTuple):
         X: np.ndarray,
         agents: Iterable[int],
     ) -> LocalAgents:
-        """The states at first."""
+        """Return the states at first."""
         places = [
             Place(
                 i,
@@ -155,7 +155,8 @@ class AsyncResult(Result):
 
 
 def cannot_resume(solver: object) -> str:
-    """Why runs of this solver, or class of solvers, on ranks cannot be resumed, or an empty string.
+    """Return why runs of this solver, or class of solvers, on ranks cannot be resumed, or an empty
+    string.
 
     Examples
     --------
@@ -181,8 +182,8 @@ def wake(
     width: int,
     dtype: np.dtype[Any],
 ) -> np.ndarray | None:
-    """What local agent i sends when it wakes up, of this dtype, if it has the length that the
-    solver states.
+    """Return what local agent i sends when it wakes up, of this dtype, if it has the length that
+    the solver states.
 
     Raises
     ------
@@ -264,7 +265,7 @@ def activity_arrays(
     staleness: np.ndarray,
     idle: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """What `Run.asynchronous` holds of a run; the parameters are fields of `AsyncResult`.
+    """Return what `Run.asynchronous` holds of a run; the parameters are fields of `AsyncResult`.
 
     Examples
     --------

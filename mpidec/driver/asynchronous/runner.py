@@ -98,11 +98,11 @@ class Termination:
         return max(int(words[_ENDED]) for words in self._near)
 
     def enough(self) -> bool:
-        """Whether the run has ended, as far as the memory of this node tells: no messages."""
+        """Return whether the run has ended, as far as the memory of this node tells: no messages."""
         return self.reached() if self._single else self.reason > 0
 
     def reached(self) -> bool:
-        """Whether the run has ended."""
+        """Return whether the run has ended."""
         near = sum([int(words[_EVENTS]) for words in self._near])
         if self._single:
             if near >= self._goal:
@@ -312,7 +312,7 @@ class Runner(ABC):
         """Take what has arrived, when nothing is under way."""
 
     def rows(self) -> np.ndarray:
-        """A copy of the iterates of the local agents."""
+        """Return a copy of the iterates of the local agents."""
         return np.array(self._X)
 
     def averaging_counts(self) -> list[tuple[int, int, int]]:

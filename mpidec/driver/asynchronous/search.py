@@ -12,7 +12,7 @@ number per column, and its methods are called as in any run.  All step sizes mee
 which cancels most of the chance in their comparison.
 
 1. *The model.*  An estimate of the minimizer, and the curvatures :math:`H_i` there (`mpidec.driver.stepsize.linear`), from as few
-   gradients as for solvers in common steps: at most half of those of the run, in runs of 60 steps
+   gradients as for synchronous solvers: at most half of those of the run, in runs of 60 steps
    or more.
 2. *The events* are those of the run: the rates of gradients and averagings, or the given table; the delays; the losses.  Ranks
    have wall time, on which the choice must not depend: `Events.of_ranks` says what stands for it.
@@ -144,7 +144,7 @@ class AsyncSearch(ModelSearch):
         return size, self._solver.safe / size
 
     def _raced(self) -> Choice | None:
-        """The choice of the race; None if no step size converges."""
+        """Return the choice of the race; None if no step size converges."""
         model, task = self._curved(), self.task
         if model is None:
             return None
@@ -162,7 +162,7 @@ class AsyncSearch(ModelSearch):
         return self._choice(ranking.size, rule, model.curvature, ranking)
 
     def _criterion(self, n: int) -> Criterion:
-        """What a race of `n` agents compares."""
+        """Return what a race of `n` agents compares."""
         task, steps, most = self.task, max(self.task.steps, 1), max(EVENTS // n, 1)
         if task.exact:
             longest = min(max(steps // 2, 2 * LEAST), most)
@@ -174,8 +174,8 @@ class AsyncSearch(ModelSearch):
 
 
 def safe_size(problem: Problem, solver: PairwiseSolver | PushSolver, net: Reductions) -> float:
-    """The safe step size, from the largest smoothness constant of any agent, as the problem states
-    it; collective.
+    """Return the safe step size, from the largest smoothness constant of any agent, as the problem
+    states it; collective.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from .search import AsyncSearch
 
 
 def run(plan: Plan, events: Events) -> Result:
-    """The result of a simulation, after a search if its step size is to be found."""
+    """Return the result of a simulation, after a search if its step size is to be found."""
     net, static = plan.net, plan.topology.at(0)
     solver = prepared(as_asynchronous(plan.solver), static)
     if losing := solver.losing(plan.drop):

@@ -67,7 +67,9 @@ class EventSimulator(ABC):
         """End what is on its way up to the time `until`."""
 
     def pending(self) -> tuple[Facts, Rows]:
-        """What a restart needs beside the states of the agents: what JSON can hold, and rows."""
+        """Return what a restart needs beside the states of the agents: what JSON can hold, and
+        rows.
+        """
         *heads, rows = zip(*self._in_flight) if self._in_flight else ((), ())
         facts = {
             "events": self.events,
@@ -262,9 +264,8 @@ class PushSimulator(EventSimulator):
         if self.solver.accumulates:
             self._box[j] = message if box is None else box + message
             self._ages[j].append(sent)
-        elif number > self._arrived.get(
-            (j, slot), 0
-        ):  # else it is older than the one that has arrived
+        elif number > self._arrived.get((j, slot), 0):
+            # Else it is older than the one that has arrived.
             self._arrived[j, slot] = number
             box[slot] = message
             self._ages[j][slot] = sent

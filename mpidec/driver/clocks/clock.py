@@ -36,7 +36,7 @@ class Watched(Protocol):
     def disturbance(self) -> str: ...
 
     def limits(self, d: int) -> str:
-        """Why the accuracy for rows of `d` numbers is limited, with a remedy, or ""."""
+        """Return why the accuracy for rows of `d` numbers is limited, with a remedy, or ""."""
 
     def moment(self, k: int) -> str:
         """When step `k` ended, for messages."""
@@ -64,13 +64,13 @@ class Clock(Watched, Protocol):
     def mixer(self) -> Operator[StepOperator] | None: ...
 
     def names(self, measure: Metrics) -> tuple[str, ...]:
-        """The metrics of a record."""
+        """Return the metrics of a record."""
 
     def conditions(self) -> dict[str, object]:
-        """What shapes the curve beside the solver, the problem and the graph."""
+        """Return what shapes the curve beside the solver, the problem and the graph."""
 
     def begin(self) -> State:
-        """The first state."""
+        """Return the first state."""
 
     def states(self, first: int, s: State) -> Iterator[tuple[int, State, bool]]:
         """The number of the step, the state after it and whether it is recorded, from the state
@@ -78,13 +78,13 @@ class Clock(Watched, Protocol):
         """
 
     def measured(self, measure: Metrics, k: int, s: State, seconds: float) -> dict[str, float]:
-        """A record: the metrics and the counters after step `k`; collective."""
+        """Return a record: the metrics and the counters after step `k`; collective."""
 
     def stored(self, s: State) -> tuple[Any, ...]:
-        """What a restart needs of the states, as a named tuple."""
+        """Return what a restart needs of the states, as a named tuple."""
 
     def totals(self, seconds: float) -> list[float]:
-        """The counters in a checkpoint; collective."""
+        """Return the counters in a checkpoint; collective."""
 
     def memory(self) -> Arrays:
         """Rows of the local agents in a checkpoint, beside the state, by name."""
@@ -106,4 +106,4 @@ class Clock(Watched, Protocol):
         """End what is on its way, after the last checkpoint."""
 
     def result(self, result: Result) -> Result:
-        """The result of a run that has ended, with what the clock knows; collective."""
+        """Return the result of a run that has ended, with what the clock knows; collective."""

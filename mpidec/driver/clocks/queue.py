@@ -158,7 +158,7 @@ class Simulated:
         return {"queue": text, **{f"queue.{name}": array for name, array in rows.items()}}
 
     def _ragged(self) -> dict[str, list[np.ndarray]]:
-        """The fields with a row for each neighbour, where their numbers differ."""
+        """Return the fields with a row for each neighbour, where their numbers differ."""
         found = vars(collected(self._agents.states, self._agents.stacks))
         return {name: rows for name, rows in found.items() if isinstance(rows, list)}
 
@@ -182,7 +182,8 @@ class Simulated:
         if self._finished:
             return
         self._finished = True
-        if self._plan.record is not None:  # a longer run continues from what is on its way
+        # A longer run continues from what is on its way.
+        if self._plan.record is not None:
             self._undelivered = self._stored(), self._arrays()
         self._simulator.finish()
 

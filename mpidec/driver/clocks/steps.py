@@ -23,7 +23,8 @@ from .clock import Arrays
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
-_ORACLE = "oracle."  # prefix of what gradients remember, beside the memory of the mixer
+# Prefix of what gradients remember, beside the memory of the mixer.
+_ORACLE = "oracle."
 
 
 class Steps:

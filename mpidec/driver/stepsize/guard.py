@@ -10,7 +10,8 @@ from ...protocols import Reductions
 
 LEFT = 0.1  # of the distance, when half of the way should be made with variance reduction
 ATTEMPTS = 6
-EXPLOSION, FARTHER = 1e6, 1e3  # factors of the distance, during a run and at its end
+# Factors of the distance, during a run and at its end.
+EXPLOSION, FARTHER = 1e6, 1e3
 
 
 class Retry(Exception):
@@ -59,7 +60,7 @@ class Guard:
         self._marks = sorted(marks, reverse=True)
 
     def due(self, k: int) -> bool:
-        """Whether there is a check after step `k`."""
+        """Return whether there is a check after step `k`."""
         return bool(self._marks) and k >= self._marks[-1]
 
     def check(self, k: int, X: np.ndarray) -> None:
@@ -80,8 +81,8 @@ class Guard:
             )
 
     def far(self, X: np.ndarray, strict: bool) -> str:
-        """What is wrong with the last iterates if they are much farther from the minimizer than the
-        initial points, or "".
+        """Return what is wrong with the last iterates if they are much farther from the minimizer
+        than the initial points, or "".
 
         If `strict`, they must be closer than those.  Collective.
         """

@@ -111,8 +111,8 @@ class LinearModel:
         return size / self.curvature if self.curvature > 0 and math.isfinite(size) else 0.0
 
     def gradients(self, V: np.ndarray, k: int) -> np.ndarray:
-        """The gradients of all agents at step k, at the rows `V`, one column per candidate and
-        coordinate.
+        """Return the gradients of all agents at step k, at the rows `V`, one column per candidate
+        and coordinate.
         """
         E = V.reshape(len(V), self.r, -1)
         H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
@@ -123,8 +123,8 @@ class LinearModel:
         return G.reshape(V.shape)
 
     def gradient(self, i: int, v: np.ndarray, k: int) -> np.ndarray:
-        """The gradients of agent i at its own step k, at the row `v`, one column per candidate
-        and coordinate.
+        """Return the gradients of agent i at its own step k, at the row `v`, one column per
+        candidate and coordinate.
         """
         E = v.reshape(self.r, -1)
         draw = 0 if len(self.H) == 1 else int(self._chosen(k)[i])
@@ -135,11 +135,13 @@ class LinearModel:
         return G.reshape(v.shape)
 
     def at(self, k: int) -> ModelFunctions:
-        """The functions of all agents at step `k`, with the minimizer at zero."""
+        """Return the functions of all agents at step `k`, with the minimizer at zero."""
         return ModelFunctions(self, k)
 
     def functions(self, k: int, origin: np.ndarray | None = None) -> ModelFunctions:
-        """The functions of all agents at step `k`, with the minimizer at `origin` (None: zero)."""
+        """Return the functions of all agents at step `k`, with the minimizer at `origin` (None:
+        zero).
+        """
         return ModelFunctions(self, k, origin)
 
     def _drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +150,7 @@ class LinearModel:
         return self.H[chosen, rows], self.g[chosen, rows]
 
     def _chosen(self, k: int) -> np.ndarray:
-        """The numbers of the draws of all agents in step k."""
+        """Return the numbers of the draws of all agents in step k."""
         block, place = divmod(k, 1024)
         if block not in self._draws:
             self._draws.clear()
@@ -158,8 +160,8 @@ class LinearModel:
         return np.asarray(self._draws[block][place])
 
     def proximal(self, E: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """The proximal points of the functions, (n, r, S), with the parameters `sizes`, (S,) or
-        (n, 1, S).
+        """Return the proximal points of the functions, (n, r, S), with the parameters `sizes`, (S,)
+        or (n, 1, S).
         """
         values, Q = self._spectra
         T = Q.transpose(0, 2, 1) @ (E / sizes - self.g[0][:, :, None])
@@ -168,7 +170,7 @@ class LinearModel:
         return result
 
     def coordinates(self, away: np.ndarray) -> np.ndarray:
-        r"""The rows :math:`x_i - \hat x` in the dimensions of the model."""
+        r"""Return the rows :math:`x_i - \hat x` in the dimensions of the model."""
         return away if self.V is None else _project(away, self.V)
 
     @cached_property
@@ -214,11 +216,11 @@ class ModelFunctions:
         return E if self.origin is None else E + self.origin
 
     def grad(self, X: np.ndarray) -> np.ndarray:
-        """The gradients of the smooth parts."""
+        """Return the gradients of the smooth parts."""
         return self.model.gradients(self._away(X), self.k)
 
     def value(self, X: np.ndarray) -> np.ndarray:
-        """Refused: the candidates have a value each.
+        """Raise: the candidates have no common value.
 
         Raises
         ------
@@ -230,8 +232,8 @@ class ModelFunctions:
         )
 
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """The proximal points of the functions; `t` is a number per agent, or one per column,
-        too.
+        """Return the proximal points of the functions; `t` is a number per agent, or one per
+        column, too.
         """
         model = self.model
         E = self._away(V).reshape(len(V), model.r, -1)
@@ -239,7 +241,7 @@ class ModelFunctions:
         return self._point(model.proximal(E, sizes).reshape(V.shape))
 
     def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
-        """The proximal points of the term; `t` is a number, or one per column."""
+        """Return the proximal points of the term; `t` is a number, or one per column."""
         model = self.model
         if model.prox is None:
             return V
@@ -290,7 +292,9 @@ class Linearization:
     agents: int = 0
 
     def face(self, x: np.ndarray) -> np.ndarray | None:
-        """A basis (d, q) of the face of the term at `x`; None where all dimensions are taken."""
+        """Return a basis (d, q) of the face of the term at `x`; None where all dimensions are
+        taken.
+        """
         d, most = len(x), dimensions(self.net.n)
         few = evaluations(self.steps)
         if self.term is None or not (self.on_face or min(d, most) > few or d > most):
@@ -299,7 +303,7 @@ class Linearization:
         return basis if basis.shape[1] else None  # a vertex: as without a term
 
     def draws(self, r: int) -> int:
-        """The number of random draws in `r` dimensions."""
+        """Return the number of random draws in `r` dimensions."""
         most = min(
             MORE_DRAWS * DRAWS if self.vanishing else DRAWS,
             max(4, ENTRIES * 8 // (self.net.n * r * r)),
@@ -310,7 +314,7 @@ class Linearization:
 def linear_model(
     of: Linearization, x: np.ndarray, quadratic: bool = False
 ) -> tuple[LinearModel | None, np.ndarray | None, int]:
-    """The linear model at the point `x`, on rank 0 (None on the others), the point, and the
+    """Return the linear model at the point `x`, on rank 0 (None on the others), the point, and the
     gradients; collective.
 
     Parameters
@@ -388,7 +392,7 @@ class _Neighbourhood:
             self._h *= WIDER
 
     def _in(self, rows: np.ndarray) -> np.ndarray:
-        """The rows in the dimensions of the model."""
+        """Return the rows in the dimensions of the model."""
         return rows if self.V is None else _project(rows, self.V)
 
     def span(self, face: np.ndarray | None) -> list[np.ndarray] | None:
@@ -435,8 +439,8 @@ class _Neighbourhood:
     def curvatures(
         self, gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None
     ) -> np.ndarray:
-        """The local agents' curvatures (m, r, r), from differences of gradients with `base`, or
-        `known` ones.
+        """Return the local agents' curvatures (m, r, r), from differences of gradients with `base`,
+        or `known` ones.
         """
         (m, d), r = base.shape, self.r
         H = np.empty((m, r, r))
@@ -472,7 +476,7 @@ class _Neighbourhood:
     def model(
         self, H: np.ndarray, face: np.ndarray | None
     ) -> tuple[LinearModel | None, np.ndarray, int]:
-        """The model here, on rank 0, with the point and the gradients taken."""
+        """Return the model here, on rank 0, with the point and the gradients taken."""
         of, net, x, term = self._of, self._of.net, self.x, self._of.term
         mean_gradient, away = net.mean(self.G), of.X0 - self._at
         g = self._in(self.G - mean_gradient * (term is None or of.on_face))
@@ -507,8 +511,8 @@ class _Neighbourhood:
     def _drawn(
         self, batches: Callable[[int], Gradient], H: np.ndarray, g: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The curvatures and gradients of some random draws, (s, m, r, r) and (s, m, r), around
-        the exact ones.
+        """Return the curvatures and gradients of some random draws, (s, m, r, r) and (s, m, r),
+        around the exact ones.
         """
         H_drawn, g_drawn = [], []
         for k in range(self._of.draws(self.r)):
@@ -575,16 +579,17 @@ def dimensions(n: int) -> int:
 
 
 def flat(X: np.ndarray) -> np.ndarray:
-    """The rows of X without inner dimensions, also if there are none."""
+    """Return the rows of X without inner dimensions, also if there are none."""
     return X.reshape(len(X), math.prod(X.shape[1:]))
 
 
 def _proximal(term: Term, x: np.ndarray, gradient: np.ndarray, V: np.ndarray | None) -> Prox:
-    """The proximal points of a term around the minimizer `x`, exactly; or on the face of `x`, in
-    a basis `V` of it.
+    """Return the proximal points of a term around the minimizer `x`, exactly; or on the face of
+    `x`, in a basis `V` of it.
     """
     if V is not None:
-        slope = V.T @ gradient  # minus that of the term, at the minimizer
+        # Minus that of the term, at the minimizer.
+        slope = V.T @ gradient
         return lambda E, t: np.asarray((E + slope[:, None] * t) / (1 + term.l2 * t))
 
     def prox(E: np.ndarray, t: np.ndarray) -> np.ndarray:
@@ -596,8 +601,8 @@ def _proximal(term: Term, x: np.ndarray, gradient: np.ndarray, V: np.ndarray | N
 
 
 def _curvature(net: Reductions, H: np.ndarray) -> float:
-    """The largest eigenvalue of the average of the curvatures of all agents, or 1 if there is
-    none above 0; collective.
+    """Return the largest eigenvalue of the average of the curvatures of all agents, or 1 if there
+    is none above 0; collective.
     """
 
     def act(stack: np.ndarray) -> float:
@@ -611,7 +616,7 @@ def _curvature(net: Reductions, H: np.ndarray) -> float:
 def _newton(
     net: Reductions, H: np.ndarray, x: np.ndarray, gradient: np.ndarray, term: Term | None
 ) -> np.ndarray:
-    """The minimizer of the quadratic model at `x` with the average of the curvatures of all
+    """Return the minimizer of the quadratic model at `x` with the average of the curvatures of all
     agents, plus the term; collective.
     """
 
@@ -642,8 +647,8 @@ def _scaled(rows: np.ndarray) -> np.ndarray:
 
 
 def _orthonormal(columns: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of the span of `columns`, without directions that are smaller than
-    the largest by `NEGLIGIBLE`.
+    """Return an orthonormal basis of the span of `columns`, without directions that are smaller
+    than the largest by `NEGLIGIBLE`.
     """
     values, Q = np.linalg.eigh(columns @ columns.T)
     return np.asarray(Q[:, values > max(NEGLIGIBLE**2 * values[-1], 0.0)])
@@ -655,14 +660,16 @@ def _project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
 
 
 def _on_root(net: Reductions, rows: np.ndarray, act: Callable[[np.ndarray], T], otherwise: T) -> T:
-    """The result of `act` on the rows of all agents on rank 0, and `otherwise` on the others."""
+    """Return the result of `act` on the rows of all agents on rank 0, and `otherwise` on the
+    others.
+    """
     stack = net.gather(rows)
     return otherwise if stack is None else act(stack)
 
 
 def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The gradients `G` without g_i, of which the part beyond `far`, h_i e, has at most the norm
-    `slope`.
+    """Return the gradients `G` without g_i, of which the part beyond `far`, h_i e, has at most the
+    norm `slope`.
     """
     G -= far
     G *= np.minimum(1.0, slope / np.sqrt((G**2).sum(axis=1, keepdims=True)).clip(min=1e-300))
@@ -673,7 +680,7 @@ def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
 def _basis(
     net: Reductions, product: Gradient, G: np.ndarray, away: np.ndarray, most: int
 ) -> tuple[np.ndarray, int]:
-    """An orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
+    """Return an orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
     m, d = G.shape
     length = min(KRYLOV, max(2, most // 2), d)
     parts = [_lanczos(net, product, away, length)[0]]
@@ -748,8 +755,8 @@ def _principal(G: np.ndarray) -> np.ndarray:
 def _top_vectors(
     net: Reductions, product: Gradient, m: int, d: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest curvature of each local agent, and its direction, after a few Lanczos steps of
-    its own.
+    """Return the largest curvature of each local agent, and its direction, after a few Lanczos
+    steps of its own.
     """
     start = np.random.default_rng(3).standard_normal(d)
     v = np.tile(start / np.linalg.norm(start), (m, 1))

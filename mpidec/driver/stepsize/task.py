@@ -1,4 +1,4 @@
-"""A run whose step size is searched for: its linear model at the estimated minimizer, and trial
+"""The run whose step size is searched for: its linear model at the estimated minimizer, and trial
 runs with the problem itself.
 """
 
@@ -152,11 +152,11 @@ class Task:
         return gradients and (self.varying or biased)
 
     def grad(self, X: np.ndarray) -> np.ndarray:
-        """The exact gradients; collective."""
+        """Return the exact gradients; collective."""
         return together(self.net, lambda: self.problem.grad(X), X)
 
     def modelled(self) -> Modelled:
-        """The linear model; collective."""
+        """Return the linear model; collective."""
         net, term = self.net, self.term
         batches, source = None, self.oracle if self.noisy else self.oracle.batches
         if source is not None:
@@ -188,8 +188,8 @@ class Task:
     def _at_minimizer(
         self, of: Linearization, x0: np.ndarray
     ) -> tuple[LinearModel | None, np.ndarray | None, int]:
-        """The linear model on rank 0, the estimated minimizer, and the gradients that both took;
-        collective.
+        """Return the linear model on rank 0, the estimated minimizer, and the gradients that both
+        took; collective.
         """
         net, problem, term, spent = self.net, self.problem, of.term, 1
         few = evaluations(self.steps)
@@ -215,7 +215,7 @@ class Task:
 
 
 class Trials:
-    """Trial runs of a run in common steps, without its codec; all methods are collective.
+    """Trial runs of a synchronous run, without its codec; all methods are collective.
 
     Parameters
     ----------
@@ -253,8 +253,8 @@ class Trials:
         return ends
 
     def steps(self, size: float, length: int, limit: float = np.inf) -> float:
-        """The steps to the tolerance, from the rate of a trial run of `length` steps in all but
-        its first quarter; inf if it makes no progress.
+        """Return the steps to the tolerance, from the rate of a trial run of `length` steps in all
+        but its first quarter; inf if it makes no progress.
 
         It ends at a quarter after which more than `limit` are predicted.
         """
@@ -320,7 +320,7 @@ def most_robust(errors: np.ndarray) -> int:
 
 
 def with_trials(choice: Choice, sizes: np.ndarray, found: np.ndarray, gradients: int) -> Choice:
-    """The choice with what trial runs with these step sizes have found, and their gradients."""
+    """Return the choice with what trial runs with these step sizes have found, and their gradients."""
     others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9, atol=0).any(axis=1)
     tried, early = np.append(choice.tried[others], sizes), np.zeros(len(sizes), bool)
     order = np.argsort(-tried)

@@ -26,8 +26,8 @@ LARGE = 1500
 
 
 def growth(solver: Solver, W: Operator[StepOperator]) -> float:
-    """The factor per step by which the disagreement grows where the functions are linear; 1 if it
-    does not grow so fast.
+    """Return the factor per step by which the disagreement grows where the functions are linear; 1
+    if it does not grow so fast.
 
     The agents' gradients are constant and add up to zero.  So little curvature as small step sizes
     meet does not stop the growth.
@@ -79,8 +79,8 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
 
 
 def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
-    """Why a solver may diverge on a periodic schedule with any small step size, and a remedy, or
-    ""; collective.
+    """Return why a solver may diverge on a periodic schedule with any small step size, and a
+    remedy, or ""; collective.
     """
     graph = mixer.topology
     H = solver.period
@@ -117,7 +117,7 @@ def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator
 
 
 def _growth(solver: Solver, W: Operator[StepOperator]) -> float:
-    """The growth; 1 for a solver that fails here: its error is raised by the run."""
+    """Return the growth; 1 for a solver that fails here: its error is raised by the run."""
     try:
         return growth(solver, W)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
