@@ -223,3 +223,20 @@ def test_a_record_of_a_queue_costs_as_much_after_many_others():
     for t in range(count):
         simulator.run(t + 0.5)
     assert simulator.events == count and time.process_time() - begun < 1.5
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("first", "second"), [("queue", "ranks"), ("ranks", "queue")])
+def test_a_file_is_not_resumed_with_the_other_clock(tmp_path, first, second):
+    def run(clock, steps, record):
+        queue = mpidec.Queue() if clock == "queue" else None
+        problem, solver = P.LeastSquares(A, B), SOLVER["queue"]
+        with mpidec.Network(N) as net:
+            mpidec.solve(problem, solver, "ring", net=net, steps=steps, record=record, clock=queue)
+
+    path = tmp_path / "run.h5"
+    run(first, 10, path)
+    clock = {"queue": "a queue", "ranks": "ranks"}[first]
+    with pytest.raises(mpidec.ResumeError, match=f"was written by a run on {clock}"):
+        run(second, 20, mpidec.Record(path, resume=True))
+    run(first, 20, mpidec.Record(path, resume=True))

@@ -19,6 +19,7 @@ from ...comm.kernels.weighted import ordered_sum
 from ...comm.mixing.network import Network
 from ...comm.runtime.mpi import MPI
 from ...comm.runtime.progress import wait_until
+from ...exceptions import ResumeError
 from ...protocols import Reductions
 from ...record.recorder import Record, Recorder
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
@@ -159,12 +160,17 @@ class AsyncFile:
         if reason := cannot_resume(self._solver):
             raise ValueError(reason)
         self.last, stored, totals, _ = self.recorder.load(self._topology, self._meta)
+        arrays = self.recorder.asynchronous()
+        if "queue" in arrays:
+            raise ResumeError(
+                f"{self.record.path} was written by a run on a queue of events, with messages under "
+                "way: resume it there, with mpidec.simulate"
+            )
         self._agents.recall(stored._asdict())
         for s in self._agents.states:
             # The clocks of the agents begin anew.
             if hasattr(s, "t"):
                 s.t = 0.0
-        arrays = self.recorder.asynchronous()
         self.later = self.recorder.resume(self.last, self._meta)
         return ResumedTotals(self.last, tuple(totals.tolist()), arrays)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..._complex import is_complex
+from ...exceptions import ResumeError
 from ...problems.oracles import of_one
 from ...problems.real_view import real_view
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
@@ -165,6 +166,11 @@ class Simulated:
     def recall(
         self, path: str, k: int, s: Any, totals: list[float], memory: Arrays, arrays: Arrays
     ) -> tuple[State, float]:
+        if "queue" not in arrays:
+            raise ResumeError(
+                f"{path} was written by a run on ranks, in wall time: resume it there, with "
+                "mpidec.solve and without clock"
+            )
         self._agents.recall(s._asdict())
         rows = {name[6:]: found for name, found in arrays.items() if name.startswith("queue.")}
         facts = json.loads(arrays["queue"].tobytes())
