@@ -49,26 +49,32 @@ examples:
   python -m mpidec.bench                                              one process: 4 agents in memory
 
 groups of rows:
-  mixing   W(X) by each transport, against MPI_Allreduce, the same sum by hand in NumPy, and the local limit.
-           "net.empty": rows from net.empty, into rows from net.empty; "any array": ordinary arrays; "Y = W(X)": rows from
-           net.empty, into a result that the mixing allocates.
-  nodes    W(X) with messages: 2 ranks a node and several nodes (pretended if all ranks are on one host), and p2p; against
-           the same sum by hand: Isend/Irecv, persistent requests or Neighbor_alltoallv into preallocated arrays, and then
-           the package's own compiled sum.
-  windows  put, accumulate and get with all neighbours through net.window, against Put, Accumulate and Get on memory of
-           Win.Allocate, with Lock_all and a Flush of each neighbour; "push-sum": accumulate with weights that sum to one,
-           and collect.  The mutex of the next rank, which nobody else takes, and that of rank 0, which all ranks take at
-           once, against Lock and Unlock of MPI.
-  local    neighbor_allreduce along the topology that was set, and with weights in each call: pull (src_weights), push
-           (dst_weights), push-pull (both); against MPI_Allreduce.
-  solve    runs of solve with 1 step (its fixed cost), with 100 steps, and with a record of each, against 100 steps by hand (a
-           gradient in NumPy and W(X)); in one process also 100 steps' events of simulate.
+  mixing   W(X) by each transport, against MPI_Allreduce, the same sum by hand in NumPy, and the
+           local limit. "net.empty": rows from net.empty, into rows from net.empty; "any array":
+           ordinary arrays; "Y = W(X)": rows from net.empty, into a result that the mixing
+           allocates.
+  nodes    W(X) with messages: 2 ranks a node and several nodes (pretended if all ranks are on one
+           host), and p2p; against the same sum by hand: Isend/Irecv, persistent requests or
+           Neighbor_alltoallv into preallocated arrays, and then the package's own compiled sum.
+  windows  put, accumulate and get with all neighbours through net.window, against Put, Accumulate
+           and Get on memory of Win.Allocate, with Lock_all and a Flush of each neighbour;
+           "push-sum": accumulate with weights that sum to one, and collect.  The mutex of the next
+           rank, which nobody else takes, and that of rank 0, which all ranks take at once, against
+           Lock and Unlock of MPI.
+  local    neighbor_allreduce along the topology that was set, and with weights in each call: pull
+           (src_weights), push (dst_weights), push-pull (both); against MPI_Allreduce.
+  solve    runs of solve with 1 step (its fixed cost), with 100 steps, and with a record of each,
+           against 100 steps by hand (a gradient in NumPy and W(X)); in one process also 100 steps'
+           events of simulate.
 
-One agent per rank, a row of float64 each.  All contenders take turns in one run: a barrier, a block of calls of one
-contender, the next one.  The time of a block is that of its slowest rank, and the median over at least 9 blocks is shown, with
-  /local   the time over that of the local limit: one private copy and the fused weighted sum of as many rows, by the same
-           ranks at the same time, without any exchange (smaller is better; zero-copy mixing can be below 1)
-  /hand    the time over that of the fastest version by hand (smaller is better; below 1, mpidec is faster)
+One agent per rank, a row of float64 each.  All contenders take turns in one run: a barrier, a block
+of calls of one contender, the next one.  The time of a block is that of its slowest rank, and the
+median over at least 9 blocks is shown, with
+  /local   the time over that of the local limit: one private copy and the fused weighted sum of as
+           many rows, by the same ranks at the same time, without any exchange (smaller is better;
+           zero-copy mixing can be below 1)
+  /hand    the time over that of the fastest version by hand (smaller is better; below 1, mpidec is
+           faster)
   Allr/    the time of the version with MPI_Allreduce over this time (larger is better)
 The results of all contenders are compared with the dense product before they are timed.
 

@@ -64,11 +64,12 @@ KNOWN_BUGS = (
 EPILOG = """\
 examples:
   python -m mpidec.doctor                                 this process
-  mpirun -n 4 python -m mpidec.doctor                     4 ranks, and the communication between them
+  mpirun -n 4 python -m mpidec.doctor                     4 ranks, and the communication between
+                                                          them
   srun -n 64 python -m mpidec.doctor --timeout 60         a batch job, with more time for each check
 
-Each finding takes one line: ok, warn (it works, but not as well as it could) or FAIL.  A check that hangs is reported as
-FAIL by the ranks on which it hangs, and ends the job.
+Each finding takes one line: ok, warn (it works, but not as well as it could) or FAIL.  A check that
+hangs is reported as FAIL by the ranks on which it hangs, and ends the job.
 
 exit status: 0 no FAIL, 1 at least one FAIL, 2 the command line is wrong."""
 

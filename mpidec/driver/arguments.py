@@ -120,8 +120,10 @@ def infer_agents(
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> infer_agents(None, mpidec.topology.ring(4)), infer_agents(None, np.eye(3)), infer_agents(None, "ring", np.ones((5, 2)))
-    (4, 3, 5)
+    >>> infer_agents(None, mpidec.topology.ring(4)), infer_agents(None, np.eye(3))
+    (4, 3)
+    >>> infer_agents(None, "ring", np.ones((5, 2)))
+    5
     """
     if isinstance(topology, (Topology, Schedule)):
         return topology.n
@@ -490,7 +492,8 @@ def check_callbacks(
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> check_callbacks(mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2))), np.zeros((1, 1)))
+    >>> problem = mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2)))
+    >>> check_callbacks(problem, np.zeros((1, 1)))
     """
     from ..problems import Custom, Stream
 
@@ -720,7 +723,8 @@ def in_words(oracle: Oracle | None) -> str:
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2)))
-    >>> in_words(mpidec.problems.Noisy(mpidec.problems.SAGA(problem), 0.1)), in_words(as_oracle(problem))
+    >>> noisy = mpidec.problems.Noisy(mpidec.problems.SAGA(problem), 0.1)
+    >>> in_words(noisy), in_words(as_oracle(problem))
     ('Noisy(sigma=0.1) of SAGA(batch_size=1)', '')
     """
     if oracle is None:

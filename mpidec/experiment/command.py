@@ -41,47 +41,55 @@ from .timeline import stragglers, timeline_of, traced
 
 EPILOG = """\
 examples:
-  python -m mpidec.run                                    the default experiment: 16 agents in one process
+  python -m mpidec.run                                    the default experiment: 16 agents in one
+                                                          process
   mpirun -n 16 python -m mpidec.run                       the same, one agent per rank
   mpirun -n 4 python -m mpidec.run --agents 64 --topology ring --steps 2000
   mpirun -n 8 python -m mpidec.run --problem least_squares --data mine.csv --solver extra --topology grid
   python -m mpidec.run experiment.toml --step-size 0.1 --set problem.l2=0.05 --set topology.weights=uniform
   mpirun -n 4 python -m mpidec.run --solver a2cid2 --topology ring --steps 200 --straggler 0:0.05
-  mpirun -n 16 python -m mpidec.run --resume run.h5       continue from the last checkpoint, on any number of ranks
+  mpirun -n 16 python -m mpidec.run --resume run.h5       continue from the last checkpoint, on any
+                                                          number of ranks
 
 tables of an experiment file (flags override the file, and --set overrides flags):
-  [problem]   name, data, label (column of a file: name or number), test = 0.2 | "test.csv" (held out: test_loss, accuracy),
-              partition = "iid" | "stratified" | "sorted" | "blocks" | "shards" | "labels" (per_agent) | "dirichlet" |
-              "sizes" (alpha),
-              standardize (columns to mean 0 and variance 1: set it if they differ much in size), intercept,
-              scale = "sum" | "mean" (of the losses; the mean is over all samples), batch_size, noise,
-              variance_reduction = "svrg" | "lsvrg" | "sarah" | "saga" (of batches; snapshot_period); delta, ...
-              l2, l1 (of each agent: with sums, n agents together have n times as much, so the solution depends on n),
-              l2_total, l1_total (of all agents together: 1 / C of scikit-learn, the same solution for any number of agents),
-              lower, upper (bounds of the unknowns), simplex (their sum)
-  [solver]    name; step_size = 0.1 | "auto" | "safe" | "inverse(0.1)" and other schedules of the step k: constant, inverse (1/k),
-              inverse_sqrt, step(0.1, ratio=0.5, every=1000), cosine(auto, steps=2000), warm_up(auto, 100, then=cosine), ...
+  [problem]   name, data, label (column of a file: name or number), test = 0.2 | "test.csv" (held
+              out: test_loss, accuracy), partition = "iid" | "stratified" | "sorted" | "blocks" |
+              "shards" | "labels" (per_agent) | "dirichlet" | "sizes" (alpha),
+              standardize (columns to mean 0 and variance 1: set it if they differ much in size),
+              intercept, scale = "sum" | "mean" (of the losses; the mean is over all samples),
+              batch_size, noise, variance_reduction = "svrg" | "lsvrg" | "sarah" | "saga" (of
+              batches; snapshot_period); delta, ...
+              l2, l1 (of each agent: with sums, n agents together have n times as much, so the
+              solution depends on n), l2_total, l1_total (of all agents together: 1 / C of
+              scikit-learn, the same solution for any number of agents), lower, upper (bounds of
+              the unknowns), simplex (their sum)
+  [solver]    name; step_size = 0.1 | "auto" | "safe" | "inverse(0.1)" and other schedules of the
+              step k: constant, inverse (1/k), inverse_sqrt, step(0.1, ratio=0.5, every=1000),
+              cosine(auto, steps=2000), warm_up(auto, 100, then=cosine), ...
   [topology]  name; weights, ...
-  [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" | "fastmix"
-              loss = 0.1, fill = "renormalize" | "own" | "zero"; repeat = 2; noise = 0.1,
+  [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" |
+              "fastmix"; loss = 0.1, fill = "renormalize" | "own" | "zero"; repeat = 2; noise = 0.1,
               attack = "2:sign_flip,5:100", robust = "clip" | "trimmed_mean" (tau or delta; trim)
-  [run]       agents, steps, seed, every, out, stop_error, stop = "accuracy=0.95,..." (limits of metrics),
-              trajectory, checkpoint (seconds between checkpoints),
-              metrics = "msd=own.py:msd,..." (user-defined: f(X, agents, k) returns one number per local agent),
-              progress = "auto" | "bar" | "lines" | "none"; of asynchronous solvers delay = 0.1 | [0.0, 0.1], drop, simulate = true,
-              straggler = "0:0.5,3:0.1" (agent 0 sleeps for half a second at each step, agent 3 for a tenth)
+  [run]       agents, steps, seed, every, out, stop_error, stop = "accuracy=0.95,..." (limits of
+              metrics), trajectory, checkpoint (seconds between checkpoints),
+              metrics = "msd=own.py:msd,..." (user-defined: f(X, agents, k) returns one number per
+              local agent), progress = "auto" | "bar" | "lines" | "none"; of asynchronous solvers
+              delay = 0.1 | [0.0, 0.1], drop, simulate = true, straggler = "0:0.5,3:0.1" (agent 0
+              sleeps for half a second at each step, agent 3 for a tenth)
 
-asynchronous solvers (async_push_sum, pairwise_gossip, a2cid2, running_sum_tracking): agents take steps asynchronously, on
-the ranks in wall time, until they have taken --steps steps on average, or a record has reached --stop-error.  With --simulate
-they run on a queue of events in one process.
+asynchronous solvers (async_push_sum, pairwise_gossip, a2cid2, running_sum_tracking): agents take
+steps asynchronously, on the ranks in wall time, until they have taken --steps steps on average, or
+a record has reached --stop-error. With --simulate they run on a queue of events in one process.
 
-Solvers, topologies, problems, data sets and codecs of your own: --solver FILE.py:NAME or MODULE:NAME, or an entry point of an
-installed package. A relative file is looked up in the folder of the experiment file, then in the working folder.
-The attribute "config" of every run.h5 contains the complete experiment in this form.
+Solvers, topologies, problems, data sets and codecs of your own: --solver FILE.py:NAME or
+MODULE:NAME, or an entry point of an installed package. A relative file is looked up in the folder
+of the experiment file, then in the working folder. The attribute "config" of every run.h5 contains
+the complete experiment in this form.
 
-exit status: 0 completed, or stopped by --stop-error or --stop; 1 error in the program or on the disk; 2 error in the input;
-3 diverged; 4 all steps taken, but the target (--stop-error, --stop) missed; 130 interrupted (the file is complete up to that
-step, and --resume continues the run).  Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the time limit) interrupt
+exit status: 0 completed, or stopped by --stop-error or --stop; 1 error in the program or on the
+disk; 2 error in the input; 3 diverged; 4 all steps taken, but the target (--stop-error, --stop)
+missed; 130 interrupted (the file is complete up to that step, and --resume continues the run).
+Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the time limit) interrupt
 a run."""
 
 
@@ -92,8 +100,8 @@ examples:
   mpirun -n 4 python -m mpidec.tune experiment.toml -o tune.png
   python -m mpidec.tune --step-size "inverse(auto)"         where a schedule starts
 
-Experiment files and --set: see mpidec run --help.  The choice is the step size that needs the fewest steps to --stop-error TOL,
-or has the smallest error after --steps K.
+Experiment files and --set: see mpidec run --help.  The choice is the step size that needs the
+fewest steps to --stop-error TOL, or has the smallest error after --steps K.
 
 exit status: 0 found; 1 error in the program; 2 error in the input; 130 interrupted."""
 

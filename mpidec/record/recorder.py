@@ -204,7 +204,8 @@ class Recorder(Generic[State]):
         """Create a new file for about so many `records`; collective; an error is raised on all
         ranks.
         """
-        shapes = {name: self._stacked(name, value) for name, value in zip(state._fields, state)}  # type: ignore[attr-defined]
+        fields: tuple[str, ...] = state._fields  # type: ignore[attr-defined]
+        shapes = {name: self._stacked(name, value) for name, value in zip(fields, state)}
         self._on_root(
             lambda: RunFile(
                 self._spec.path,
@@ -383,7 +384,8 @@ class Recorder(Generic[State]):
         The arrays `asynchronous` are those of `Run.asynchronous`, and under names that begin with
         "queue" those of `Run.pending`, the same on all ranks.
         """
-        stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}  # type: ignore[attr-defined]
+        fields: tuple[str, ...] = s._fields  # type: ignore[attr-defined]
+        stored = {name: self._gather(name, value) for name, value in zip(fields, s)}
         stored |= {_MEMORY + name: self._net.gather(memory[name]) for name in sorted(memory)}
         stored[_COUNTERS] = counters
         self._on_file(lambda file: file.checkpoint(step, stored, asynchronous))

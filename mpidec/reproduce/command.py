@@ -31,8 +31,9 @@ examples:
   mpirun -n 4 python -m mpidec.reproduce --all                everything, four cells at a time
   python -m mpidec.reproduce relaysgd-fig2b --seeds 3,4 --set sizes=10,20
 
-Each experiment leaves NAME.h5 (what was measured), NAME.png, NAME.txt, NAME.csv and NAME.md in the folder --out, and index.md
-has all that are there on one page.  A command that was killed continues where it stopped.  The exit status is 1 if a line that
+Each experiment leaves NAME.h5 (what was measured), NAME.png, NAME.txt, NAME.csv and NAME.md in the
+folder --out, and index.md has all that are there on one page.  A command that was killed continues
+where it stopped. The exit status is 1 if a line that
 should agree with the paper does not."""
 
 FLAGS = [

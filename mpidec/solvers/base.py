@@ -505,7 +505,10 @@ def disagreement(
     if growth <= 1 + 1e-9:
         return ""
     if abs(worst.imag) > 1e-9:
-        remedy = "use an undirected graph, such as topology.symmetric_exponential(n), or GradientTracking, which needs none"
+        remedy = (
+            "use an undirected graph, such as topology.symmetric_exponential(n), or "
+            "GradientTracking, which needs none"
+        )
     return (
         f"{name_of(solver)} is unstable on the {topology.name} topology with small steps: W has "
         "the eigenvalue "

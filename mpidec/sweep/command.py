@@ -35,14 +35,16 @@ examples:
   python -m mpidec.sweep --vary problem.partition=iid,sorted --vary problem.batch_size=8,32 --seeds 3 --steps 500 --x steps bytes
   python -m mpidec.sweep --vary 'solver.name=dgd,lead{mixing.codec=top_k}' --vary topology.name=ring,grid --across topology
 
-The folder then contains one run file per run, table.csv, table.tex (needs booktabs), runs.csv (one line per run) and
-figure.png (--figure names another format).
-The same command, repeated after it was killed or interrupted, keeps finished runs and resumes unfinished ones from their last
-checkpoint (run.checkpoint, every 5 s in a sweep); with more values or seeds it extends the study.  Another study needs another
-folder.  Iterates are not stored (run.trajectory) unless --set run.trajectory=true.
+The folder then contains one run file per run, table.csv, table.tex (needs booktabs), runs.csv (one
+line per run) and figure.png (--figure names another format).
+The same command, repeated after it was killed or interrupted, keeps finished runs and resumes
+unfinished ones from their last checkpoint (run.checkpoint, every 5 s in a sweep); with more values
+or seeds it extends the study. Another study needs another folder.  Iterates are not stored
+(run.trajectory) unless --set run.trajectory=true.
 
-Each run takes place in one process, which simulates its agents: several ranks make several runs at once, and their seconds are
-measured while they share the machine.  --ranks-per-run R gives each run R ranks.  The number of agents is 16 unless it is set.
+Each run takes place in one process, which simulates its agents: several ranks make several runs at
+once, and their seconds are measured while they share the machine.  --ranks-per-run R gives each run
+R ranks. The number of agents is 16 unless it is set.
 
 exit status: 0 all runs have ended (also diverged ones); 1 some run failed; 2 error in the input; 130 interrupted."""
 

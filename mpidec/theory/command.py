@@ -29,9 +29,10 @@ examples:
   python -m mpidec.theory ring exponential one_peer_exponential --n 32 -o theory.png
   python -m mpidec.theory ring --solver dgd extra my.py:MySolver --noise 0.1 --step 0.05
 
-The agents' costs are h_i (x - c_i)^2 / 2 with curvatures h_i between 1/2 and 2 and minimizers c_i of variance 1; their
-gradients have noise.  All follows from the linear map that a step of the solver is: nothing is simulated.  For your own problem:
-mpidec.theory.steady_state(problem, solver, topology).
+The agents' costs are h_i (x - c_i)^2 / 2 with curvatures h_i between 1/2 and 2 and minimizers c_i
+of variance 1; their gradients have noise.  All follows from the linear map that a step of the
+solver is: nothing is simulated. For your own problem: mpidec.theory.steady_state(problem, solver,
+topology).
 """
 USUAL = ["dgd", "diffusion", "exact_diffusion", "extra", "gradient_tracking"]
 FLAGS = [

@@ -16,9 +16,10 @@ examples:
   python -m mpidec.trace merge run. -o run.json                  one file, for https://ui.perfetto.dev, and the stragglers
   mpirun -n 4 python -m mpidec.run --trace run.json              the same of an experiment
 
-A rank waits for another one from the begin of a call until the other one has begun it, too.  The table shows the share of its time
-that each rank waited, for whom most, and how long others waited for it; arrows in the timeline show each wait.  Files of a
-running job, and of one that was killed, can be merged as well.
+A rank waits for another one from the begin of a call until the other one has begun it, too.  The
+table shows the share of its time that each rank waited, for whom most, and how long others waited
+for it; arrows in the timeline show each wait. Files of a running job, and of one that was killed,
+can be merged as well.
 """
 
 FLAGS = [

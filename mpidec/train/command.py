@@ -57,18 +57,20 @@ examples:
 tables of an experiment file, and of --set (flags override the file, and --set overrides flags):
   [data]       name, path, alpha
   [model]      name; hidden, channels, dropout, width, ...
-  [algorithm]  name; its options: period of pga, momentum of qg, relay, missing and overlap of relay, codec of choco, ...
+  [algorithm]  name; its options: period of pga, momentum of qg, relay, missing and overlap of
+               relay, codec of choco, ...
   [topology]   name; weights, ...
   [mixing]     loss; fill = "renormalize" | "own" | "zero"
   [optimizer]  name, lr, schedule, momentum, nesterov, weight_decay, clip; betas, ...
   [train]      workers, batch, epochs, every, seed, precision, device, buffers, augment, out, trace
 The attribute "config" of every train.h5 contains the complete settings in this form.
 
-PyTorch takes as many threads as there are cores for each rank of a node, one for models of up to 80,000 parameters, or
-OMP_NUM_THREADS.
+PyTorch takes as many threads as there are cores for each rank of a node, one for models of up to
+80,000 parameters, or OMP_NUM_THREADS.
 
-exit status: 0 completed; 1 error in the program or on the disk; 2 error in the input; 3 diverged (several ranks: 1);
-130 interrupted (the file is complete, and --resume continues).  Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the
+exit status: 0 completed; 1 error in the program or on the disk; 2 error in the input; 3 diverged
+(several ranks: 1); 130 interrupted (the file is complete, and --resume continues).  Ctrl-C, SIGTERM
+and SIGUSR1 (which batch systems send before the
 time limit) interrupt a training."""
 
 
