@@ -5,9 +5,11 @@ number of ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from math import frexp, ldexp, sqrt
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,19 +27,212 @@ from ..solvers.base import Solver
 
 if TYPE_CHECKING:
     from ..problems import Problem
+    from ..problems.terms import Term as Penalty
 
 COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
 ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
 # They only grow: a limit on them is a budget, not a target.
 GROWING = frozenset(COUNTERS + ASYNCHRONOUS)
-ERRORS = ("error", "error_rms", "error_max")
 # Numbers up to it have squares, and sums of many.
 HUGE = 2.0**500
-BUILT_IN = GROWING | {"consensus", "gradient_norm", "objective", *ERRORS}
-
 # f(X, agents, k), one number per local agent.
 Own = Callable[[np.ndarray, range, int], ArrayLike]
 NONE: Mapping[str, Own] = MappingProxyType({})
+
+
+class Known(Enum):
+    """What must be known for a metric: the rows alone, a problem, or its minimizer too."""
+
+    ROWS = 0
+    PROBLEM = 1
+    MINIMIZER = 2
+
+
+class Rows:
+    """The rows of the local agents at a record: what terms are made from.
+
+    Attributes
+    ----------
+    X, mean : array
+        Those of the local agents, (m, d), and the mean of all agents.
+    means : array (m, d)
+        The mean, once for each local agent.
+    problem : Problem
+        Of metrics that need one.
+    """
+
+    __slots__ = ("X", "mean", "means", "problem")
+
+    def __init__(self, X: np.ndarray, mean: np.ndarray, problem: Problem) -> None:
+        self.X, self.mean, self.problem = X, mean, problem
+        self.means = np.empty_like(X)
+        self.means[:] = mean
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A number of each agent, or a vector as long as its row, that is summed over all agents.
+
+    Parameters
+    ----------
+    of : callable
+        ``of(rows: Rows)``, shape (m,), or (m, d) of a `vector`.
+    vector : bool
+    """
+
+    of: Callable[[Rows], np.ndarray]
+    vector: bool = False
+
+
+class Totals:
+    """What metrics are made of: the mean of the rows, and sums of terms over all n agents.
+
+    Attributes
+    ----------
+    mean : array (d,)
+    sums : mapping
+        Of each term over all agents: a number, or a vector.
+    n : int
+    unit : float
+        1, or of huge means a power of two, by which deviations are divided.
+    x_star : array (d,) or None
+    scale, worst : float
+        The norm of the minimizer, and the largest distance of an agent from it.
+    away, by : float
+        The distance of the mean from the minimizer is `away` times `by`, a power of two.
+    prox : Term or None
+        The term of the problem.
+    """
+
+    def __init__(
+        self,
+        mean: np.ndarray,
+        sums: Mapping[Term, np.ndarray],
+        n: int,
+        minimizer: tuple[np.ndarray | None, float, float],
+        prox: Penalty | None,
+    ) -> None:
+        self.mean, self.sums, self.n, self.prox = mean, sums, n, prox
+        self.x_star, self.scale, self.worst = minimizer
+        self.unit = self.by = _unit(mean)
+        self.away = 0.0
+        if self.x_star is not None:
+            gap = mean - self.x_star
+            self.by = max(self.unit, _unit(gap))
+            self.away = sqrt((gap / self.by) @ (gap / self.by))
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    r"""A metric of the rows of all agents: what it sums, and what it makes of the sums.
+
+    Parameters
+    ----------
+    name : str
+        In records, files and targets.
+    needs : Known
+    terms : tuple of Term
+        What is summed over all agents.
+    of : callable
+        ``of(totals: Totals) -> float``.
+    signed : bool
+        Whether it may be negative.
+
+    Examples
+    --------
+    >>> METRICS["objective"].needs
+    <Known.PROBLEM: 1>
+    """
+
+    name: str
+    needs: Known
+    terms: tuple[Term, ...]
+    of: Callable[[Totals], float]
+    signed: bool = False
+
+
+def _squares(rows: Rows) -> np.ndarray:
+    squares: np.ndarray = (((rows.X - rows.mean) / _unit(rows.mean)) ** 2).sum(axis=1)
+    return squares
+
+
+def _consensus(totals: Totals) -> float:
+    return sqrt(totals.sums[SPREAD] / totals.n) * totals.unit
+
+
+def _gradient_norm(totals: Totals) -> float:
+    """The norm of the gradient at the mean, or of the proximal gradient mapping."""
+    mean, total, prox = totals.mean, totals.sums[GRADIENT], totals.prox
+    if prox is None or not np.isfinite(mean - total).all():
+        return norm(total) / totals.n
+    return norm(mean - prox.prox((mean - total / totals.n)[None], 1.0)[0])
+
+
+def _error(totals: Totals) -> float:
+    return totals.away * totals.by / totals.scale
+
+
+def _error_rms(totals: Totals) -> float:
+    spread = totals.sums[SPREAD] / totals.n * (totals.unit / totals.by) ** 2
+    return sqrt(spread + totals.away * totals.away) * totals.by / totals.scale
+
+
+SPREAD = Term(_squares)
+VALUE = Term(lambda rows: rows.problem.value(rows.means))
+GRADIENT = Term(lambda rows: rows.problem.grad(rows.means), vector=True)
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "consensus",
+            Known.ROWS,
+            (SPREAD,),
+            _consensus,
+        ),
+        Metric(
+            "objective",
+            Known.PROBLEM,
+            (VALUE,),
+            lambda totals: float(totals.sums[VALUE] / totals.n),
+            signed=True,
+        ),
+        Metric(
+            "gradient_norm",
+            Known.PROBLEM,
+            (GRADIENT,),
+            _gradient_norm,
+        ),
+        Metric(
+            "error",
+            Known.MINIMIZER,
+            (),
+            _error,
+        ),
+        Metric(
+            "error_rms",
+            Known.MINIMIZER,
+            (SPREAD,),
+            _error_rms,
+        ),
+        Metric(
+            "error_max",
+            Known.MINIMIZER,
+            (),
+            lambda totals: totals.worst / totals.scale,
+        ),
+    )
+}
+ERRORS = tuple(name for name, metric in METRICS.items() if metric.needs is Known.MINIMIZER)
+BUILT_IN = GROWING | METRICS.keys()
+# The first columns of what is summed: bytes, rows, whether the problem failed, squared deviations.
+_SENT, _ROWS, _FAILED, _SPREAD, _FIRST = range(5)
+
+
+def provided(problem: Problem | None, x_star: object) -> list[Metric]:
+    """Return the metrics of runs with a problem and a minimizer, or without."""
+    known = Known.ROWS if problem is None else Known.PROBLEM
+    has = known.value if x_star is None else Known.MINIMIZER.value
+    return [metric for metric in METRICS.values() if metric.needs.value <= has]
 
 
 def counters_of(solver: Solver, clock: object) -> tuple[str, ...]:
@@ -212,13 +407,19 @@ class Metrics:
         self._k, self._moves = 0, moves(problem)
         self._x_star = self._known(0)
         self._scale = self._norm()
-        names = ["consensus"] if problem is None else ["consensus", "gradient_norm", "objective"]
-        self.names = (
-            *COUNTERS,
-            *names,
-            *(ERRORS if self._x_star is not None else []),
-            *own,
-        )
+        self._metrics = [*provided(problem, self._x_star), *map(self._agents_mean, own.items())]
+        self.names = (*COUNTERS, *(metric.name for metric in self._metrics))
+        terms = dict.fromkeys(term for metric in self._metrics for term in metric.terms)
+        self._terms = [term for term in terms if term is not SPREAD]
+        self._d, self._columns = -1, list[tuple[Term, int | slice]]()
+        self._prox = term_of(problem)
+
+    def _agents_mean(self, own: tuple[str, Own]) -> Metric:
+        """The metric of a user's function: the mean of its numbers over all agents."""
+        name, function = own
+        term = Term(lambda rows: self.of_agents(name, function, rows.X))
+        mean = lambda totals: float(totals.sums[term]) / totals.n
+        return Metric(name, Known.ROWS, (term,), mean, signed=True)
 
     def names_of_events(self, *counters: str) -> tuple[str, ...]:
         """Return the metrics of an asynchronous run, with its own counters and others."""
@@ -264,26 +465,32 @@ class Metrics:
         """Return what the metrics are sums of: a row for each local agent, with their rows `X` and
         the `mean` of all agents.
         """
-        m, problem, own = len(X), self._problem, len(self._own)
-        d = 0 if problem is None else X.shape[1]
-        terms = np.zeros((m, 5 + d + own))
-        terms[:, 0] = (((X - mean) / _unit(mean)) ** 2).sum(axis=1)
-        terms[:1, 1:3] = sent, rows
+        m, columns = len(X), self._columns_of(len(mean))
+        terms = np.zeros((m, self._width))
+        rows_of = Rows(X, mean, cast("Problem", self._problem))
+        terms[:, _SPREAD] = SPREAD.of(rows_of)
+        terms[:1, :_FAILED] = sent, rows
         try:
             if self.error is not None and self._moves and m:  # of `at`
                 raise self.error
-            if problem is not None:
-                at = np.empty_like(X)
-                at[:] = mean
-                terms[:, 3], terms[:, 5 : 5 + d] = problem.value(at), problem.grad(at)
-            for column, (name, function) in enumerate(self._own.items(), 5 + d):
-                terms[:, column] = self.of_agents(name, function, X)
+            for term, column in columns:
+                terms[:, column] = term.of(rows_of)
         except Exception as error:  # the other ranks come to the sum
             if m == 0 or self._net.size == 1:
                 raise
             self.error = error
-            terms[:, 3:], terms[0, 4] = 0, 1
+            terms[:, _FIRST:], terms[0, _FAILED] = 0, 1
         return terms
+
+    def _columns_of(self, d: int) -> list[tuple[Term, int | slice]]:
+        """The columns of the terms of rows with d entries."""
+        if d != self._d:
+            self._d, self._width, self._columns = d, _FIRST, []
+            for term in self._terms:
+                start = self._width
+                self._width += d if term.vector else 1
+                self._columns.append((term, slice(start, self._width) if term.vector else start))
+        return self._columns
 
     def of_agents(self, name: str, function: Own, X: np.ndarray) -> np.ndarray:
         """Return an own metric of each local agent."""
@@ -302,37 +509,17 @@ class Metrics:
         """Return the metrics, from the mean, the sum of the `terms` of all agents, and the largest
         `distance` of any rank.
         """
-        net, problem = self._net, self._problem
-        self.failed = bool(total[4])
-        result = {
-            "rows": float(total[2]),
-            "bytes": float(total[1]),
-            "consensus": sqrt(total[0] / net.n) * (unit := _unit(mean)),
-        }
-        self.size = sqrt(total[0] / net.n + (mean / unit) @ (mean / unit)) * unit
-        if problem is not None:
-            result["objective"] = float(total[3] / net.n)
-            result["gradient_norm"] = self._gradient_norm(mean, total[5 : 5 + len(mean)])
-        if self._x_star is not None:
-            gap = mean - self._x_star
-            by = max(unit, _unit(gap))
-            away = sqrt((gap / by) @ (gap / by))
-            apart = total[0] / net.n * (unit / by) ** 2
-            result["error"] = away * by / self._scale
-            result["error_rms"] = sqrt(apart + away * away) * by / self._scale
-            result["error_max"] = worst / self._scale
-        own = zip(self._own, total[len(total) - len(self._own) :].tolist())
-        return result | {name: value / net.n for name, value in own}
-
-    def _gradient_norm(self, mean: np.ndarray, total: np.ndarray) -> float:
-        """Return the norm of the gradient at the mean, or of the proximal gradient mapping, from
-        the sum of all agents' gradients.
-        """
-        term = term_of(self._problem)
-        if term is None or not np.isfinite(mean - total).all():
-            return norm(total) / self._net.n
-        moved = mean - term.prox((mean - total / self._net.n)[None], 1.0)[0]
-        return norm(moved)
+        n, sums = self._net.n, {SPREAD: total[_SPREAD]}
+        for term, column in self._columns_of(len(mean)):
+            sums[term] = total[column]
+        totals = Totals(mean, sums, n, (self._x_star, self._scale, worst), self._prox)
+        unit = totals.unit
+        self.failed = bool(total[_FAILED])
+        self.size = sqrt(total[_SPREAD] / n + (mean / unit) @ (mean / unit)) * unit
+        result = {"rows": float(total[_ROWS]), "bytes": float(total[_SENT])}
+        for metric in self._metrics:
+            result[metric.name] = metric.of(totals)
+        return result
 
     def least(self) -> float | None:
         """Return the objective at the solution, if that is known; collective."""

@@ -14,7 +14,7 @@ import numpy as np
 from .._validation import takes
 from ..problems.members import x_star_of
 from ..record.runfile import rises
-from .metrics import BUILT_IN, COUNTERS, ERRORS, GROWING, NONE
+from .metrics import BUILT_IN, COUNTERS, ERRORS, GROWING, METRICS, NONE, provided
 
 if TYPE_CHECKING:
     from ..problems import Problem
@@ -118,9 +118,8 @@ def target_of(
         raise TypeError(
             f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable'
         )
-    known = {"consensus", *counters, *own} - {"step"}
-    known |= {"gradient_norm", "objective"} if problem is not None else set()
-    known |= set(ERRORS) if x_star_of(problem) is not None else set()
+    measured = (metric.name for metric in provided(problem, x_star_of(problem)))
+    known = {*measured, *counters, *own} - {"step"}
     for name, limit in stop.items():
         if name not in known:
             reason = (
@@ -163,7 +162,8 @@ def _check_limit(name: str, limit: object, own: Iterable[str]) -> None:
     """Refuse a limit that is no number, or that the metric cannot reach."""
     if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
         raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
-    if limit < 0 and name not in {"objective", *own}:
+    signed = {metric.name for metric in METRICS.values() if metric.signed}
+    if limit < 0 and name not in signed.union(own):
         raise ValueError(
             f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative"
         )

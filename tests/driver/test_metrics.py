@@ -7,7 +7,7 @@ import pytest
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
 from mpidec.comm.runtime.mpi import MPI
-from mpidec.driver.metrics import Metrics
+from mpidec.driver.metrics import METRICS, Known, Metric, Metrics, Term
 from mpidec.driver.provenance import data_hash
 from mpidec.exceptions import ResumeError
 from mpidec.plot.quantities import y_values
@@ -279,3 +279,22 @@ def test_samples_of_a_file_are_those_without_padding():
         all_ = data_hash(net, mpidec.problems.LeastSquares(A, b))
     assert found[0] == found[1] and found[0]["data_samples"] == mask.sum()
     assert all_["data_samples"] == 15 and all_["data_hash"] != found[0]["data_hash"]
+
+
+def test_one_value_adds_a_metric(net, monkeypatch):
+    """Recorded with its own terms, a number and a vector of each agent, and a target."""
+    first = Term(lambda rows: rows.X[:, 0])
+    pull = Term(lambda rows: rows.problem.grad(rows.X), vector=True)
+    made = Metric(
+        "spread_of_pull",
+        Known.PROBLEM,
+        (first, pull),
+        lambda totals: abs(totals.sums[first]) + np.abs(totals.sums[pull]).sum(),
+    )
+    monkeypatch.setitem(METRICS, made.name, made)
+    X = by_hand(3)[3]
+    found = run(net, 3, every=1).metrics
+    expected = abs(X[:, 0].sum()) + np.abs((X - Following().C).sum(axis=0)).sum()
+    np.testing.assert_allclose(found[made.name][-1], expected, rtol=1e-12)
+    assert found["consensus"][-1] == run(net, 3).metrics["consensus"][-1]
+    assert run(net, 3, stop={made.name: 1e9}).steps == 0
