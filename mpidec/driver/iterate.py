@@ -90,6 +90,13 @@ def iterate(
     >>> s.X.round(9).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
+    for name, given, kind, expected in (
+        ("solver", solver, Solver, "a solver: mpidec.solvers.EXTRA(0.1)"),
+        ("W", W, Operator, "a mixer: net.mixer(topology)"),
+        ("s", s, (np.ndarray, tuple), "the rows, an array (m, d), or a state"),
+    ):
+        if not isinstance(given, kind):
+            raise TypeError(f"{name} is {given!r:.60}, expected {expected}")
     if isinstance(solver, Asynchronous):
         raise TypeError(
             f"{name_of(solver)} is asynchronous: run it with mpidec.solve, or mpidec.simulate"
@@ -112,6 +119,13 @@ def _answers(
     agents: Sequence[int] | None,
     seed: int,
 ) -> Answers:
+    if solver.needs.argmin and (
+        F is None or isfunction(F) or ismethod(F) or isinstance(F, partial)
+    ):
+        raise TypeError(
+            f"{name_of(solver)} needs minimizers of the local functions, F is {F!r:.60}: pass the "
+            "problem"
+        )
     if F is None:
         return Answers(None, None, lambda X, k: np.zeros_like(X))
     if isfunction(F) or ismethod(F) or isinstance(F, partial):

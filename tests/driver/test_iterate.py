@@ -53,6 +53,18 @@ def test_what_it_cannot_run_is_refused():
             (S.DGD(), local(net), "DGD: step_size is 'auto', expected a number, or a function"),
             (S.ADMM(0.1), P.MiniBatch(local(net), 5), "takes no random gradients"),
             (S.DGD(0.1), 3, "problem int has no m, d"),
+            (
+                S.ADMM(0.1),
+                lambda X, k: X,
+                "ADMM needs minimizers of the local functions, F is <fun",
+            ),
+            ("extra", local(net), "solver is 'extra', expected a solver"),
         ):
             with pytest.raises((TypeError, ValueError), match=words):
                 next(mpidec.iterate(solver, F, W, X))
+        for mixer, s, words in (
+            (T.ring(N), X, "W is Topology.*, expected a mixer"),
+            (W, X.tolist(), "s is .*, expected the rows"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                next(mpidec.iterate(S.DGD(0.1), local(net), mixer, s))
