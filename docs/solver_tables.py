@@ -25,9 +25,9 @@ from mpidec.solvers import CATALOGUE, Solver
 from mpidec.solvers.asynchronous import PushSolver, is_asynchronous
 from mpidec.testing.case import SMALL, alone, costs, graph_of, made, problem, with_number
 from mpidec.testing.convergence import rest
-from mpidec.testing.linear import Quadratics, run
+from mpidec.testing.linear import QuadraticCosts, run
 from mpidec.theory import moments
-from mpidec.theory.linear import Steps
+from mpidec.theory.linear import LinearSteps
 
 PAGE = Path(__file__).resolve().parent / "guide" / "choosing.md"
 BEGIN, END = "<!-- {}: written by docs/solver_tables.py -->", "<!-- end of {} -->"
@@ -61,7 +61,7 @@ def bears(solver: Solver, graph: T.Topology | T.Schedule) -> bool:
     """Return whether a solver reaches the minimizer on a graph; a biased one, that of agents with the same minimizer."""
     method, f = with_number(solver), costs(graph.n)
     if not solver.exact:
-        f = Quadratics(f.h, f.c[:1] + 0 * f.c)
+        f = QuadraticCosts(f.h, f.c[:1] + 0 * f.c)
     with warnings.catch_warnings(), alone(graph.n) as net, np.errstate(all="ignore"):
         warnings.simplefilter("error", RuntimeWarning)
         try:
@@ -76,7 +76,7 @@ def bears(solver: Solver, graph: T.Topology | T.Schedule) -> bool:
             end = run(method, W, f, method.init(X, W.at(0)), 600).X
             return bool(np.ptp(end) < 1e-6)
         constant = "column" not in solver.needs.kinds and not solver.adaptive
-        if constant and (steps := Steps(method, W, f.h[:, :, None])).linear:
+        if constant and (steps := LinearSteps(method, W, f.h[:, :, None])).linear:
             end = np.inf + f.c
             if steps.radius() < 1 - 1e-9:
                 end = moments.rest(steps, 0 * f.c[:, None], (f.h * f.c)[:, None])[:, 0]

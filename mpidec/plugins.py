@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 __all__ = [
-    "Table",
+    "Components",
     "canonical",
     "is_plugin",
     "located",
@@ -207,7 +207,7 @@ def source(thing: object) -> str | None:
     return module.__file__ if module is not None and module.__name__.startswith(MODULES) else None
 
 
-class Table(Mapping[str, T]):
+class Components(Mapping[str, T]):
     """Components of one kind by name: those of the package, of entry points, and of the user's
     files and modules.
 
@@ -230,7 +230,7 @@ class Table(Mapping[str, T]):
 
     Examples
     --------
-    >>> table = Table("solver", "mpidec.solvers", {"dgd": dict}, lambda thing: None)
+    >>> table = Components("solver", "mpidec.solvers", {"dgd": dict}, lambda thing: None)
     >>> table["dgd"], "dgd" in table, table["collections:Counter"]
     (<class 'dict'>, True, <class 'collections.Counter'>)
     """
@@ -293,7 +293,7 @@ class Table(Mapping[str, T]):
 
         Examples
         --------
-        >>> Table("solver", "mpidec.solvers", {"exact_diffusion": dict}, lambda thing: None).key("Exact-Diffusion")
+        >>> Components("solver", "mpidec.solvers", {"exact_diffusion": dict}, lambda thing: None).key("Exact-Diffusion")
         'exact_diffusion'
         """
         if (key := self._key(name)) is not None:

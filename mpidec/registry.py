@@ -14,7 +14,7 @@ from . import solvers as _solvers, topology as _topology
 from ._words import summary
 from .comm.mixing import codecs as _codecs
 from .datasets.built_in import DATA_TABLE as DATA_SETS
-from .plugins import Table
+from .plugins import Components
 from .problems.registry import PROBLEM_TABLE as PROBLEMS, problem_names
 from .topology.given import TOPOLOGIES
 
@@ -69,11 +69,11 @@ def _what(thing: object) -> str:
     return "a function" if inspect.isroutine(thing) else f"an object of type {type(thing).__name__}"
 
 
-SOLVERS = Table("solver", "mpidec.solvers", _solvers.CATALOGUE, _solver, _solvers.PAPERS)
-CODECS = Table("codec", "mpidec.codecs", _codecs.CODECS, _codec)
+SOLVERS = Components("solver", "mpidec.solvers", _solvers.CATALOGUE, _solver, _solvers.PAPERS)
+CODECS = Components("codec", "mpidec.codecs", _codecs.CODECS, _codec)
 TITLES = {"solver.name": _solvers.TITLES, "topology.name": _topology.TITLES}
 """Names in figures and printed tables, by setting."""
-METRICS: Table[Callable[[np.ndarray, range, int], ArrayLike]] = Table(
+METRICS: Components[Callable[[np.ndarray, range, int], ArrayLike]] = Components(
     "metric", "mpidec.metrics", {}, _metric
 )
 

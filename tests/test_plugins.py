@@ -488,7 +488,9 @@ def test_names_of_papers_and_classes_stand_for_components(table, name, key):
 
 
 def test_a_name_that_may_be_several_components_is_refused():
-    table = plugins.Table("solver", "none", {"push_sum": int, "pushsum": float}, lambda thing: None)
+    table = plugins.Components(
+        "solver", "none", {"push_sum": int, "pushsum": float}, lambda thing: None
+    )
     assert table.find("pushsum") is float
     with pytest.raises(ValueError, match="'PushSum' may be push_sum or pushsum: write one of them"):
         table.find("PushSum")
@@ -536,7 +538,7 @@ def test_entry_points_are_read_once(monkeypatch):
         lambda **_: reads.append(1) or importlib.metadata.EntryPoints(()),
     )
     plugins._declared.cache_clear()
-    table = plugins.Table("solver", "mpidec.solvers", {"dgd": dict}, lambda thing: None)
+    table = plugins.Components("solver", "mpidec.solvers", {"dgd": dict}, lambda thing: None)
     assert not any(table.knows(name) for name in ("one", "two")) and len(table) == 1
     plugins._declared.cache_clear()
     assert len(reads) == 1

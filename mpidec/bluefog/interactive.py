@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from .launch import Parser, add_ranks, find, in_front, mpi_flags, named_meaningless, reason
+from .launch import LaunchParser, add_ranks, find, in_front, mpi_flags, named_meaningless, reason
 
 if TYPE_CHECKING:
     from ipyparallel import Cluster
@@ -34,7 +34,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     ValueError
         In one line, for wrong ones.
     """
-    parser = Parser(
+    parser = LaunchParser(
         prog="ibfrun",
         description="Start or stop engines of ipyparallel, one a rank, with mpidec as BlueFog.",
         allow_abbrev=False,

@@ -44,7 +44,7 @@ OF_THE_HOST = re.compile(r"(OMPI|PMIX|PRTE)_.*|OLDPWD|PWD|SHLVL|_|HOSTNAME", re.
 REMEDY = "--extra-mpi-flags passes settings of ssh and of networks to mpirun"
 
 
-class Parser(argparse.ArgumentParser):
+class LaunchParser(argparse.ArgumentParser):
     """Parser whose errors are one line, and raise ValueError."""
 
     def error(self, message: str) -> NoReturn:
@@ -250,7 +250,7 @@ def command_line(argv: Sequence[str], environment: MutableMapping[str, str]) -> 
     ValueError, OSError
         In one line, for wrong arguments.
     """
-    parser = Parser(
+    parser = LaunchParser(
         prog="bfrun",
         description="Run a BlueFog program on several ranks, with mpidec.",
         allow_abbrev=False,

@@ -14,7 +14,7 @@ from ..exceptions import InputError
 _FIRST = 2.0
 
 
-class Job:
+class LaunchedJob:
     """The ranks that run a command; MPI is used where it runs already, or once `start` is called.
 
     Parameters
@@ -54,11 +54,11 @@ class Job:
             time.sleep(_FIRST)
 
 
-def printed(text: str, status: int = 0, job: Job | None = None) -> int:
+def printed(text: str, status: int = 0, job: LaunchedJob | None = None) -> int:
     """Print a text once in a job of several ranks, before any rank exits with an error; return the
     exit status.
     """
-    job = job or Job()
+    job = job or LaunchedJob()
     if job.rank == 0:
         if status:
             print(text, file=sys.stderr, flush=True)

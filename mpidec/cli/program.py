@@ -29,7 +29,7 @@ from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError, InputError
 from ..plugins import nearest
 from . import startup
-from .endings import Job, printed, show
+from .endings import LaunchedJob, printed, show
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -215,7 +215,7 @@ class Command(Generic[T]):
         """
         argv = sys.argv[1:] if argv is None else argv
         startup.loaded()
-        job = Job(comm)
+        job = LaunchedJob(comm)
         try:
             asked = self._asked(argv, job)
             if isinstance(asked, str):
@@ -251,7 +251,7 @@ class Command(Generic[T]):
                     stack.enter_context(interrupts())
             return self._run(asked, comm)
 
-    def _asked(self, argv: Sequence[str], job: Job) -> argparse.Namespace | str:
+    def _asked(self, argv: Sequence[str], job: LaunchedJob) -> argparse.Namespace | str:
         """Return the arguments, or the text that they ask for, on each rank."""
         args = self._refusing(self.parse, argv)
         if isinstance(args, str) or not any(vars(args).get(name) for name in TEXTS):
@@ -265,7 +265,7 @@ class Command(Generic[T]):
         except REFUSALS as error:
             raise InputError(message(error)) from error
 
-    def _alone(self, args: argparse.Namespace, act: Callable[[T], None], job: Job) -> int:
+    def _alone(self, args: argparse.Namespace, act: Callable[[T], None], job: LaunchedJob) -> int:
         prepared = self._refusing(self.prepare, args, 1)
         if isinstance(prepared, str):
             return printed(prepared, job=job)
@@ -296,7 +296,7 @@ class Command(Generic[T]):
         with warnings_from_rank_0(comm.rank, self.name):
             return self.execute(asked, comm)
 
-    def _end(self, job: Job, text: str, status: int) -> int:
+    def _end(self, job: LaunchedJob, text: str, status: int) -> int:
         """Print a text on rank 0, before any rank exits, and return the exit status."""
         if job.rank == 0:
             say(self.name, text)

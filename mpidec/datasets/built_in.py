@@ -17,7 +17,7 @@ from .. import _validation as check
 from .._complex import double, is_complex
 from .._predictions import Scaling, names_of
 from .._validation import Array
-from ..plugins import Table
+from ..plugins import Components
 from . import readers
 
 
@@ -551,4 +551,4 @@ def _data_set(thing: object) -> str | None:
     return f"{kind}, expected a function that returns (A, y) or a Dataset"
 
 
-DATA_TABLE = Table("data set", "mpidec.datasets", DATASETS, _data_set)
+DATA_TABLE = Components("data set", "mpidec.datasets", DATASETS, _data_set)

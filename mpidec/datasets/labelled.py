@@ -161,7 +161,9 @@ def _callable(thing: object) -> str | None:
     )
 
 
-TABLE: plugins.Table[Callable[[], Any]] = plugins.Table("data set", "mpidec.images", {}, _callable)
+TABLE: plugins.Components[Callable[[], Any]] = plugins.Components(
+    "data set", "mpidec.images", {}, _callable
+)
 
 
 def _returned(name: str) -> Mapping[Any, Any]:

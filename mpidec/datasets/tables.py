@@ -34,7 +34,7 @@ FILL = 1e19
 _DOTTED = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """A line of a table: the file and its number, and its words."""
 
     place: str
@@ -87,7 +87,7 @@ def table(path: Path, label: str | int | None = None) -> Samples:
     )
 
 
-def _first(path: Path, line: Line | None) -> Line:
+def _first(path: Path, line: TextLine | None) -> TextLine:
     """Return the first line of a table, which has at least two columns."""
     if line is None or not line.words:
         raise ValueError(f"{path}: no lines with data, expected samples")
@@ -106,7 +106,7 @@ def words_of(text: str, delimiter: str = "") -> list[str]:
     return next(csv.reader([text], delimiter=delimiter, strict=True), [])
 
 
-def _rows(path: Path) -> Iterator[Line]:
+def _rows(path: Path) -> Iterator[TextLine]:
     """Yield each line that is not blank and not a # comment."""
     delimiter = ""
     for at, text in enumerate(lines(path), start=1):
@@ -117,7 +117,7 @@ def _rows(path: Path) -> Iterator[Line]:
             delimiter = next((sign for sign in ("\t", ";", ",") if sign in text), " ")
             delimiter = max(",;\t", key=text.count) if delimiter != " " else " "
         try:
-            yield Line(f"{path}, line {at}", words_of(text, delimiter), '"' in text, delimiter)
+            yield TextLine(f"{path}, line {at}", words_of(text, delimiter), '"' in text, delimiter)
         except csv.Error as error:
             raise ValueError(
                 f"{path}, line {at}: malformed ({error}), expected numbers and commas"
@@ -127,7 +127,9 @@ def _rows(path: Path) -> Iterator[Line]:
 # -- names of the columns --------------------------------------------------------------------------
 
 
-def _has_names(first: Line, second: Line | None, label: str | int | None) -> tuple[bool, str]:
+def _has_names(
+    first: TextLine, second: TextLine | None, label: str | int | None
+) -> tuple[bool, str]:
     """Return whether the first line has the names of the columns, and a note if it has numbers,
     too.
     """
@@ -146,7 +148,7 @@ def _has_names(first: Line, second: Line | None, label: str | int | None) -> tup
     return named or index, said * named
 
 
-def _has_texts(line: Line) -> bool:
+def _has_texts(line: TextLine) -> bool:
     """Whether a line has words that are neither numbers nor stand for missing ones."""
     words = [word for word in line.words if as_float(word) is None]
     return any(word.strip().lower() not in MISSING for word in words)
@@ -281,7 +283,7 @@ class _Table:
         self._dotted = np.ones(width, bool)
         self._spreadsheet = False
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TextLine) -> None:
         """Read a line."""
         words = line.words
         if len(words) != self._width:
@@ -367,7 +369,7 @@ def _doubtful_classes(classes: Sequence[str]) -> list[str]:
     return notes
 
 
-def _names_in_comment(path: Path, line: Line) -> tuple[list[str], str]:
+def _names_in_comment(path: Path, line: TextLine) -> tuple[list[str], str]:
     """The names of the columns, if the first line is a comment of as many words as `line` has
     values, as numpy.savetxt writes it, and a note.
     """

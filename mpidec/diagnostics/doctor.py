@@ -422,7 +422,7 @@ FACTS: dict[str, Check] = {
 # -- the report ------------------------------------------------------------------------------------
 
 
-class Report:
+class HealthReport:
     """Sequence of checks, each with one line of output on rank 0.
 
     Attributes
@@ -497,7 +497,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> float:
 
 def execute(seconds: float, comm: MPI.Intracomm) -> int:
     """Run all checks and return the exit status: 1 after a FAIL, else 0."""
-    report = Report(comm, seconds)
+    report = HealthReport(comm, seconds)
     try:
         check_launcher(comm)
     except RuntimeError as error:

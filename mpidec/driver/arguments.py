@@ -22,7 +22,7 @@ from .._words import STEP_SIZES, parameters, word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..comm.runtime.mpi import MPI
-from ..plugins import Table, nearest
+from ..plugins import Components, nearest
 from ..problems.custom import MODULUS, REAL
 from ..problems.differences import mismatch
 from ..problems.members import agents_of, dtype_of, is_checked, moves, term_of, x_star_of
@@ -745,7 +745,7 @@ def _text(value: object) -> bytes:
     return text if len(text) <= LONGEST else text[: LONGEST - 12] + b"... #%08x" % zlib.crc32(text)
 
 
-def _named(table: Table[Any], name: str) -> object:
+def _named(table: Components[Any], name: str) -> object:
     from ..registry import SOLVERS
 
     if not table.knows(name):

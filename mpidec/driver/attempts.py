@@ -19,7 +19,7 @@ from ..solvers.base import Solver, name_of, step_size_of
 from . import codec_limits, noisy_links
 from .clocks import Clock, Steps, Watched
 from .diagnosis import Diagnosis
-from .journal import Log
+from .journal import RunLog
 from .outcome import Outcome, RunEnd, decide_outcome
 from .plan import Plan, State, recorded_choice
 from .result import Result
@@ -147,7 +147,9 @@ class Attempt:
             "schedule"
         )
 
-    def judge(self, k: int, s: State, log: Log, stopped: bool, interrupted: bool = False) -> RunEnd:
+    def judge(
+        self, k: int, s: State, log: RunLog, stopped: bool, interrupted: bool = False
+    ) -> RunEnd:
         """Return the outcome of a run that has ended by itself after step `k`; collective."""
         plan, clock, X = self.plan, self.clock, as_reals(s.X)
         return decide_outcome(
@@ -175,7 +177,7 @@ class Attempt:
             ).cause(),
         )
 
-    def result(self, k: int, s: State, log: Log, end: RunEnd) -> Result:
+    def result(self, k: int, s: State, log: RunLog, end: RunEnd) -> Result:
         """Return the result of a run that has ended after step `k`; collective."""
         plan, solver = self.plan, self.plan.solver
         return Result(

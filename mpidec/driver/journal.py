@@ -24,7 +24,7 @@ from .result import Result
 from .stepsize import Choice, Retry
 
 
-class Log:
+class RunLog:
     """The records of a run.
 
     Attributes
@@ -49,7 +49,7 @@ class Log:
         return columns(self.records, self.names)
 
 
-class Journal(Log):
+class Journal(RunLog):
     """What is kept of a run; a context that writes an exception into the file.
 
     Parameters

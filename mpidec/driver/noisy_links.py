@@ -15,7 +15,7 @@ from ..comm.runtime.mpi import MPI
 from ..solvers.base import Solver, name_of, with_step_size
 from ..solvers.steps import iterate
 from ..topology import Schedule, Topology, chain
-from .stepsize.linear import LinearModel
+from .stepsize.linear import GradientModel
 
 # Steps with noise, and of a run; the step sizes tried, where curvatures are 1.
 NOISY, STEPS, SIZES = 24, 360, (0.1, 0.01)
@@ -77,7 +77,7 @@ def _averages(solver: Solver, graph: Topology | Schedule) -> np.ndarray:
     """Return the average of the agents after each step, with each size of the noise, (S, STEPS, 2)."""
     n, S = graph.n, len(PARTS)
     g, X = (Z - Z.mean(axis=0) for Z in np.random.default_rng(0).standard_normal((2, n, 2)))
-    model = LinearModel(
+    model = GradientModel(
         np.tile(np.eye(2), (1, n, 1, 1)),
         g[None],
         X,

@@ -58,7 +58,7 @@ class Setting(NamedTuple):
     folder: str | None = None
 
 
-class Entry(NamedTuple):
+class SchemaEntry(NamedTuple):
     """Declaration of a key ``table.key``.
 
     Parameters
@@ -144,10 +144,10 @@ def setting(default: T, range: str = "", **declared: Any) -> T:
     """Return a field of a schema; see `Entry`.  By default its key is the name of the field, and
     its flag, too.
     """
-    return field(default=default, metadata={"entry": Entry(range=range, **declared)})
+    return field(default=default, metadata={"entry": SchemaEntry(range=range, **declared)})
 
 
-def entries(schema: type, table: str = "") -> dict[str, Entry]:
+def entries(schema: type, table: str = "") -> dict[str, SchemaEntry]:
     """Return the declarations of a schema by ``table.key``; fields without a plain default have
     none.
 
@@ -161,14 +161,14 @@ def entries(schema: type, table: str = "") -> dict[str, Entry]:
     for each in fields(schema):
         if each.default is MISSING:
             continue
-        entry = each.metadata.get("entry", Entry())
+        entry = each.metadata.get("entry", SchemaEntry())
         key = entry.key or f"{table}.{each.name}"
         flag = f"--{(entry.flag or each.name).replace('_', '-')}" if entry.help else ""
         found[key] = entry._replace(key=key, name=each.name, hint=hints[each.name], flag=flag)
     return found
 
 
-def flags(schema: Iterable[Entry], help: Mapping[str, str] | None = None) -> list[Flag]:
+def flags(schema: Iterable[SchemaEntry], help: Mapping[str, str] | None = None) -> list[Flag]:
     """Return the flags of a schema, and --set, with `help` of its own for some of them, by flag."""
     made = []
     for entry in schema:
@@ -183,7 +183,7 @@ def flags(schema: Iterable[Entry], help: Mapping[str, str] | None = None) -> lis
     return [*made, Flag("--set", metavar=key, action="append", default=[], help=what)]
 
 
-def flag_settings(args: argparse.Namespace, schema: Iterable[Entry]) -> list[Setting]:
+def flag_settings(args: argparse.Namespace, schema: Iterable[SchemaEntry]) -> list[Setting]:
     """Return the settings that the flags give."""
     found = []
     for entry in schema:

@@ -32,7 +32,7 @@ from ..solvers.asynchronous import is_asynchronous
 from ..solvers.step_schedules import SCHEDULES, WORDS, parsed as schedule
 from . import schema
 from .schema import (
-    Entry,
+    SchemaEntry,
     Setting as Setting,
     Value,
     abbreviate,
@@ -441,7 +441,7 @@ class Experiment:
         return to_toml(tables)
 
 
-class _StepSize(Entry):
+class _StepSize(SchemaEntry):
     """The step size of a solver: a number, a word, or a schedule."""
 
     def fits(self, value: Value) -> bool:
@@ -557,7 +557,7 @@ class _Draft:
                 del problem[key]
 
     def component(
-        self, components: plugins.Table[C], table: str, default: str, key: str = "name"
+        self, components: plugins.Components[C], table: str, default: str, key: str = "name"
     ) -> C:
         """Return the component that a table names, or the default one, whose name the table then
         has; errors name the setting.
@@ -676,7 +676,7 @@ class _Draft:
         options = {}
         for key, each in sorted(given.items()):
             if key in known and key not in OWN[table]:
-                entry = STEP_SIZE if each.key == STEP_SIZE.key else Entry(each.key)
+                entry = STEP_SIZE if each.key == STEP_SIZE.key else SchemaEntry(each.key)
                 options[key] = entry._replace(hint=known[key].annotation).convert(each)
             elif key not in OWN[table] and each.level >= level:
                 if each.key == STEP_SIZE.key:

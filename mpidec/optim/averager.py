@@ -133,7 +133,7 @@ class Averager:
             self._closing.callback(hook.remove)
         self._apart = self._loaded = False
         self._copies = Copies(net, method.asynchronous, self.buckets)
-        self._guard = Guard(net, self._method, self._mixers, self.buckets)
+        self._guard = TrainingGuard(net, self._method, self._mixers, self.buckets)
         traced = trace is not None or net.context.timeline is not None
         self._timeline = TrainingEvents(net, self._model.parts[0], trace, self) if traced else None
 
@@ -482,7 +482,7 @@ class Averager:
             self.close()
 
 
-class Guard:
+class TrainingGuard:
     """Checks the rows that a worker sends, once the sums of mixings have detected numbers that are
     not finite; where they cannot detect them, in each step.
 

@@ -35,7 +35,7 @@ FLAGS = [
 ]
 
 
-class Look(TypedDict):
+class Style(TypedDict):
     """The options of `mpidec.plot.figure` that FLAGS give."""
 
     panels: Sequence[str] | None
@@ -47,9 +47,9 @@ class Look(TypedDict):
     theory: bool
 
 
-def look(args: argparse.Namespace) -> Look:
+def look(args: argparse.Namespace) -> Style:
     """Return the options of the flags FLAGS."""
-    return Look(
+    return Style(
         panels=args.panels,
         colour=args.colour,
         dash=args.dash,

@@ -44,7 +44,7 @@ AIM, EXPECTED = "error", "error_rms"
 
 
 @dataclass(frozen=True)
-class Line:
+class RunLine:
     """Runs that make one line, their settings, and the names of those that tell it from others."""
 
     runs: Sequence[Run]
@@ -253,13 +253,13 @@ def _of_files(
         check_names(names, given, labels(groups))
     if panels or colour or dash:
         panel_keys = [find(name, given, "panels") for name in panels]
-        lines = map(Line, groups, given, _telling(given, panel_keys, last))
+        lines = map(RunLine, groups, given, _telling(given, panel_keys, last))
         return arrange([*lines], panel_keys, colour, dash, names)
     own, keys = labels(groups, names), distinguishing(given, last)
     parts = {"": _by_label(own, groups)}
     if set().union(*keys) != set(LOOKS):
         return Arranged(parts)
-    arranged = arrange([*map(Line, groups, given, keys)], [], None, None, names)
+    arranged = arrange([*map(RunLine, groups, given, keys)], [], None, None, names)
     if any(arranged.key):
         return arranged
     return Arranged(parts, dict(zip(own, arranged.places.values())))
@@ -338,7 +338,7 @@ LOOKS = ("solver.name", "topology.name")
 
 
 def arrange(
-    lines: Sequence[Line],
+    lines: Sequence[RunLine],
     panels: Sequence[str],
     colour: str | None,
     dash: str | None,
@@ -350,7 +350,7 @@ def arrange(
     given = [line.settings for line in lines]
     looks = [_look(colour, "colour", given, panels), _look(dash, "dash", given, panels)]
 
-    def value(line: Line, key: str) -> str:
+    def value(line: RunLine, key: str) -> str:
         return displayed(key, line.settings.get(key, MISSING), names)
 
     varied = [key for key in looks if key and len({value(line, key) for line in lines}) > 1]
@@ -384,7 +384,7 @@ def _look(
     return key
 
 
-def _text(line: Line, keys: Sequence[str], names: Mapping[str, str]) -> str:
+def _text(line: RunLine, keys: Sequence[str], names: Mapping[str, str]) -> str:
     """Return the label of a line: the values of these settings, or else its solver."""
     text = label_of({key: line.settings.get(key, MISSING) for key in keys}, names)
     solver = line.settings.get(LOOKS[0], f"{len(line.runs)} seeds")

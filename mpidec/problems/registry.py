@@ -15,7 +15,7 @@ from .._validation import Array
 from .._words import summary
 from ..datasets.built_in import DATASETS, Dataset, class_numbers, signs
 from ..datasets.partition import stack
-from ..plugins import Table
+from ..plugins import Components
 from .base import LinearModel, Problem
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 
@@ -89,7 +89,7 @@ def _positional(make: Callable[..., Any]) -> list[str]:
     ]
 
 
-PROBLEM_TABLE = Table(
+PROBLEM_TABLE = Components(
     "problem", "mpidec.problems", {name: entry.make for name, entry in PROBLEMS.items()}, _problem
 )
 

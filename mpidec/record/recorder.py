@@ -60,7 +60,7 @@ class Blocks(Protocol):
         """Number of agents on each rank."""
 
 
-class Rows(Reductions, Protocol):
+class RowCollectives(Reductions, Protocol):
     """A network that gathers and scatters rows of agents or of edges, `counts` on each rank."""
 
     @property
@@ -73,14 +73,14 @@ class Rows(Reductions, Protocol):
         """Return the rows of this rank, from those on rank 0."""
 
 
-class Phase(Protocol):
+class GraphPhase(Protocol):
     """One mixing matrix."""
 
     @property
     def W(self) -> csr_array: ...
 
     @property
-    def C(self) -> Phase: ...
+    def C(self) -> GraphPhase: ...
 
 
 class Phases(Protocol):
@@ -92,7 +92,7 @@ class Phases(Protocol):
     @property
     def period(self) -> int | None: ...
 
-    def at(self, k: int) -> Phase: ...
+    def at(self, k: int) -> GraphPhase: ...
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Recorder(Generic[State]):
     ranks.
     """
 
-    def __init__(self, net: Rows, spec: Record, state: State, per_edge: tuple[str, ...]):
+    def __init__(self, net: RowCollectives, spec: Record, state: State, per_edge: tuple[str, ...]):
         self._net, self._spec, self._per_edge = net, spec, per_edge
         self._state: type[State] = type(state)
         self._counts = {}

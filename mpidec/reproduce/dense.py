@@ -261,7 +261,7 @@ def largest(X: Rows, keep: int) -> Rows:
     return np.where(np.abs(X) >= least, X, 0.0)
 
 
-class Memory:
+class ErrorFeedback:
     """H <- H + C(X - H), then X + gamma (W - I) H, where C keeps the largest entries.
 
     Parameters
@@ -284,7 +284,7 @@ class Memory:
 
 def choco(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, gamma: float, keep: int) -> Rows:
     """X <- X - a grad(X), mixed by a `Memory`."""
-    mix = Memory(W, gamma, keep)
+    mix = ErrorFeedback(W, gamma, keep)
     for _ in range(steps):
         X = mix(X - a * grad(X))
     return X
@@ -292,7 +292,7 @@ def choco(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, gamma: float, 
 
 def lead(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, gamma: float, keep: int) -> Rows:
     """Y = X - a grad(X) - D, with M = gamma (I - W) H / 2 of a `Memory` X' = Y - M, D' = D + M."""
-    mix, D = Memory(W, gamma, keep), np.zeros_like(X)
+    mix, D = ErrorFeedback(W, gamma, keep), np.zeros_like(X)
     for _ in range(steps):
         Y = X - a * grad(X) - D
         M = (Y - mix(Y)) / 2
@@ -302,7 +302,7 @@ def lead(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, gamma: float, k
 
 def beer(grad: Gradient, W: Rows, a: float, X: Rows, steps: int, gamma: float, keep: int) -> Rows:
     """X' = X - a V, V' = V + grad(X') - grad(X), where X and V are mixed by a `Memory` each."""
-    mix_x, mix_v = Memory(W, gamma, keep), Memory(W, gamma, keep)
+    mix_x, mix_v = ErrorFeedback(W, gamma, keep), ErrorFeedback(W, gamma, keep)
     G = V = grad(X)
     for _ in range(steps):
         X = mix_x(X) - a * V

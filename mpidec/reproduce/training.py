@@ -27,7 +27,7 @@ DIGITS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class Training(Experiment[Cell]):
+class TrainingExperiment(Experiment[Cell]):
     """Rows of a table of methods, with the columns that each has, each with several seeds.
 
     Attributes

@@ -30,7 +30,7 @@ from .momentum import (
     DecentralizedMomentum as DecentralizedMomentum,
     QuasiGlobalMomentum as QuasiGlobalMomentum,
 )
-from .needs import Choice as Choice, Needs as Needs, Within as Within
+from .needs import Needs as Needs, OneOf as OneOf, Within as Within
 from .outer import (
     KGT as KGT,
     LED as LED,

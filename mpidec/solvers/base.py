@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from .. import _validation as check
 from .._words import Described, Drawing, warn
 from ..protocols import Functions, Graph, Operator
-from .needs import Choice, Needs, Within
+from .needs import Needs, OneOf, Within
 from .step_schedules import WORDS, StepSchedule, StepSize, parsed
 
 S = TypeVar("S", bound="Solver")
@@ -94,7 +94,7 @@ class Solver(Described, Drawing):
     step.  `init` and `step` meet numbers only, or an array with one step size per column: `solve`
     tries many step sizes at once, as columns of one stack.
 
-    Parameters annotated with `Within` and `Choice` (`mpidec.solvers.needs`) are checked when a
+    Parameters annotated with `Within` and `OneOf` (`mpidec.solvers.needs`) are checked when a
     solver is made; a number becomes a `float`.  One whose default is None may be None.
     """
 
@@ -116,7 +116,7 @@ class Solver(Described, Drawing):
                     if not isinstance(value, (bool, np.bool_)):
                         raise TypeError(f"{what} is {value!r}, expected True or False")
                     object.__setattr__(self, field.name, bool(value))
-                elif isinstance(limit, Choice):
+                elif isinstance(limit, OneOf):
                     check.choice(value, what, limit)
                 elif limit is not None and (value is not None or field.default is not None):
                     number(self, field.name, limit)
@@ -402,7 +402,7 @@ def positive_step(solver: Solver) -> None:
         raise ValueError(f'{what}, "auto", "safe", or a function of the step')
 
 
-def limits(solver: type[Solver]) -> dict[str, Within | Choice]:
+def limits(solver: type[Solver]) -> dict[str, Within | OneOf]:
     """Return the bounds and choices that annotate the parameters of a class of solvers, by name.
 
     Examples
@@ -415,7 +415,7 @@ def limits(solver: type[Solver]) -> dict[str, Within | Choice]:
 
 
 @cache
-def _limits(solver: Any) -> dict[str, Within | Choice]:
+def _limits(solver: Any) -> dict[str, Within | OneOf]:
     if not dataclasses.is_dataclass(solver):
         return {}
     try:
@@ -427,7 +427,7 @@ def _limits(solver: Any) -> dict[str, Within | Choice]:
         for field in dataclasses.fields(solver)
         for limit in getattr(hints.get(field.name), "__metadata__", ())
     }
-    return {name: limit for name, limit in found.items() if isinstance(limit, (Within, Choice))}
+    return {name: limit for name, limit in found.items() if isinstance(limit, (Within, OneOf))}
 
 
 def number(solver: Solver, field: str, bounds: Within) -> None:

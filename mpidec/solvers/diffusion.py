@@ -11,7 +11,7 @@ from .._words import warn
 from ..comm.kernels.descent import descend
 from ..protocols import Functions, Graph, Operator
 from .base import _LARGE, REMEDIES, Bias, Solver, averages, name_of, needed
-from .needs import Choice, Needs
+from .needs import Needs, OneOf
 from .step_schedules import StepSize
 
 
@@ -107,7 +107,7 @@ class DGD(Solver):
     exact: ClassVar = False
     needs: ClassVar = Needs(kinds=("row", "doubly"), graph="exponential")
     step_size: StepSize = "auto"
-    order: Annotated[str, Choice("awc", "atc", "cta")] = "awc"
+    order: Annotated[str, OneOf("awc", "atc", "cta")] = "awc"
 
     class State(NamedTuple):
         X: np.ndarray
@@ -188,4 +188,4 @@ class Diffusion(DGD):
     formulation and performance analysis", IEEE TSP 56 (2008).
     """
 
-    order: Annotated[str, Choice("atc", "cta")] = "atc"
+    order: Annotated[str, OneOf("atc", "cta")] = "atc"

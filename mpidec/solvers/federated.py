@@ -15,7 +15,7 @@ from .._complex import by_parts
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
 from .base import is_sample, name_of, per_step, zeros
-from .needs import Choice, Factor, Needs, Positive, Within
+from .needs import Factor, Needs, OneOf, Positive, Within
 from .outer import _LocalSteps
 from .step_schedules import StepSize
 
@@ -135,7 +135,7 @@ class FedOpt(_LocalSteps):
     adaptive: ClassVar = True
     step_size: StepSize = "auto"
     outer_step: Positive = 0.1
-    method: Annotated[str, Choice("adam", "yogi", "adagrad")] = "adam"
+    method: Annotated[str, OneOf("adam", "yogi", "adagrad")] = "adam"
     momentum: Factor = 0.9
     decay: Factor = 0.99
     floor: Positive = 1e-3

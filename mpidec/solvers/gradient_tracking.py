@@ -10,7 +10,7 @@ import numpy as np
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
 from .base import Solver, zeros
-from .needs import Choice, Needs
+from .needs import Needs, OneOf
 from .step_schedules import StepSize
 
 
@@ -69,7 +69,7 @@ class GradientTracking(Solver):
     keeps_rows: ClassVar = True
     needs: ClassVar = Needs(graph="exponential")
     step_size: StepSize = "auto"
-    variant: Annotated[str, Choice("atc", "semi-atc", "diging")] = "atc"
+    variant: Annotated[str, OneOf("atc", "semi-atc", "diging")] = "atc"
 
     class State(NamedTuple):  # atc: X^k, Y^{k-1}, the gradient at X^{k-1}, k
         X: np.ndarray

@@ -114,16 +114,16 @@ class Within:
     below: float = math.inf
 
 
-class Choice(tuple[str, ...]):
+class OneOf(tuple[str, ...]):
     """Annotation of a parameter that is one of several words.
 
     Examples
     --------
     >>> from typing import Annotated
-    >>> order: Annotated[str, Choice("atc", "cta")] = "atc"
+    >>> order: Annotated[str, OneOf("atc", "cta")] = "atc"
     """
 
-    def __new__(cls, *words: str) -> Choice:
+    def __new__(cls, *words: str) -> OneOf:
         return super().__new__(cls, words)
 
 

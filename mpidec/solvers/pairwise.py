@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from .asynchronous import PairwiseSolver, Place
-from .needs import Choice, Factor, Needs, Positive, Within
+from .needs import Factor, Needs, OneOf, Positive, Within
 from .step_schedules import StepSize
 
 
@@ -160,7 +160,7 @@ class A2CiD2(PairwiseSolver):
     alpha_tilde: Annotated[float | None, Within(least=0)] = None
     momentum: Factor = 0.0
     rate: Any = 1.0
-    order: Annotated[str, Choice("sde", "algorithm", "code")] = "sde"
+    order: Annotated[str, OneOf("sde", "algorithm", "code")] = "sde"
 
     @dataclass(slots=True, eq=False)
     class State:

@@ -10,7 +10,7 @@ import numpy as np
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
 from .base import Solver, zeros
-from .needs import Choice, Needs
+from .needs import Needs, OneOf
 from .step_schedules import StepSize
 
 
@@ -63,7 +63,7 @@ class PushPull(Solver):
     needs: ClassVar = Needs(kinds=("doubly", "pair"), graph="exponential")
     keeps_rows: ClassVar = True
     step_size: StepSize = "auto"
-    variant: Annotated[str, Choice("atc", "ab")] = "atc"
+    variant: Annotated[str, OneOf("atc", "ab")] = "atc"
 
     class State(NamedTuple):  # X^k, C^{k-1} Y^{k-1}, the gradient at X^{k-1}
         X: np.ndarray

@@ -10,7 +10,7 @@ import numpy as np
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
 from .base import Solver, name_of, needed, zeros
-from .needs import Choice, Needs, Within
+from .needs import Needs, OneOf, Within
 from .step_schedules import StepSize
 
 
@@ -98,8 +98,8 @@ class RelaySGD(Solver):
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False  # half steps arrive late
     step_size: StepSize = "auto"
-    relay: Annotated[str, Choice("model", "gradient", "mix")] = "model"
-    missing: Annotated[str, Choice("initial", "current", "count", "own")] = "initial"
+    relay: Annotated[str, OneOf("model", "gradient", "mix")] = "model"
+    missing: Annotated[str, OneOf("initial", "current", "count", "own")] = "initial"
     overlap: bool = False
     share: Annotated[float, Within(above=0.0, most=1.0)] = 0.5
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
 from .base import REMEDIES, Solver, name_of, needed, zeros
-from .needs import Choice, Needs
+from .needs import Needs, OneOf
 from .step_schedules import StepSize
 
 
@@ -67,7 +67,7 @@ class FROST(Solver):
     keeps_rows: ClassVar = True
     keeps_mean: ClassVar = False  # before Y has settled
     step_size: StepSize = "auto"
-    variant: Annotated[str, Choice("atc", "frost")] = "atc"
+    variant: Annotated[str, OneOf("atc", "frost")] = "atc"
 
     class State(NamedTuple):  # X^k, W Z^{k-1}, H^{k-1}, Y^k as an array (m, n, 1)
         X: np.ndarray

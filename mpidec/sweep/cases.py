@@ -46,7 +46,7 @@ RUNS = "runs.csv"  # has the file of each run
 FINISHED = ("completed", "stopped", "missed", "diverged")
 
 
-class Status(enum.Enum):
+class CaseStatus(enum.Enum):
     """What is to be done for a case."""
 
     NEW = "new"
@@ -318,7 +318,7 @@ def config_text(wanted: Experiment, made: Experiment) -> str:
     )
 
 
-def status(case: Case) -> Status:
+def status(case: Case) -> CaseStatus:
     """Return the status of a case according to its file.
 
     Raises
@@ -329,7 +329,7 @@ def status(case: Case) -> Status:
         The file cannot be read.
     """
     if not os.path.lexists(case.file):
-        return Status.NEW
+        return CaseStatus.NEW
     run = read(case.file)
     other = _difference(case.experiment, run.config)
     if other:
@@ -344,15 +344,15 @@ def status(case: Case) -> Status:
             "remove the file"
         )
     if run.outcome in FINISHED:
-        return Status.FINISHED
+        return CaseStatus.FINISHED
     obstacle = cannot_resume(catalogue.SOLVERS[case.experiment.solver.name])
     if obstacle and not case.experiment.run.simulate:
-        return Status.NEW
+        return CaseStatus.NEW
     try:
         last_checkpoint(case.file)
     except ResumeError:
-        return Status.NEW
-    return Status.UNFINISHED
+        return CaseStatus.NEW
+    return CaseStatus.UNFINISHED
 
 
 def check_results(folder: str, names: Sequence[str], cases: Sequence[Case]) -> None:

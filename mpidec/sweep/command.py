@@ -24,7 +24,7 @@ from ..plot.options import FLAGS as LOOKS, look, own_names
 from ..plot.quantities import X
 from ..plot.runs import find
 from .cases import RUNS, check_results, parse_vary
-from .study import Plan, plan, run_plan
+from .study import Study, plan, run_plan
 from .tables import COLUMNS, Table, named, runs_csv
 
 TABLES = ("table.csv", "table.tex", RUNS)
@@ -148,7 +148,7 @@ FLAGS = [
 ]
 
 
-def prepare(args: argparse.Namespace, ranks: int) -> tuple[Plan, argparse.Namespace]:
+def prepare(args: argparse.Namespace, ranks: int) -> tuple[Study, argparse.Namespace]:
     """Return the plan of the sweep in a job of `ranks` ranks, and the arguments.
 
     Raises
@@ -177,7 +177,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Plan, argparse.Namesp
     return replace(wanted, theory=args.theory), args
 
 
-def execute(request: tuple[Plan, argparse.Namespace], comm: MPI.Intracomm) -> int:
+def execute(request: tuple[Study, argparse.Namespace], comm: MPI.Intracomm) -> int:
     """Run a sweep on all ranks of `comm`, write its table and its figure, and return the exit
     status.
     """
@@ -194,7 +194,7 @@ def execute(request: tuple[Plan, argparse.Namespace], comm: MPI.Intracomm) -> in
     return Status.FAILED if failures else Status.OK
 
 
-def _write(wanted: Plan, args: argparse.Namespace, table: Table, failures: dict[str, str]) -> None:
+def _write(wanted: Study, args: argparse.Namespace, table: Table, failures: dict[str, str]) -> None:
     names, layout = own_names(args.label), (args.columns, args.rows, args.across)
     print(table.text(*layout, bold=sys.stdout.isatty()), flush=True)
     texts = (table.csv(), table.latex(*layout, names), runs_csv(wanted.cases, failures))
@@ -212,7 +212,7 @@ def _write(wanted: Plan, args: argparse.Namespace, table: Table, failures: dict[
     print(f"{args.out}: {', '.join(written)}", flush=True)
 
 
-def _check_layout(args: argparse.Namespace, wanted: Plan) -> None:
+def _check_layout(args: argparse.Namespace, wanted: Study) -> None:
     """Refuse, before the runs, settings and names that the figure and the table do not have."""
     given = [named(case.varied) for case in wanted.cases]
     chosen = {"panels": args.panels or (), "colour": [args.colour], "dash": [args.dash]}

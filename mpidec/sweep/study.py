@@ -29,7 +29,16 @@ from ..experiment.settings import Experiment, Setting
 from ..plot.labels import flat
 from ..record import read
 from ..solvers.base import step_size_of
-from .cases import Case, Status, Variation, cases, check_table, common_graph, config_text, status
+from .cases import (
+    Case,
+    CaseStatus,
+    Variation,
+    cases,
+    check_table,
+    common_graph,
+    config_text,
+    status,
+)
 from .sharing import WorkQueue
 from .tables import Table, table
 
@@ -43,11 +52,11 @@ INPUT = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class Study:
     """What a sweep has to do: all cases, and for each whether it is new, unfinished or finished."""
 
     cases: Sequence[Case]
-    states: Sequence[Status]
+    states: Sequence[CaseStatus]
     target: tuple[str, float | None]
     ranks_per_run: int
     notes: tuple[str, ...] = ()
@@ -57,11 +66,11 @@ class Plan:
 
     def open(self) -> list[int]:
         """Return the indices of the cases that have to run."""
-        done = (Status.FINISHED, Status.SPOILT)
+        done = (CaseStatus.FINISHED, CaseStatus.SPOILT)
         return [number for number, state in enumerate(self.states) if state not in done]
 
 
-class Report(NamedTuple):
+class SweepReport(NamedTuple):
     """What a group of ranks reports of a run."""
 
     number: int
@@ -144,7 +153,7 @@ def sweep(
 
     comm = MPI.COMM_WORLD if comm is None else comm
 
-    def planned() -> Plan:
+    def planned() -> Study:
         if isinstance(experiment, Mapping):
             settings = [
                 Setting(key, value, key, text=False, level=0) for key, value in experiment.items()
@@ -182,7 +191,7 @@ def plan(
     target: tuple[str, float | None] = ("error", None),
     ranks_per_run: int = 1,
     ranks: int = 1,
-) -> Plan:
+) -> Study:
     """Return the plan of a sweep into `folder`, which is created; called on rank 0.
 
     Raises
@@ -217,10 +226,10 @@ def plan(
         )
     spoilt: dict[str, str] = {}
     states = [_status(case, spoilt) for case in every]
-    return Plan(every, states, target, ranks_per_run, notes, spoilt=spoilt)
+    return Study(every, states, target, ranks_per_run, notes, spoilt=spoilt)
 
 
-def _status(case: Case, spoilt: dict[str, str]) -> Status:
+def _status(case: Case, spoilt: dict[str, str]) -> CaseStatus:
     """Return the status of a case; that of a file that cannot be read is told of in `spoilt`."""
     try:
         return status(case)
@@ -228,7 +237,7 @@ def _status(case: Case, spoilt: dict[str, str]) -> Status:
         raise
     except ValueError as error:
         spoilt[case.file] = f"{error}: remove it, and the same command repeats this run"
-        return Status.SPOILT
+        return CaseStatus.SPOILT
 
 
 def _check_ranks(every: Sequence[Case], ranks_per_run: int, ranks: int) -> None:
@@ -250,7 +259,7 @@ def _check_ranks(every: Sequence[Case], ranks_per_run: int, ranks: int) -> None:
 
 
 def run_plan(
-    wanted: Plan, comm: MPI.Intracomm, on_line: Callable[[str], None] | None = None
+    wanted: Study, comm: MPI.Intracomm, on_line: Callable[[str], None] | None = None
 ) -> tuple[Table, dict[str, str]]:
     """Run what is open in a plan; return the table, and the messages of failed runs by file;
     collective.
@@ -267,7 +276,7 @@ def run_plan(
     failures = dict(wanted.spoilt)
     notes: dict[str, None] = {}
 
-    def on_report(report: Report) -> None:
+    def on_report(report: SweepReport) -> None:
         nonlocal done
         case = wanted.cases[report.number]
         if report.outcome == "failed":
@@ -298,7 +307,9 @@ def run_plan(
     return made, failures
 
 
-def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], object]) -> Report:
+def run_case(
+    number: int, wanted: Study, comm: MPI.Intracomm, poll: Callable[[], object]
+) -> SweepReport:
     """Make one run on the ranks of `comm`; errors of the run are reported, and `poll` is called
     at its records.
     """
@@ -311,13 +322,15 @@ def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], 
         message = " ".join(
             f"{'' if isinstance(error, INPUT) else type(error).__name__ + ': '}{error}".split()
         )
-        return Report(number, "failed", 0, time.perf_counter() - began, float("nan"), (message,))
+        return SweepReport(
+            number, "failed", 0, time.perf_counter() - began, float("nan"), (message,)
+        )
     except KeyboardInterrupt:
         if comm.size > 1:
             raise
-        return Report(number, "interrupted", 0, time.perf_counter() - began, float("nan"))
+        return SweepReport(number, "interrupted", 0, time.perf_counter() - began, float("nan"))
     last = result.metrics.get(wanted.target[0], np.zeros(0))
-    return Report(
+    return SweepReport(
         number,
         str(result.outcome),
         result.steps,
@@ -329,12 +342,12 @@ def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], 
 
 def _solved(
     case: Case,
-    status: Status,
+    status: CaseStatus,
     comm: MPI.Intracomm,
     poll: Callable[[], object],
     theory: bool,
 ) -> Result:
-    experiment, resume = case.experiment, status is Status.UNFINISHED
+    experiment, resume = case.experiment, status is CaseStatus.UNFINISHED
     if resume:  # with the settings that the run has chosen
         experiment = on_root(comm, _resumed, case)
 
@@ -368,7 +381,7 @@ def _resumed(case: Case) -> Experiment:
     return replace(experiment, run=case.experiment.run)
 
 
-def _ended(report: Report, metric: str) -> str:
+def _ended(report: SweepReport, metric: str) -> str:
     if report.outcome == "failed":
         return f"failed: {report.notes[0]}"
     value = f", {metric} {report.value:.2e}" if report.value == report.value else ""

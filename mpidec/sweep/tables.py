@@ -17,7 +17,7 @@ import numpy as np
 
 from ..cli.tables import aligned, csv_text, latex
 from ..plot.labels import MISSING, check_names, displayed, flat, together, worded
-from ..plot.runs import Line, arrange, drawn, find
+from ..plot.runs import RunLine, arrange, drawn, find
 from ..plugins import is_plugin, short
 from ..record import Run, read
 from ..record.runfile import rises
@@ -263,7 +263,7 @@ class Table:
         from ..plot.drawing import View
 
         lines = [
-            Line([read(file) for file in row.files], named(row.varied), list(row.varied))
+            RunLine([read(file) for file in row.files], named(row.varied), list(row.varied))
             for row in self.rows
             if row.files
         ]

@@ -13,7 +13,7 @@ from ..driver.solve import solve
 from ..protocols import Operator
 from ..solvers.base import Solver, at_step, step_size_of, with_step_size
 from .case import SMALL, alone, costs, graph_of, problem, require, with_number
-from .linear import Quadratics, run
+from .linear import QuadraticCosts, run
 
 STEPS = 9
 
@@ -132,7 +132,7 @@ def columns(solver: Solver) -> None:
         def end(size: Any, at: slice) -> np.ndarray:
             method = with_step_size(solver, size)
             s = method.init(X[:, at], W.at(0))
-            end: np.ndarray = run(method, W, Quadratics(f.h, f.c[:, at]), s, STEPS).X
+            end: np.ndarray = run(method, W, QuadraticCosts(f.h, f.c[:, at]), s, STEPS).X
             return end
 
         both = end(np.array(sizes), slice(0, 2))
@@ -157,7 +157,7 @@ def complex_rows(solver: Solver) -> None:
     with alone(graph.n) as net:
         W = net.mixer(graph)
         both, parts = (
-            run(method, W, Quadratics(f.h, c), method.init(X, W.at(0)), STEPS).X
+            run(method, W, QuadraticCosts(f.h, c), method.init(X, W.at(0)), STEPS).X
             for X, c in ((X, c), (as_reals(X), as_reals(c)))
         )
     away = float(abs(as_reals(np.asarray(both, complex)) - parts).max())
@@ -254,7 +254,7 @@ def _states(
     if isinstance(step_size_of(method), float) and method.step_size:
         method = with_step_size(method, np.float64(method.step_size))  # NumPy's scalar, too
     f = costs(n)
-    f = Quadratics(convert(f.h.astype(kind)), convert(f.c.astype(kind)))
+    f = QuadraticCosts(convert(f.h.astype(kind)), convert(f.c.astype(kind)))
     X = convert(np.random.default_rng(3).standard_normal((n, 3)).astype(kind))
     with alone(n) as net:
         W: Any = net.mixer(graph)

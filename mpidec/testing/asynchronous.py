@@ -11,7 +11,7 @@ from ..solvers.asynchronous import PushSolver
 from ..solvers.base import Solver
 from ..topology import from_weights, one_peer_exponential
 from .case import SMALL, costs, graph_of, problem, require, with_number
-from .linear import Quadratics
+from .linear import QuadraticCosts
 
 
 def minimizer(solver: Solver) -> None:
@@ -59,7 +59,7 @@ def bias(solver: Solver) -> None:
         f"({graph.name}), expected at most .65 times that",
         "does the step size multiply the whole gradient, once, and do all agents count alike?",
     )
-    same = _rest(solver, large, Quadratics(f.h, f.c[:1] + 0 * f.c))
+    same = _rest(solver, large, QuadraticCosts(f.h, f.c[:1] + 0 * f.c))
     require(
         same <= 1e-9,
         solver,
@@ -69,7 +69,7 @@ def bias(solver: Solver) -> None:
     )
 
 
-def _rest(solver: Solver, size: float, f: Quadratics) -> float:
+def _rest(solver: Solver, size: float, f: QuadraticCosts) -> float:
     """Distance from the minimizer (root mean square over agents, and over late records)."""
     result = simulate(
         problem(f), with_number(solver, size), graph_of(solver), steps=round(32 / size), every=5

@@ -22,7 +22,7 @@ from ..exceptions import ContractError
 from ..problems import LeastSquares, Term
 from ..solvers.base import Solver, check_dataclass, step_size_of, with_step_size
 from ..topology import Schedule, Topology, cycle, from_weights, push_pull
-from .linear import Quadratics
+from .linear import QuadraticCosts
 
 # Numbers of agents: the first one that the solver's graph has.
 SIZES = (7, 8, 6)
@@ -115,14 +115,14 @@ def bearable(solver: Solver, kinds: tuple[str, ...]) -> Iterator[Topology | Sche
                 yield directed(kind)
 
 
-def costs(n: int, d: int = 3) -> Quadratics:
+def costs(n: int, d: int = 3) -> QuadraticCosts:
     """Quadratics whose curvatures and minimizers differ between the agents."""
     rng = np.random.default_rng([5, n])
-    return Quadratics(rng.uniform(0.5, 2, (n, 1)), rng.standard_normal((n, d)))
+    return QuadraticCosts(rng.uniform(0.5, 2, (n, 1)), rng.standard_normal((n, d)))
 
 
 def problem(
-    f: Quadratics,
+    f: QuadraticCosts,
     lo: int = 0,
     hi: int | None = None,
     term: Term | None = None,
@@ -156,7 +156,7 @@ def with_number(solver: Solver, size: float = SMALL) -> Solver:
 
 
 @cache
-def solved(solver: Solver) -> tuple[Result, Quadratics]:
+def solved(solver: Solver) -> tuple[Result, QuadraticCosts]:
     """A run of an exact solver until the error is at rounding, and its costs."""
     graph = graph_of(solver)
     f = costs(graph.n)

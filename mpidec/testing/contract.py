@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from .._words import settings
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver, limits
-from ..solvers.needs import Choice
+from ..solvers.needs import OneOf
 from . import acceptance, arrays, asynchronous, convergence, invariants
 from .case import FEW, check_all, made, searches
 
@@ -163,7 +163,7 @@ def variants(solver: type[Solver]) -> list[Solver]:
     found, bounds = [first], limits(solver)
     for name, value in settings(first).items():
         others: list[Any] = [FEW if value == 1 else 1] if name == "local_steps" else []
-        if isinstance(limit := bounds.get(name), Choice):
+        if isinstance(limit := bounds.get(name), OneOf):
             others = [choice for choice in limit if choice != value]
         elif isinstance(value, bool):
             others = [not value]

@@ -10,12 +10,12 @@ from ..comm.mixing.mixer import Mixer
 from ..driver.solve import solve
 from ..problems import Custom, l1
 from ..solvers.base import Solver
-from ..theory.linear import Steps
+from ..theory.linear import LinearSteps
 from ..theory.moments import rest as resting
 from ..theory.steady import steady_state
 from ..topology import Schedule, Topology
 from .case import SMALL, alone, bearable, costs, graph_of, problem, require, solved, with_number
-from .linear import Quadratics, run
+from .linear import QuadraticCosts, run
 
 
 def minimizer(solver: Solver) -> None:
@@ -82,7 +82,7 @@ def rate(solver: Solver) -> None:
     graph = graph_of(solver)
     with alone(graph.n) as net:
         W, method = net.mixer(graph), with_number(solver, float(result.step_size or 0))  # type: ignore[arg-type]
-        steps = Steps(method, W, f.h[:, :, None])
+        steps = LinearSteps(method, W, f.h[:, :, None])
         if not steps.linear:
             repeats(solver, method, W, f, "rate")
             return
@@ -104,7 +104,7 @@ def rate(solver: Solver) -> None:
     )
 
 
-def repeats(solver: Solver, method: Solver, W: Mixer, f: Quadratics, name: str) -> None:
+def repeats(solver: Solver, method: Solver, W: Mixer, f: QuadraticCosts, name: str) -> None:
     """Five steps from the same rows lead to the same rows again."""
     X = 0 * f.c
     first, again = (run(method, W, f, method.init(X, W.at(0)), 5).X for _ in range(2))
@@ -135,7 +135,7 @@ def bias(solver: Solver) -> None:
         f"({graph.name}), expected half of the distance",
         "does the step size multiply the whole gradient, once?",
     )
-    same = rest(solver, large, Quadratics(f.h, f.c[:1] + 0 * f.c))
+    same = rest(solver, large, QuadraticCosts(f.h, f.c[:1] + 0 * f.c))
     require(
         same <= 1e-9,
         solver,
@@ -146,7 +146,7 @@ def bias(solver: Solver) -> None:
 
 
 def rest(
-    solver: Solver, size: float, f: Quadratics, graph: Topology | Schedule | None = None
+    solver: Solver, size: float, f: QuadraticCosts, graph: Topology | Schedule | None = None
 ) -> float:
     """Distance from the minimizer at which the agents rest (root mean square), on the solver's
     graph by default.
@@ -155,7 +155,7 @@ def rest(
     X = 0 * f.c + np.random.default_rng(1).standard_normal(f.c.shape[1])
     with alone(graph.n) as net:
         W = net.mixer(graph)
-        steps = Steps(method, W, f.h[:, :, None])
+        steps = LinearSteps(method, W, f.h[:, :, None])
         if steps.linear:
             X = resting(steps, X[:, None], (f.h * f.c)[:, None])[:, 0]
         else:
@@ -195,7 +195,7 @@ def steady(solver: Solver) -> None:
     model = Custom(f.value, f.grad, m=graph.n, d=1, x_star=f.minimizer)
     with alone(graph.n) as net:
         W = net.mixer(graph)
-        steps = Steps(method, W, f.h[:, :, None])
+        steps = LinearSteps(method, W, f.h[:, :, None])
         if not steps.linear:
             repeats(solver, method, W, f, "steady")
             return
@@ -208,7 +208,7 @@ def steady(solver: Solver) -> None:
             off, phase = 0 * X, k - steps.first
             if 0 <= phase < L:
                 off[:, phase * n : (phase + 1) * n] = np.diag((sizes / f.h)[:, 0])
-            s = run(method, W, Quadratics(f.h, f.c + off), s, 1, k)
+            s = run(method, W, QuadraticCosts(f.h, f.c + off), s, 1, k)
             found += ((s.X[:, :-1] - s.X[:, -1:]) ** 2).sum(axis=1) / L
         for j in range(k + 1, k + 1 + L):
             s = run(method, W, f, s, 1, j)
@@ -237,7 +237,7 @@ def _floor(solver: Solver, n: int, draws: int = 0) -> float:
         W = net.mixer(graph_of(solver, n))
         s = method.init(X, W.at(0))
         for k in range(steps):
-            noisy = Quadratics(np.ones((n, 1)), 0 * X + rng.standard_normal((draws or n, 240)))
+            noisy = QuadraticCosts(np.ones((n, 1)), 0 * X + rng.standard_normal((draws or n, 240)))
             s = run(method, W, noisy, s, 1, k)
             total += float((s.X.mean(axis=0) ** 2).mean()) * (k >= burn)
     return total / (steps - burn)

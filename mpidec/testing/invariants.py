@@ -9,7 +9,7 @@ import numpy as np
 from ..driver.arguments import as_topology
 from ..solvers.base import Solver
 from .case import alone, bearable, graph_of, require, with_number
-from .linear import Gradients, run
+from .linear import ConstantGradients, run
 
 
 def mean(solver: Solver) -> None:
@@ -29,8 +29,8 @@ def mean(solver: Solver) -> None:
         s, s1 = method.init(X, W.at(0)), method.init(X.mean(axis=0)[None], W1.at(0))
         for k in range(12):
             G = rng.standard_normal((n, d))
-            s = run(method, W, Gradients(G), s, 1, k)
-            s1 = run(method, W1, Gradients(G.mean(axis=0)[None]), s1, 1, k)
+            s = run(method, W, ConstantGradients(G), s, 1, k)
+            s1 = run(method, W1, ConstantGradients(G.mean(axis=0)[None]), s1, 1, k)
             for name, a, b in zip(s._fields, s, s1):
                 rows = np.ndim(a) == 2 and len(a) == n
                 away = float(abs(np.mean(a, axis=0) - b).max()) if rows else 0.0
@@ -59,7 +59,7 @@ def average(solver: Solver) -> None:
             W = net.mixer(graph)
             s, k, away = method.init(X, W.at(0)), 0, math.inf
             while k < 1600 * method.period and away > 1e-11:
-                s = run(method, W, Gradients(0 * X), s, 1, k)
+                s = run(method, W, ConstantGradients(0 * X), s, 1, k)
                 k += 1
                 if k % 50 == 0:
                     away = float(abs(s.X - X.mean(axis=0)).max())

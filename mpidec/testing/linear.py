@@ -12,7 +12,7 @@ from ..solvers.base import Solver
 from ..solvers.steps import after
 
 
-class Quadratics:
+class QuadraticCosts:
     r"""Costs :math:`f_i(x) = \tfrac{h_i}{2} \|x - c_i\|^2`, as solvers ask them.
 
     Parameters
@@ -22,7 +22,7 @@ class Quadratics:
 
     Examples
     --------
-    >>> Quadratics(np.array([[1.0], [3.0]]), np.array([[4.0], [0.0]])).minimizer
+    >>> QuadraticCosts(np.array([[1.0], [3.0]]), np.array([[4.0], [0.0]])).minimizer
     array([1.])
     """
 
@@ -40,7 +40,7 @@ class Quadratics:
         G: np.ndarray = self.h * (X - self.c)
         return G
 
-    def at(self, k: int) -> Quadratics:
+    def at(self, k: int) -> QuadraticCosts:
         """The same at each step."""
         return self
 
@@ -59,7 +59,7 @@ class Quadratics:
         return P
 
 
-class Gradients(Quadratics):
+class ConstantGradients(QuadraticCosts):
     """Functions whose gradients are the rows of `G`, everywhere."""
 
     def __init__(self, G: np.ndarray):
@@ -70,6 +70,6 @@ class Gradients(Quadratics):
         return +self.c
 
 
-def run(solver: Solver, W: Mixer, costs: Quadratics, s: Any, steps: int, first: int = 0) -> Any:
+def run(solver: Solver, W: Mixer, costs: QuadraticCosts, s: Any, steps: int, first: int = 0) -> Any:
     """The state after `steps` steps from the state `s` of step `first`."""
     return after(solver, costs, W, s, steps, first)

@@ -29,7 +29,7 @@ SIZED = 4
 FLAT, ROUNDING, LEAST = 1e-14, 1e-12, 1e-3
 
 
-class State(Protocol):
+class LinearState(Protocol):
     """State of a solver: a named tuple with the rows of all agents."""
 
     @property
@@ -37,10 +37,10 @@ class State(Protocol):
 
     def _asdict(self) -> dict[str, Array]: ...
 
-    def _replace(self, **fields: Array) -> State: ...
+    def _replace(self, **fields: Array) -> LinearState: ...
 
 
-class Quadratics:
+class QuadraticColumns:
     r"""Costs :math:`f_i(x) = \tfrac12 x^* H_i x - \mathrm{Re}\, b_i^* x`, with the interface that
     solvers expect: many problems at once that share the curvatures.
 
@@ -58,7 +58,7 @@ class Quadratics:
     def _apart(self, X: Array) -> Array:
         return X.reshape(len(X), self.H.shape[1], -1)
 
-    def at(self, k: int) -> Quadratics:
+    def at(self, k: int) -> QuadraticColumns:
         """The same at each step."""
         return self
 
@@ -117,7 +117,7 @@ class Step:
     links: Array | float = 0.0
 
 
-class Steps:
+class LinearSteps:
     """The steps of a solver on quadratics with the curvatures `H`, beginning where the part of the
     state that does not depend on gradients (weights, counts) has become periodic.
 
@@ -183,16 +183,16 @@ class Steps:
         """The type of the numbers."""
         return np.result_type(self.H.dtype, np.float64)
 
-    def _costs(self, B: Array | None) -> Quadratics:
-        return Quadratics(self.H, np.zeros((self.n, self.d, 1)) if B is None else B)
+    def _costs(self, B: Array | None) -> QuadraticColumns:
+        return QuadraticColumns(self.H, np.zeros((self.n, self.d, 1)) if B is None else B)
 
     def _run(
-        self, X: Array, B: Array | None, steps: int, first: int = 0, s: State | None = None
-    ) -> State:
+        self, X: Array, B: Array | None, steps: int, first: int = 0, s: LinearState | None = None
+    ) -> LinearState:
         costs = self._costs(B)
         if s is None:
             s = self.solver.init(X.astype(self.dtype), self.W.at(0))
-        state: State = after(self.solver, costs, self.W, s, steps, first)
+        state: LinearState = after(self.solver, costs, self.W, s, steps, first)
         return state
 
     def _measured(self) -> dict[str, float]:
@@ -212,7 +212,7 @@ class Steps:
                     sizes[name] = max(sizes[name], size if math.isfinite(size) else 0.0)
         return {name: _power_of_two(size) for name, size in sizes.items()}
 
-    def _settle(self) -> tuple[State, int]:
+    def _settle(self) -> tuple[LinearState, int]:
         """Return the state, for a single problem, at the first step from which the part that does
         not depend on gradients is periodic, and that step.
         """
@@ -227,12 +227,12 @@ class Steps:
             s, k = later, k + self.length
         return s, k
 
-    def _weights(self, s: State) -> list[Array]:
+    def _weights(self, s: LinearState) -> list[Array]:
         """Return the arrays of a state that do not depend on gradients."""
         arrays = s._asdict().items()
         return [a[..., self.d * (name in self._wide) :] for name, a in arrays if np.ndim(a) >= 2]
 
-    def _zero(self, S: int) -> State:
+    def _zero(self, S: int) -> LinearState:
         """Return the state at step `first` of S problems whose iterates have always been zero."""
 
         def widened(rows: Array) -> Array:
@@ -242,13 +242,13 @@ class Steps:
         fields = self._settled._asdict()
         return self._settled._replace(**{name: widened(fields[name]) for name in self._wide})
 
-    def _pack(self, s: State) -> Array:
+    def _pack(self, s: LinearState) -> Array:
         S, fields = s.X.shape[-1] // self.d, s._asdict()
         return np.vstack(
             [fields[f][..., : self.d * S].reshape(-1, S) / unit for f, unit in self._units.items()]
         )
 
-    def _unpack(self, Z: Array, s: State) -> State:
+    def _unpack(self, Z: Array, s: LinearState) -> LinearState:
         at, wide = 0, s.X.shape[-1]
         for name in self._wide:
             rows = np.array(s._asdict()[name], dtype=Z.dtype)
@@ -288,7 +288,7 @@ class Steps:
             probes, states = probes[:1], states[:1]
             states = [self._run(s.X, None, 1, k, s) for s in states]
 
-    def _after(self, probe: Array, s: State, k: int) -> Array:
+    def _after(self, probe: Array, s: LinearState, k: int) -> Array:
         """Return the packed states after step k; each column of `probe` is a packed state before
         it, followed by b.
         """
@@ -393,7 +393,7 @@ def _power_of_two(size: float) -> float:
     return 2.0 ** round(math.log2(size)) if 0 < size < math.inf else 1.0
 
 
-def _wide(narrow: State, wide: State) -> list[str]:
+def _wide(narrow: LinearState, wide: LinearState) -> list[str]:
     """Return the names of the arrays of a state whose width grows with that of the rows."""
     pairs = zip(narrow._asdict().items(), wide._asdict().values())
     return [name for (name, a), b in pairs if np.ndim(a) >= 2 and b.shape[-1] > a.shape[-1]]

@@ -15,7 +15,7 @@ from ..comm.mixing.faults import Fault, Round
 from ..comm.mixing.mixer import Mixer
 from ..comm.mixing.operator import Channel
 from ..solvers.base import Solver, name_of
-from .linear import LARGEST, Array, State, Step, Steps
+from .linear import LARGEST, Array, LinearState, LinearSteps, Step
 
 # Columns of a probe, and numbers that arrive in a step of one problem, at most.
 COLUMNS, MOST = 2048, 200_000
@@ -23,7 +23,7 @@ COLUMNS, MOST = 2048, 200_000
 NEAR = 2.0**-7
 
 
-class Call(NamedTuple):
+class MixingCall(NamedTuple):
     """Sizes of what arrives in one call of a mixer, for one problem: edges, columns of the
     problem's coordinates, and columns that all problems share.
     """
@@ -62,7 +62,7 @@ class Probe(Fault):
             self.added = []
 
 
-class LinkedSteps(Steps):
+class LinkedSteps(LinearSteps):
     r"""The steps of a solver over links with noise: as by `W.noisy`, independent noise is added to
     each number that arrives over an edge.
 
@@ -108,28 +108,28 @@ class LinkedSteps(Steps):
             yield dataclasses.replace(step, links=self.link_noise**2 * self._spread(k, s, calls))
             s = after
 
-    def _calls(self, k: int, s: State) -> tuple[list[Call], State]:
+    def _calls(self, k: int, s: LinearState) -> tuple[list[MixingCall], LinearState]:
         """Return what arrives in step k, from the state of one problem, and the state after it."""
         shapes, after = self._arrived(k, s)
         if not self.weighted:
-            return [Call(edges, width, 0) for edges, width in shapes], after
+            return [MixingCall(edges, width, 0) for edges, width in shapes], after
         wide, _ = self._arrived(k, self._widened(s, 2))
         widths = [(edges, one, two) for (edges, one), (_, two) in zip(shapes, wide)]
-        return [Call(edges, two - one, 2 * one - two) for edges, one, two in widths], after
+        return [MixingCall(edges, two - one, 2 * one - two) for edges, one, two in widths], after
 
-    def _arrived(self, k: int, s: State) -> tuple[list[tuple[int, ...]], State]:
+    def _arrived(self, k: int, s: LinearState) -> tuple[list[tuple[int, ...]], LinearState]:
         with self._probe.adding():
             after = self._over_noisy(k, s)
             return self._probe.shapes, after
 
-    def _over_noisy(self, k: int, s: State, B: Array | None = None) -> State:
+    def _over_noisy(self, k: int, s: LinearState, B: Array | None = None) -> LinearState:
         clean, self.W = self.W, self._noisy
         try:
             return self._run(s.X, B, 1, k, s)
         finally:
             self.W = clean
 
-    def _widened(self, s: State, S: int) -> State:
+    def _widened(self, s: LinearState, S: int) -> LinearState:
         """Return the state of S problems whose iterates are zero, with the weights of `s`, one
         problem wide.
         """
@@ -141,7 +141,7 @@ class LinkedSteps(Steps):
             wide[name] = np.concatenate([zeros, rows[..., self.d :]], axis=-1)
         return s._replace(**wide)
 
-    def _spread(self, k: int, s: State, calls: list[Call]) -> Array:
+    def _spread(self, k: int, s: LinearState, calls: list[MixingCall]) -> Array:
         """Return the covariance of what unit noise adds to the packed state in step k."""
         F = np.zeros((self.size, self.size), self.dtype)
         sources = sum(call.edges * call.own for call in calls)
@@ -196,11 +196,11 @@ class WeightedSteps(LinkedSteps):
             )
         self._unit = float(np.abs(z).max(initial=0.0)) or 1.0
 
-    def _vector(self, s: State) -> Array:
+    def _vector(self, s: LinearState) -> Array:
         """Return the weights of a state."""
         return np.concatenate([np.ravel(a) for a in self._weights(s)] or [np.zeros(0)])
 
-    def _with_vector(self, w: Array, s: State) -> State:
+    def _with_vector(self, w: Array, s: LinearState) -> LinearState:
         """Return the state with these weights."""
         at = 0
         for name, old in s._asdict().items():
@@ -228,7 +228,7 @@ class WeightedSteps(LinkedSteps):
             z, s = step.M @ z + step.E @ self._b, later
 
     def _changed(
-        self, k: int, s: State, w: Array, calls: list[Call], B: Array, change: Array
+        self, k: int, s: LinearState, w: Array, calls: list[MixingCall], B: Array, change: Array
     ) -> Array:
         """Return the packed state, with the weights, after step k from other weights than `w` and
         with noise of weights on their way.

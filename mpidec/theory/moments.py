@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from scipy.linalg import block_diag
 
-from .linear import Array, Step, Steps
+from .linear import Array, LinearSteps, Step
 from .links import LinkedSteps, WeightedSteps
 from .noise import Noise, block_diagonal
 from .quadratic import Quadratic
@@ -31,7 +31,7 @@ STAYS = 1e-9
 FEW, MANY, STEADY = 20, 2000, 1e-7
 
 
-def rest(steps: Steps, X: Array, B: Array) -> Array:
+def rest(steps: LinearSteps, X: Array, B: Array) -> Array:
     """Return the limit of the iterates without noise, at the first step of a cycle.
 
     Parameters
@@ -50,14 +50,14 @@ def rest(steps: Steps, X: Array, B: Array) -> Array:
     >>> import mpidec
     >>> with mpidec.Network(2) as net:
     ...     W = net.mixer(mpidec.topology.ring(2))
-    ...     steps = Steps(mpidec.solvers.Diffusion(0.4), W, np.ones((2, 1, 1)))
+    ...     steps = LinearSteps(mpidec.solvers.Diffusion(0.4), W, np.ones((2, 1, 1)))
     ...     rest(steps, np.zeros((2, 1, 1)), np.array([[[1.0]], [[3.0]]])).ravel().round(6)
     array([2., 2.])
     """
     return (steps.observe() @ _rest(steps, X, B)).reshape(X.shape)
 
 
-def _rest(steps: Steps, X: Array, B: Array) -> Array:
+def _rest(steps: LinearSteps, X: Array, B: Array) -> Array:
     """Return the limit of the packed states without noise."""
     z, J = steps.state(X.reshape(steps.n, -1), B), np.eye(steps.size)
     b, c = B.reshape(steps.n * steps.d, -1), 0 * z
@@ -66,7 +66,7 @@ def _rest(steps: Steps, X: Array, B: Array) -> Array:
     return _limit(J, c, np.zeros_like(J), steps.observe(), z)[0]
 
 
-def deviations(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
+def deviations(steps: LinearSteps, part: Quadratic, X: Array, noise: Noise) -> Array:
     """Bias and noise of each agent, (2, n)."""
     with np.errstate(all="ignore"):  # of deviations that grow without a limit
         if isinstance(steps, LinkedSteps) and steps.weighted:
@@ -78,7 +78,7 @@ def deviations(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
         return (_periodic if steps.periodic else _average)(steps, part, X, noise)
 
 
-def growth(steps: Steps, noise: Noise) -> float:
+def growth(steps: LinearSteps, noise: Noise) -> float:
     """Return the factor per cycle of the mean square of the error, without the noise at the
     minimizer.
     """
@@ -107,7 +107,7 @@ class _Moments:
     V : array (N, N)
     """
 
-    def __init__(self, steps: Steps, part: Quadratic, X: Array, noise: Noise):
+    def __init__(self, steps: LinearSteps, part: Quadratic, X: Array, noise: Noise):
         self._noise, self._shape = noise, part.g.shape
         x = _origin(steps, part)
         b = (part.H @ x - part.g)[:, :, None]
@@ -148,7 +148,7 @@ class _Moments:
         return bool(np.isfinite(self.z).all())
 
 
-def _origin(steps: Steps, part: Quadratic) -> Array:
+def _origin(steps: LinearSteps, part: Quadratic) -> Array:
     """Return where to place the minimizer: at zero, where rounding errors are smallest, if agents
     that start at a common minimizer stay there; else its true position.
     """
@@ -160,7 +160,7 @@ def _origin(steps: Steps, part: Quadratic) -> Array:
     return 0 * part.x_star
 
 
-def _periodic(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
+def _periodic(steps: LinearSteps, part: Quadratic, X: Array, noise: Noise) -> Array:
     """Bias and noise of each agent, in the mean over a cycle, (2, n)."""
     moments, before = _Moments(steps, part, X, noise), np.full((2, steps.n), math.inf)
     # The noise depends on the deviations where curvatures are drawn.
@@ -177,7 +177,7 @@ def _periodic(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
     return np.full((2, steps.n), math.inf)
 
 
-def _average(steps: Steps, part: Quadratic, X: Array, noise: Noise) -> Array:
+def _average(steps: LinearSteps, part: Quadratic, X: Array, noise: Noise) -> Array:
     """Bias and noise of each agent, in the mean over the steps of a schedule that never repeats,
     (2, n).
     """

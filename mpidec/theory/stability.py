@@ -11,7 +11,7 @@ import numpy as np
 from ..driver.arguments import TopologyLike
 from ..problems.oracles import OracleLike
 from ..solvers.base import Solver, with_step_size
-from .linear import Steps
+from .linear import LinearSteps
 from .moments import growth
 from .noise import Noise
 from .quadratic import Quadratic
@@ -140,7 +140,7 @@ def largest_step(
             noise = Noise.of(oracle, model)
 
             def bounded(step: float) -> bool:
-                steps = Steps(with_step_size(solver, step / L), W, model.H)
+                steps = LinearSteps(with_step_size(solver, step / L), W, model.H)
                 return growth(steps, noise) < 1
 
             if noise.change is not None:

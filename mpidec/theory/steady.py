@@ -20,7 +20,7 @@ from ..problems.oracles import Oracle, OracleLike
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology
-from .linear import Array, Steps
+from .linear import Array, LinearSteps
 from .links import LinkedSteps
 from .moments import deviations
 from .noise import Noise, covariance
@@ -325,7 +325,7 @@ def factor(solver: Solver, W: Mixer, model: Quadratic, own_limit: bool = False) 
     """
     rates = []
     for H in {part.H.tobytes(): part.H for _, part in model.parts()}.values():
-        steps = Steps(solver, W, H)
+        steps = LinearSteps(solver, W, H)
         if not steps.periodic:
             raise ValueError(
                 f"theory: the {W.topology.name} schedule does not repeat within 64 steps, expected "

@@ -13,7 +13,7 @@ from .. import _validation as check
 from .._words import with_known_options
 from .explicit import check_entries, check_sums, from_networkx, matrix_of, sorted_nodes
 from .schedule import Schedule
-from .source import TOLERANCE, Block, Source, Stored, block_of, canonical, sealed
+from .source import TOLERANCE, EdgeBlock, Source, Stored, block_of, canonical, sealed
 from .spectra import gap_of_draws
 from .topology import Topology, fingerprint
 from .weights import OPTIMIZED, AgentWeights, WeightsLike, entries
@@ -185,7 +185,7 @@ class Changing(Schedule):
             if given.dtype == bool:
                 block = self._weighted(where, given)
                 if self._sums in ("doubly", self.kind):
-                    return Topology(self.name, Given(block, self.kind))
+                    return Topology(self.name, GivenSchedule(block, self.kind))
                 given = Topology(self.name, Stored(block.csr))
             elif given.dtype == np.float64 and self._fits(given):
                 return Topology(self.name, Dense(given, self.kind))
@@ -196,8 +196,8 @@ class Changing(Schedule):
             check_entries(matrix, self.signed, where)
             check_sums(matrix, where, self.kind)
             W = canonical(matrix)
-            block = Block(W.data, W.indices, W.indptr, W.shape[0])
-            given = Topology(self.name, Given(block, self.kind))
+            block = EdgeBlock(W.data, W.indices, W.indptr, W.shape[0])
+            given = Topology(self.name, GivenSchedule(block, self.kind))
         if given.n != self.n:
             raise ValueError(f"{where}: the graph has {given.n} agents, expected {self.n}")
         if given.kind == "any":
@@ -223,13 +223,13 @@ class Changing(Schedule):
             and (self.signed or bool(A.min() >= 0))
         )
 
-    def _weighted(self, where: str, edges: NDArray[np.bool_]) -> Block:
+    def _weighted(self, where: str, edges: NDArray[np.bool_]) -> EdgeBlock:
         if edges.diagonal().any():
             edges = edges & ~np.eye(self.n, dtype=bool)
         block, directed = block_of(edges), not np.array_equal(edges, edges.T)
         if isinstance(self._weights, AgentWeights):
             return self._weights.of(where, block, directed)
-        return cast("Block", entries(where, block, directed, self._weights))
+        return cast("EdgeBlock", entries(where, block, directed, self._weights))
 
     def spectral_gap(self) -> float:
         r"""Return the fraction by which a step reduces the largest disagreement in the mean square,
@@ -242,10 +242,10 @@ class Changing(Schedule):
         return fingerprint(self.name, self.n, self.kind, self.at(0).fingerprint())
 
 
-class Given(Source):
+class GivenSchedule(Source):
     """Mixing matrix of which nothing but its rows is known before it is asked for."""
 
-    def __init__(self, block: Block, kind: str) -> None:
+    def __init__(self, block: EdgeBlock, kind: str) -> None:
         self.block, self.kind, self.n = sealed(block), kind, block.n
 
     @cached_property
@@ -268,17 +268,17 @@ class Given(Source):
     def arcs(self) -> int:
         return self._stored.arcs
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return self.block if hi - lo == self.n else self._stored.rows(lo, hi)
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         return self._stored.columns(lo, hi)
 
     def token(self) -> bytes:
         return self._stored.token()
 
 
-class Dense(Given):
+class Dense(GivenSchedule):
     """Mixing matrix given as an array."""
 
     def __init__(self, A: NDArray[np.float64], kind: str) -> None:
@@ -288,5 +288,5 @@ class Dense(Given):
             self.dense = A
 
     @cached_property
-    def block(self) -> Block:  # type: ignore[override]
+    def block(self) -> EdgeBlock:  # type: ignore[override]
         return sealed(block_of(self._A))

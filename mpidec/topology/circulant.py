@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import _validation as check
 from .._words import with_known_options
 from .optimized import with_weights
-from .source import Block, Run, Source, index_type
+from .source import EdgeBlock, Run, Source, index_type
 from .spectra import laplacian_of_group
 from .topology import Topology
 from .weights import WeightsLike, resolve
@@ -230,10 +230,10 @@ class Circulant(Source):
     def arcs(self) -> int:
         return self.n * (len(self.hops) - 1)
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return _rows(self.n, self.hops, self.weights, lo, hi)
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         return _rows(self.n, *self._transpose(), lo, hi)
 
     def runs(self) -> Iterator[Run]:
@@ -272,7 +272,9 @@ def _runs(
         start, k = stop, k + 1
 
 
-def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> Block:
+def _rows(
+    n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int
+) -> EdgeBlock:
     """Return the rows lo, ..., hi - 1."""
     m, width = hi - lo, len(hops)
     kind = index_type(n, m * width)
@@ -285,10 +287,10 @@ def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int
         indices[:] = np.arange(n)
         if not equal:
             data[:] = weights[(agents - np.arange(n)) % n]
-        return Block(data.ravel(), indices.ravel(), indptr, n)
+        return EdgeBlock(data.ravel(), indices.ravel(), indptr, n)
     for start, stop, pattern, row in _runs(n, hops, weights, lo, hi):
         here = slice(start - lo, stop - lo)
         np.add(agents[here], pattern.astype(kind), out=indices[here])
         if not equal:
             data[here] = row
-    return Block(data.ravel(), indices.ravel(), indptr, n)
+    return EdgeBlock(data.ravel(), indices.ravel(), indptr, n)

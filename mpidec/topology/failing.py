@@ -15,7 +15,7 @@ from .._words import with_known_options
 from .changing import Changing
 from .pair import push_pull
 from .schedule import Schedule, refuse_filter, refuse_striped
-from .source import Block, Source
+from .source import EdgeBlock, Source
 from .spectra import gap_of_draws
 from .topology import Topology, fingerprint
 from .weights import with_diagonal
@@ -186,9 +186,9 @@ def _at(schedule: Failing, k: int) -> Topology:
     else:
         links = Sleepers(schedule.p, schedule.stream, k)
     if kind == "pair":
-        R, C = Kept(below.R.source, links, "row"), Kept(below.C.source, links, "column")
+        R, C = KeptLinks(below.R.source, links, "row"), KeptLinks(below.C.source, links, "column")
         return push_pull(Topology(name, R), Topology(name, C))
-    return Topology(name, Kept(below.source, links, kind))
+    return Topology(name, KeptLinks(below.source, links, kind))
 
 
 class Links:
@@ -228,7 +228,7 @@ class Sleepers(Links):
         return asleep[0] | asleep[1]
 
 
-class Kept(Source):
+class KeptLinks(Source):
     """Mixing matrix without the links that are down, whose weights are on the diagonal.
 
     Parameters
@@ -262,16 +262,16 @@ class Kept(Source):
         W = self.rows(0, self.n).csr
         return int(W.nnz - np.count_nonzero(W.diagonal()))
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return self._block(lo, hi, transpose=False)
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         return self._block(lo, hi, transpose=not self.symmetric)
 
     def token(self) -> bytes:
         return self.base.token() + f" {self.links!r} {self.kind}".encode()
 
-    def _block(self, lo: int, hi: int, transpose: bool) -> Block:
+    def _block(self, lo: int, hi: int, transpose: bool) -> EdgeBlock:
         data, columns, indptr, n = (self.base.columns if transpose else self.base.rows)(lo, hi)
         rows = np.repeat(np.arange(lo, hi), np.diff(indptr))
         down = self._down(rows, columns, transpose)

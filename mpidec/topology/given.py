@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from ..plugins import Table
+from ..plugins import Components
 from . import CATALOGUE
 from .explicit import from_networkx, from_weights
 from .schedule import Schedule
@@ -80,7 +80,7 @@ def fits(thing: object) -> str | None:
     )
 
 
-TOPOLOGIES = Table("topology", "mpidec.topologies", CATALOGUE, fits)
+TOPOLOGIES = Components("topology", "mpidec.topologies", CATALOGUE, fits)
 
 
 def as_graph(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._words import with_known_options
-from .source import Block, Stored, canonical
+from .source import EdgeBlock, Stored, canonical
 from .topology import Topology
 from .weights import AgentWeights, WeightsLike
 
@@ -51,7 +51,7 @@ def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology])
         A = graph.W.tolil()
         A.setdiag(0)
         edges = canonical(A)
-        block = Block(edges.data, edges.indices, edges.indptr, graph.n)
+        block = EdgeBlock(edges.data, edges.indices, edges.indptr, graph.n)
         return Topology(graph.name, Stored(weights.of(graph.name, block, graph.directed).csr))
     if weights == "sinkhorn":
         return sinkhorn(build("uniform"))

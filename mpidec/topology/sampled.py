@@ -13,7 +13,7 @@ from .. import _validation as check
 from .._words import with_known_options
 from .circulant import complete
 from .schedule import Schedule
-from .source import Block, Source, index_type
+from .source import EdgeBlock, Source, index_type
 from .topology import Topology, fingerprint
 
 
@@ -78,20 +78,20 @@ class Sample(Source):
     def arcs(self) -> int:
         return len(self._sample) * (self.n - 1)
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return self._equal(self._sample, np.full(hi - lo, len(self._sample)))
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         there = np.isin(np.arange(lo, hi), self._sample)
         return self._equal(np.arange(self.n), there * self.n)
 
-    def _equal(self, columns: NDArray[np.intp], lengths: NDArray[np.intp]) -> Block:
+    def _equal(self, columns: NDArray[np.intp], lengths: NDArray[np.intp]) -> EdgeBlock:
         """Rows that hold all of `columns`, or nothing."""
         kind, count = index_type(self.n, int(lengths.sum())), int(np.count_nonzero(lengths))
         indptr = np.zeros(len(lengths) + 1, kind)
         np.cumsum(lengths, out=indptr[1:])
         data = np.full(count * len(columns), 1 / len(self._sample))
-        return Block(data, np.tile(columns, count).astype(kind), indptr, self.n)
+        return EdgeBlock(data, np.tile(columns, count).astype(kind), indptr, self.n)
 
     def token(self) -> bytes:
         return repr((self.n, self._sample.tolist())).encode()

@@ -20,7 +20,7 @@ Table = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[np.float64]]]
 TOLERANCE = 1e-10
 
 
-class Block(NamedTuple):
+class EdgeBlock(NamedTuple):
     """Block of rows in CSR form, with sorted and distinct columns; plain arrays, because SciPy
     is slow to import.
     """
@@ -73,11 +73,11 @@ class Source(ABC):
         """Number of ordered pairs i != j with W[i, j] != 0."""
 
     @abstractmethod
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         """Return W[lo:hi], shape (hi - lo, n)."""
 
     @abstractmethod
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         """Return W[:, lo:hi].T, shape (hi - lo, n)."""
 
     def runs(self) -> Iterator[Run] | None:
@@ -118,16 +118,16 @@ class Computed(Source):
         """
         return self.senders(agents)
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return self._block(self.senders, lo, hi)
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         return self._block(self.receivers, lo, hi)
 
     def token(self) -> bytes:
         return repr(self).encode()
 
-    def _block(self, table: Table, lo: int, hi: int) -> Block:
+    def _block(self, table: Table, lo: int, hi: int) -> EdgeBlock:
         columns, weights = table(np.arange(lo, hi))
         kind = index_type(self.n, columns.size)
         order = np.argsort(columns, axis=1)
@@ -135,7 +135,7 @@ class Computed(Source):
         used = weights != 0
         indptr = np.zeros(hi - lo + 1, kind)
         np.cumsum(used.sum(axis=1), out=indptr[1:])
-        return Block(weights[used], columns[used].astype(kind), indptr, self.n)
+        return EdgeBlock(weights[used], columns[used].astype(kind), indptr, self.n)
 
 
 class Stored(Source):
@@ -167,10 +167,10 @@ class Stored(Source):
     def arcs(self) -> int:
         return int(self.W.nnz - np.count_nonzero(self.W.diagonal()))
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return _cut(self.W, lo, hi)
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         return _cut(self.WT, lo, hi)
 
     def matrix(self) -> csr_array:
@@ -204,19 +204,19 @@ class Pair(Source):
     def arcs(self) -> int:
         return self.R.arcs
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return self.R.rows(lo, hi)
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         return self.R.columns(lo, hi)
 
     def token(self) -> bytes:
         return b"R " + self.R.token() + b" C " + self.C.token()
 
 
-def _cut(W: csr_array, lo: int, hi: int) -> Block:
+def _cut(W: csr_array, lo: int, hi: int) -> EdgeBlock:
     part = slice(W.indptr[lo], W.indptr[hi])
-    return Block(
+    return EdgeBlock(
         W.data[part].copy(),
         W.indices[part].copy(),
         W.indptr[lo : hi + 1] - W.indptr[lo],
@@ -224,14 +224,14 @@ def _cut(W: csr_array, lo: int, hi: int) -> Block:
     )
 
 
-def block_of(A: NDArray[Any]) -> Block:
+def block_of(A: NDArray[Any]) -> EdgeBlock:
     """Return the entries of a dense matrix that are not zero."""
     m, n = A.shape
     kind = index_type(n, A.size)
     place = np.flatnonzero(A if A.dtype == bool else A != 0)
     row = place // n
     indptr = np.searchsorted(row, np.arange(m + 1)).astype(kind)
-    return Block(A.ravel()[place], (place - row * n).astype(kind), indptr, n)
+    return EdgeBlock(A.ravel()[place], (place - row * n).astype(kind), indptr, n)
 
 
 def canonical(W: csr_array) -> csr_array:
@@ -245,7 +245,7 @@ def canonical(W: csr_array) -> csr_array:
     W.eliminate_zeros()
     kind = index_type(W.shape[1], W.nnz)
     return frozen(
-        Block(
+        EdgeBlock(
             W.data,
             W.indices.astype(kind, copy=False),
             W.indptr.astype(kind, copy=False),
@@ -261,7 +261,7 @@ def frozen(W: csr_array) -> csr_array:
     return W
 
 
-def sealed(block: Block) -> Block:
+def sealed(block: EdgeBlock) -> EdgeBlock:
     """Return a block with its three arrays made read-only."""
     for array in block[:3]:
         array.flags.writeable = False

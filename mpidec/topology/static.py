@@ -13,7 +13,7 @@ from .. import _validation as check
 from .._words import with_known_options
 from .optimized import with_weights
 from .rules import BinaryTree, Lattice, RegularTree, ReversedBinaryTree, Rule, Star
-from .source import Block
+from .source import EdgeBlock
 from .spectra import laplacian, laplacian_of_group
 from .striped import Striped
 from .topology import Topology
@@ -319,7 +319,7 @@ def _with_rule(name: str, graph: Rule, weights: WeightsLike) -> Topology:
             return laplacian_of_group(graph.group, graph.neighbors(0, 1)[1])
         indptr, indices = graph.neighbors(0, graph.n)
         data = np.ones(len(indices))
-        return laplacian(Block(data, indices, indptr.astype(indices.dtype), graph.n).csr)
+        return laplacian(EdgeBlock(data, indices, indptr.astype(indices.dtype), graph.n).csr)
 
     low, degree = graph.degrees
     rule = resolve(name, weights, low == degree, degree, False, eigenvalues)

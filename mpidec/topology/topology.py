@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .drawing import draw
-from .source import Block, Pair, Source
+from .source import EdgeBlock, Pair, Source
 from .spectra import gap
 
 if TYPE_CHECKING:
@@ -270,6 +270,6 @@ def fingerprint(*parts: Any) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _others(row: Block, i: int) -> NDArray[np.int64]:
+def _others(row: EdgeBlock, i: int) -> NDArray[np.int64]:
     result: NDArray[np.int64] = row.indices[row.indices != i].astype(np.int64)
     return result

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .schedule import Schedule
-from .source import Block, Source
+from .source import EdgeBlock, Source
 from .topology import Topology, fingerprint
 
 KINDS = {"doubly": "doubly", "row": "column", "column": "row", "any": "any"}
@@ -28,10 +28,10 @@ class Transposed(Source):
     def arcs(self) -> int:
         return self.source.arcs
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return self.source.columns(lo, hi)
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         return self.source.rows(lo, hi)
 
     def token(self) -> bytes:

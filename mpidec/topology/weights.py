@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as check
 from .._words import with_known_options
 from .rules import Rule
-from .source import Block, Pair, Source, Stored, index_type
+from .source import EdgeBlock, Pair, Source, Stored, index_type
 from .spectra import laplacian
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class AgentWeights:
     def __repr__(self) -> str:
         return f"{self.name}({len(self.variances)} agents)"
 
-    def of(self, where: str, edges: Block, directed: bool) -> Block:
+    def of(self, where: str, edges: EdgeBlock, directed: bool) -> EdgeBlock:
         """Return the mixing matrix of a graph whose row i holds the in-neighbours of agent i."""
         n, indptr, indices, v = edges.n, edges.indptr, edges.indices, self.variances
         if len(v) != n:
@@ -336,29 +336,29 @@ class Weighted(Source):
     def arcs(self) -> int:
         return self.graph.arcs
 
-    def rows(self, lo: int, hi: int) -> Block:
+    def rows(self, lo: int, hi: int) -> EdgeBlock:
         return self._block(lo, hi, transpose=False)
 
-    def columns(self, lo: int, hi: int) -> Block:
+    def columns(self, lo: int, hi: int) -> EdgeBlock:
         return self._block(lo, hi, transpose=not self.symmetric)
 
     def token(self) -> bytes:
         return f"{self.graph} {self.weights.rule} {self.weights.value.hex()}".encode()
 
-    def _block(self, lo: int, hi: int, transpose: bool) -> Block:
+    def _block(self, lo: int, hi: int, transpose: bool) -> EdgeBlock:
         parts = [self._piece(a, min(a + PIECE, hi), transpose) for a in range(lo, hi, PIECE)]
         if len(parts) == 1:
             return parts[0]
         kind = index_type(self.n, sum(len(part.data) for part in parts))
         counts = np.concatenate([[0], *(np.diff(part.indptr) for part in parts)])
-        return Block(
+        return EdgeBlock(
             np.concatenate([np.empty(0), *(part.data for part in parts)]),
             np.concatenate([np.empty(0, kind), *(part.indices for part in parts)], dtype=kind),
             np.cumsum(counts, dtype=kind),
             self.n,
         )
 
-    def _piece(self, lo: int, hi: int, transpose: bool) -> Block:
+    def _piece(self, lo: int, hi: int, transpose: bool) -> EdgeBlock:
         indptr, indices = self.graph.neighbors(lo, hi)
         own = np.diff(indptr)
         mine = np.repeat(own, own)
@@ -380,14 +380,14 @@ def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored | P
     """Return the mixing matrix of a stored graph; row i of `adjacency` holds the in-neighbours
     of agent i.
     """
-    edges = Block(adjacency.data, adjacency.indices, adjacency.indptr, adjacency.shape[0])
+    edges = EdgeBlock(adjacency.data, adjacency.indices, adjacency.indptr, adjacency.shape[0])
     made = entries(where, edges, (adjacency != adjacency.T).nnz > 0, weights)
     if made is None:
         return Pair(*(stored(where, adjacency, part) for part in PARTS))
     return Stored(made.csr)
 
 
-def entries(where: str, edges: Block, directed: bool, weights: WeightsLike) -> Block | None:
+def entries(where: str, edges: EdgeBlock, directed: bool, weights: WeightsLike) -> EdgeBlock | None:
     """Return the mixing matrix of a graph whose row i holds the in-neighbours of agent i; None for
     the two of "push-pull".
     """
@@ -414,7 +414,7 @@ def sums(data: Floats, indptr: Indices) -> Floats:
 
 def with_diagonal(
     lo: int, n: int, indptr: Indices, indices: Indices, data: Floats, own: Floats
-) -> Block:
+) -> EdgeBlock:
     """Return the rows lo, lo + 1, ... of a matrix from its off-diagonal entries (columns sorted)
     and its diagonal.
     """
@@ -429,4 +429,4 @@ def with_diagonal(
     columns, values = np.empty(len(data) + m, kind), np.empty(len(data) + m)
     columns[place], columns[here] = indices, np.arange(lo, lo + m)
     values[place], values[here] = data, own
-    return Block(values, columns, heads, n)
+    return EdgeBlock(values, columns, heads, n)

@@ -13,22 +13,22 @@ import torch
 
 from ..datasets.labelled import raised
 from ..exceptions import ConfigError
-from ..experiment.schema import Entry, Setting, abbreviate
+from ..experiment.schema import SchemaEntry, Setting, abbreviate
 from ..nn import Stacked, models
-from ..plugins import Table, is_plugin, nearest, short
+from ..plugins import Components, is_plugin, nearest, short
 
 ADAM = {
-    "betas": Entry(
+    "betas": SchemaEntry(
         hint=tuple[float, float],
         range="in [0, 1)",
         expected="two numbers in [0, 1), such as [0.9, 0.99]",
     ),
-    "eps": Entry(hint=float, range="> 0"),
-    "amsgrad": Entry(hint=bool),
+    "eps": SchemaEntry(hint=float, range="> 0"),
+    "amsgrad": SchemaEntry(hint=bool),
 }
-COMMON = dict.fromkeys(("maximize", "foreach", "fused"), Entry(hint=bool))
-OPTIMIZER_OPTIONS: dict[str, dict[str, Entry]] = {
-    "sgd": {"dampening": Entry(hint=float, range=">= 0"), **COMMON},
+COMMON = dict.fromkeys(("maximize", "foreach", "fused"), SchemaEntry(hint=bool))
+OPTIMIZER_OPTIONS: dict[str, dict[str, SchemaEntry]] = {
+    "sgd": {"dampening": SchemaEntry(hint=float, range=">= 0"), **COMMON},
     "adam": {**ADAM, **COMMON},
     "adamw": {**ADAM, **COMMON},
 }
@@ -119,7 +119,7 @@ def _positional(thing: Callable[..., object]) -> list[str]:
     ]
 
 
-TABLE = Table("model", "mpidec.models", models.MODELS, _model)
+TABLE = Components("model", "mpidec.models", models.MODELS, _model)
 
 
 def model(

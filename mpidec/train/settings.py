@@ -17,7 +17,7 @@ from ..datasets.images import image_sets
 from ..datasets.labelled import is_labelled
 from ..exceptions import ConfigError
 from ..experiment import schema
-from ..experiment.schema import Entry, Setting, Value, parse, setting, to_toml
+from ..experiment.schema import SchemaEntry, Setting, Value, parse, setting, to_toml
 from ..nn import models
 from ..nn.schedules import SCHEDULES
 from ..optim.algorithms import Algorithm
@@ -328,7 +328,7 @@ def shaping(text: str) -> dict[str, object]:
 
 
 @cache
-def own() -> list[Entry]:
+def own() -> list[SchemaEntry]:
     """Return the declarations of the fields of `Settings` that are keys and flags."""
     return [*schema.entries(Settings).values()]
 
@@ -413,7 +413,7 @@ def graph(settings: Settings, n: int) -> Topology | Schedule | list[Topology] | 
     return list(made) if isinstance(made, tuple) else made
 
 
-def _checked(each: Entry, setting: Setting) -> Value:
+def _checked(each: SchemaEntry, setting: Setting) -> Value:
     """Return the value of a setting, converted to its type; names are looked up."""
     value = each.convert(setting)
     known = names(each.name)

@@ -273,7 +273,7 @@ def test_gpu_verdict(devices, libraries, aware, status, said, monkeypatch):
 
 def test_a_bad_choice_for_device_arrays_is_a_finding(monkeypatch, capsys):
     monkeypatch.setenv("MPIDEC_GPU_MPI", "yes")
-    report = doctor.Report(MPI.COMM_SELF, 20)
+    report = doctor.HealthReport(MPI.COMM_SELF, 20)
     report.run("GPU", doctor.gpu)
     assert (
         report.worst == "FAIL"

@@ -6,7 +6,7 @@ from dataclasses import fields
 import numpy as np
 
 from mpidec.solvers.base import limits
-from mpidec.solvers.needs import Choice
+from mpidec.solvers.needs import OneOf
 
 
 def crossed(made, step_size, draws=1, seed=0, **fixed):
@@ -15,10 +15,10 @@ def crossed(made, step_size, draws=1, seed=0, **fixed):
     free = [each for each in fields(made) if each.name not in ("step_size", *fixed)]
     words = {
         each.name: tuple(bounds[each.name])
-        if isinstance(bounds.get(each.name), Choice)
+        if isinstance(bounds.get(each.name), OneOf)
         else (False, True)
         for each in free
-        if isinstance(bounds.get(each.name), Choice) or isinstance(each.default, bool)
+        if isinstance(bounds.get(each.name), OneOf) or isinstance(each.default, bool)
     }
     found = []
     for chosen in itertools.product(*words.values()):

@@ -6,7 +6,7 @@ from mpidec import topology as T
 from mpidec.comm.runtime.partition import Partition
 from mpidec.comm.runtime.row_types import RowTypes
 from mpidec.comm.transport.messages import NeighborCollective
-from mpidec.comm.transport.plan import Plan
+from mpidec.comm.transport.plan import Routes
 
 TRANSPORTS = ["neighbor", "p2p"]
 
@@ -45,7 +45,7 @@ def check(net, Y, W, X, rtol=1e-12, atol=1e-14):
 
 def make(kind, comm, topology):
     """Messages of this kind, whether or not they would be chosen, their plan, and the datatypes."""
-    plan, row_type = Plan(topology, Partition(comm.size, comm.size), comm.rank), RowTypes()
+    plan, row_type = Routes(topology, Partition(comm.size, comm.size), comm.rank), RowTypes()
     if kind is NeighborCollective:
         return kind(comm, row_type, plan.halo_route), plan, row_type
     return kind(comm, row_type, plan), plan, row_type

@@ -16,9 +16,9 @@ from mpidec.comm.mixing.mixers import Mixers
 from mpidec.comm.mixing.step import EdgeOperator
 from mpidec.driver.answers import Answers
 from mpidec.driver.asynchronous import draws, events
-from mpidec.reproduce.acid.networks import Asynchronous
+from mpidec.reproduce.acid.networks import AsynchronousTraining
 from mpidec.reproduce.relaysgd import rate
-from mpidec.reproduce.training import Training
+from mpidec.reproduce.training import TrainingExperiment
 from mpidec.reproduce.verdict import CLOSED, PRINTED
 from mpidec.solvers import (
     D2,
@@ -31,7 +31,7 @@ from mpidec.solvers import (
     RelaySGD,
 )
 from mpidec.solvers.asynchronous import Asynchronous as AsynchronousSolver
-from mpidec.theory.linear import Quadratics
+from mpidec.theory.linear import QuadraticColumns
 from mpidec.topology import Schedule, Topology, pairwise
 from mpidec.topology.striped import Striped
 from tests.helpers.verdicts import lines_of
@@ -42,7 +42,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def larger_steps(patch: pytest.MonkeyPatch) -> None:
     """Gradients, or the step sizes of asynchronous solvers, are 5 % larger."""
-    for kind, name in ((Answers, "grad"), (Quadratics, "grad"), (AsynchronousSolver, "size")):
+    for kind, name in ((Answers, "grad"), (QuadraticColumns, "grad"), (AsynchronousSolver, "size")):
         right = getattr(kind, name)
         patch.setattr(kind, name, lambda *given, right=right: 1.05 * right(*given))
 
@@ -260,7 +260,7 @@ def test_all_experiments_are_broken():
     ],
 )
 def test_broken_experiments_differ(name, kind, monkeypatch):
-    if issubclass(reproduce.EXPERIMENTS[name], (Asynchronous, Training)):
+    if issubclass(reproduce.EXPERIMENTS[name], (AsynchronousTraining, TrainingExperiment)):
         pytest.importorskip("torch")
         pytest.importorskip("sklearn")
     before = unbroken(name)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from mpidec.reproduce import EXPERIMENTS, measure, publish
-from mpidec.reproduce.acid.networks import Asynchronous
+from mpidec.reproduce.acid.networks import AsynchronousTraining
 from mpidec.reproduce.command import configured
-from mpidec.reproduce.training import Training
+from mpidec.reproduce.training import TrainingExperiment
 
 pytestmark = pytest.mark.serial
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_short_form(name, tmp_path):
-    if issubclass(EXPERIMENTS[name], (Training, Asynchronous)):
+    if issubclass(EXPERIMENTS[name], (TrainingExperiment, AsynchronousTraining)):
         pytest.importorskip("torch")
         pytest.importorskip("sklearn")
     experiment = configured(EXPERIMENTS[name](), [], quick=True)

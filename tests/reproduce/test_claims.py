@@ -10,8 +10,8 @@ import pytest
 import mpidec
 from mpidec import solvers, topology
 from mpidec.problems import LeastSquares
-from mpidec.reproduce.acid.consensus import Consensus
-from mpidec.reproduce.ceca.claims import Claims
+from mpidec.reproduce.acid.consensus import ConsensusTimes
+from mpidec.reproduce.ceca.claims import CecaClaims
 from mpidec.reproduce.experiment import alone
 
 pytestmark = pytest.mark.serial
@@ -35,7 +35,7 @@ def solved(solver, graph, local, steps):
 def test_dsgd_ceca_speeds_up_linearly():
     sizes = (4, 16, 64)
     errors = [
-        float(Claims(steps=1000, columns=32).measure(("noise", n, 3))["error"]) for n in sizes
+        float(CecaClaims(steps=1000, columns=32).measure(("noise", n, 3))["error"]) for n in sizes
     ]
     assert np.polyfit(np.log(sizes), np.log(errors), 1)[0] == pytest.approx(-1, abs=0.1)
 
@@ -70,7 +70,7 @@ def test_ceca_is_exact_after_the_least_number_of_rounds(ports):
 
 
 def test_a2cid2_needs_the_root_of_chi1_chi2():
-    experiment = Consensus()
+    experiment = ConsensusTimes()
     rates = {
         order: [
             np.median([experiment.measure((n, order, s))["rate"] for s in range(8)])

@@ -10,7 +10,7 @@ from helpers.options import crossed
 from mpidec import solvers as S, topology as T
 from mpidec.testing.case import with_number
 from mpidec.testing.contract import variants
-from mpidec.theory.linear import Steps
+from mpidec.theory.linear import LinearSteps
 
 pytestmark = pytest.mark.serial
 
@@ -75,7 +75,7 @@ def test_the_warning_says_by_how_much_the_disagreement_grows():
         graph = T.from_weights(disagreeing(complex(lam)))
         W, h = operator(graph), 1e-7 * np.arange(1.0, graph.n + 1)[:, None]
         for solver in SOLVERS:
-            growth, said = Steps(solver, W, h[:, :, None]).radius(), solver.unstable(graph)
+            growth, said = LinearSteps(solver, W, h[:, :, None]).radius(), solver.unstable(graph)
             assert bool(said) == (growth > 1 + 1e-5), (solver, lam, growth, said)
             if said:
                 grew.add(type(solver))

@@ -24,7 +24,7 @@ from mpidec.record import RunFile
 from mpidec.sweep import sweep
 from mpidec.sweep.cases import (
     Case,
-    Status,
+    CaseStatus,
     Variation,
     _difference,
     cases,
@@ -834,7 +834,7 @@ def test_a_step_size_that_was_found_is_not_one_that_was_given(
         if outcome:
             file.finish(np.zeros((4, 3)), outcome, 1)
     if known:
-        assert status(case(wanted)) is (Status.FINISHED if outcome else Status.NEW)
+        assert status(case(wanted)) is (CaseStatus.FINISHED if outcome else CaseStatus.NEW)
     else:
         with pytest.raises(config.ConfigError, match=r"another experiment \(solver.step_size is "):
             status(case(wanted))
@@ -842,7 +842,7 @@ def test_a_step_size_that_was_found_is_not_one_that_was_given(
 
 def interrupted_at_30(case: Case) -> None:
     """Make the first 30 of the case's 40 steps, and then Ctrl-C."""
-    from mpidec.sweep.study import Plan, run_case
+    from mpidec.sweep.study import Study, run_case
 
     records = []
 
@@ -851,7 +851,7 @@ def interrupted_at_30(case: Case) -> None:
         if len(records) == 3:
             signal.raise_signal(signal.SIGINT)
 
-    report = run_case(0, Plan([case], [Status.NEW], ("error", None), 1), MPI.COMM_SELF, serve)
+    report = run_case(0, Study([case], [CaseStatus.NEW], ("error", None), 1), MPI.COMM_SELF, serve)
     assert (report.outcome, report.steps) == ("interrupted", 30)
 
 

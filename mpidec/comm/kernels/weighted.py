@@ -26,7 +26,7 @@ import numpy as np
 from ...topology.source import TOLERANCE
 
 if TYPE_CHECKING:
-    from ...topology.source import Block
+    from ...topology.source import EdgeBlock
 
 try:
     _kernel: Any = import_module("._kernel", __package__)
@@ -77,7 +77,12 @@ class Weights:
 
     @classmethod
     def of(
-        cls, lo: int, rows: Block, places: np.ndarray, columns: Block | None, filter: bool = False
+        cls,
+        lo: int,
+        rows: EdgeBlock,
+        places: np.ndarray,
+        columns: EdgeBlock | None,
+        filter: bool = False,
     ) -> Weights:
         """Weights of the agents from `lo` on.
 
@@ -358,7 +363,7 @@ def _weighted_sum(
     out[unchanged] = own[unchanged]
 
 
-def _pairs(rows: Block) -> np.ndarray:
+def _pairs(rows: EdgeBlock) -> np.ndarray:
     """Linear indices of the entries, `row * n + column`, in ascending order."""
     result: np.ndarray = (
         np.repeat(np.arange(rows.shape[0]) * np.int64(rows.shape[1]), np.diff(rows.indptr))

@@ -12,7 +12,7 @@ from ..kernels.weighted import Weights
 
 if TYPE_CHECKING:
     from ...topology import Topology
-    from ...topology.source import Block
+    from ...topology.source import EdgeBlock
 
 
 class Edges(NamedTuple):
@@ -106,7 +106,7 @@ class LocalEdges:
         return total
 
 
-def _entries(block: Block, lo: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _entries(block: EdgeBlock, lo: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows, columns and values of the entries of a block of a matrix that are not on its
     diagonal.
     """

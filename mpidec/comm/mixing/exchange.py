@@ -17,9 +17,9 @@ from ..runtime.memory import empty
 from ..runtime.pending import Pending
 from ..transport.base import Counters, words
 from ..transport.halo import Ending, HaloExchange, Kinds
-from ..transport.messages import Messages
+from ..transport.messages import HaloMessages
 from ..transport.node_reader import NodeReader
-from ..transport.plan import Plan
+from ..transport.plan import Routes
 from ..transport.sums import average
 from .codecs.base import bytes_of
 from .edges import LocalEdges
@@ -71,20 +71,20 @@ class EdgeExchange(EdgeOperator):
         return HaloExchange(self._context, self._over, fingerprint, self._periodic, self._kinds)
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> Routes:
         """The plan in which all rows of other ranks belong to the halo."""
-        return Plan(self.topology, self._context.partition, self._context.rank)
+        return Routes(self.topology, self._context.partition, self._context.rank)
 
-    def use(self, messages: Messages) -> None:
+    def use(self, messages: HaloMessages) -> None:
         """Exchange rows by these messages, made of `plan`, instead of point to point."""
         self._exchange.use(self.plan, messages)
 
     @cached_property
-    def _node_plan(self) -> Plan:
+    def _node_plan(self) -> Routes:
         """The plan in which the rows of other ranks of the node are read in place."""
         context = self._context
         near = context.memory.near if context.memory is not None else np.empty(0, np.int64)
-        return Plan(self.topology, context.partition, context.rank, near[near != context.rank])
+        return Routes(self.topology, context.partition, context.rank, near[near != context.rank])
 
     def fetch(self, rows: np.ndarray) -> Pending:
         """Begin to fetch the unmixed rows of the neighbours on other ranks; `wait()` returns them.

@@ -18,7 +18,7 @@ from .carriers.one_sided import Incoming, Outgoing
 
 if TYPE_CHECKING:
     from ...topology import Topology
-    from ...topology.source import Block
+    from ...topology.source import EdgeBlock
 
 
 class Connections:
@@ -157,7 +157,7 @@ def neighbours(topology: Topology, lo: int, hi: int) -> tuple[list[list[int]], l
     return _others(topology.rows(lo, hi), lo), _others(topology.columns(lo, hi), lo)
 
 
-def _others(rows: Block, lo: int) -> list[list[int]]:
+def _others(rows: EdgeBlock, lo: int) -> list[list[int]]:
     """Return the agents in each row of a CSR matrix, but for that of the row itself."""
     ends = rows.indptr.tolist()
     return [

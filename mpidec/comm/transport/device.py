@@ -23,7 +23,7 @@ from ..runtime.pending import Pending
 from .base import words
 from .halo import HaloExchange, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for
-from .plan import Plan
+from .plan import Routes
 
 
 class DeviceSum:
@@ -38,7 +38,7 @@ class DeviceSum:
         A plan without other ranks of the node: all rows of other ranks arrive in messages.
     """
 
-    def __init__(self, device: Device, place: Place, plan: Plan):
+    def __init__(self, device: Device, place: Place, plan: Routes):
         self.device, self.place, self.plan = device, place, plan
         # Numbers of the rows that are sent, on the device.
         self._sent: Array | None = None
@@ -120,7 +120,7 @@ class DeviceSums:
         self,
         context: Context,
         exchange: HaloExchange,
-        plan: Plan,
+        plan: Routes,
         over: str,
         count: Callable[[int], None],
     ):

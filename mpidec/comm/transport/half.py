@@ -9,7 +9,7 @@ from ..arrays.host import row_bytes
 from ..runtime.memory import memory
 from ..runtime.pending import Pending, Request
 from .base import Counters, Transport
-from .plan import Plan
+from .plan import Routes
 from .sums import MessageSum, average
 
 
@@ -26,7 +26,7 @@ class HalfSum(Transport):
         travel as they are.
     """
 
-    def __init__(self, plan: Plan, counts: Counters, carrier: Transport):
+    def __init__(self, plan: Routes, counts: Counters, carrier: Transport):
         self._plan, self._counts, self._carrier = plan, counts, carrier
 
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:

@@ -18,13 +18,13 @@ from ..checks.history import PastOperation
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import abandon
-from .messages import MessageRequest, Messages, NeighborCollective, PointToPoint, waiting_for
-from .plan import Plan, Route
+from .messages import HaloMessages, MessageRequest, NeighborCollective, PointToPoint, waiting_for
+from .plan import Route, Routes
 
 Ending = Literal["complete", "left", "broken"]
 # The operation, the shape of a row as text, its dtype.
 Kind = tuple[str, str, np.dtype]
-Kinds = dict["Plan | None", set[Kind]]  # of a step; of all steps that do not come again
+Kinds = dict["Routes | None", set[Kind]]  # of a step; of all steps that do not come again
 # Requests from which on those are looked for that have ended.
 _UNDER_WAY = 16
 _BRIEFLY = 0.1  # seconds
@@ -58,11 +58,11 @@ class HaloExchange:
         self.periodic = periodic
         self._kinds: Kinds = {} if periodic else kinds
         self._calls: dict[Kind, tuple[PastOperation, list[int]]] = {}
-        self._messages: dict[Plan, Messages] = {}
+        self._messages: dict[Routes, HaloMessages] = {}
         self._under_way: set[MessageRequest] = set()
 
     def start(
-        self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, kind: Kind
+        self, plan: Routes, route: Route, rows: np.ndarray, arrived: np.ndarray, kind: Kind
     ) -> MessageRequest:
         """Begin to send `rows` (m, ...) along a route and to receive `arrived` (places, ...);
         both C-contiguous.
@@ -92,17 +92,17 @@ class HaloExchange:
             abandon((sent, arrived))
             raise
 
-    def messages(self, plan: Plan) -> Messages:
+    def messages(self, plan: Routes) -> HaloMessages:
         """Return the messages of a plan: point to point, unless `use` has set others."""
         if plan not in self._messages:
             self._messages[plan] = PointToPoint(self._context.comm, self._context.row_type, plan)
         return self._messages[plan]
 
-    def use(self, plan: Plan, messages: Messages) -> None:
+    def use(self, plan: Routes, messages: HaloMessages) -> None:
         """Exchange the rows of a plan by these messages."""
         self._messages[plan] = messages
 
-    def announce(self, plan: Plan, route: Route, kind: Kind) -> Callable[[], None]:
+    def announce(self, plan: Routes, route: Route, kind: Kind) -> Callable[[], None]:
         """Number an exchange; before the first one of a kind, find out whether the neighbours make
         the same one.
 
@@ -132,7 +132,7 @@ class HaloExchange:
             self._calls[kind] = call, route.sources.tolist()
         return self._calls[kind]
 
-    def known(self, plan: Plan, kind: Kind) -> bool:
+    def known(self, plan: Routes, kind: Kind) -> bool:
         """Return whether an exchange need not be announced."""
         return self.periodic and kind in self._kinds.get(plan, ())
 

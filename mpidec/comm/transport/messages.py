@@ -14,7 +14,7 @@ from ..runtime.launch import library
 from ..runtime.mpi import MPI
 from ..runtime.progress import ranks, wait_until
 from ..runtime.row_types import RowTypes
-from .plan import Plan, Route
+from .plan import Route, Routes
 
 RequestT = TypeVar("RequestT", "MPI.Request", "MPI.Prequest")
 # Tags of rows, below those of message headers (`checks.messenger`).
@@ -76,7 +76,7 @@ class MessageRequest:
             raise
 
 
-class Messages(ABC):
+class HaloMessages(ABC):
     """Moves rows along routes of one plan.
 
     Parameters
@@ -102,14 +102,14 @@ class Messages(ABC):
         """Free the communicator; collective."""
 
 
-class PointToPoint(Messages):
+class PointToPoint(HaloMessages):
     """A message per neighbouring rank.
 
     No communicator of its own, so that random graphs cost nothing; tags keep the messages of
     different graphs and kinds apart.
     """
 
-    def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, plan: Plan):
+    def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, plan: Routes):
         super().__init__(comm, row_type)
         self._fingerprint = plan.topology.fingerprint()
 
@@ -145,7 +145,7 @@ class PointToPoint(Messages):
         ]
 
 
-class NeighborCollective(Messages):
+class NeighborCollective(HaloMessages):
     """Neighbourhood collectives on a distributed-graph communicator of the ranks.
 
     Nonblocking ones only: they do not match persistent ones, and ranks may mix the same rows by
@@ -177,8 +177,8 @@ class NeighborCollective(Messages):
 
 
 def neighbor_collectives(
-    comm: MPI.Intracomm, row_type: RowTypes, plans: Sequence[Plan]
-) -> list[Messages]:
+    comm: MPI.Intracomm, row_type: RowTypes, plans: Sequence[Routes]
+) -> list[HaloMessages]:
     """Return the messages of these plans, by neighbourhood collectives wherever these work;
     collective.
 

@@ -19,7 +19,7 @@ from ..runtime.node import NodeMemory, describe_tag
 from ..runtime.pending import Request
 from ..runtime.progress import WaitMonitor, progress
 from .base import Counters, Transport
-from .plan import Plan
+from .plan import Routes
 
 _ALL = 0xFFFFFFFFFFFFFFFF
 # Seconds after which a message of another rank has arrived.
@@ -136,7 +136,7 @@ class NodeReader(Transport):
         context: Context,
         where: str,
         counts: Counters,
-        plan: Plan,
+        plan: Routes,
         signature: int,
         source: np.ndarray,
         row: np.ndarray,
@@ -166,7 +166,7 @@ class NodeReader(Transport):
         )
 
     @classmethod
-    def sums(cls, context: Context, where: str, counts: Counters, plan: Plan) -> NodeReader:
+    def sums(cls, context: Context, where: str, counts: Counters, plan: Routes) -> NodeReader:
         """Return the weighted sums of a mixing."""
         return cls(
             context, where, counts, plan, plan.topology.fingerprint(), *plan.sources(), plan.terms
@@ -174,7 +174,7 @@ class NodeReader(Transport):
 
     @classmethod
     def halo(
-        cls, context: Context, where: str, counts: Counters, plan: Plan, whole: Plan
+        cls, context: Context, where: str, counts: Counters, plan: Routes, whole: Routes
     ) -> NodeReader:
         """Return the rows of the agents `whole.halo`, all of which live on the node."""
         owner = plan.partition.owner(whole.halo)
@@ -192,7 +192,7 @@ class NodeReader(Transport):
 
     @classmethod
     def edges(
-        cls, context: Context, where: str, counts: Counters, plan: Plan, whole: Plan
+        cls, context: Context, where: str, counts: Counters, plan: Routes, whole: Routes
     ) -> NodeReader:
         """Return a row for each edge into the local agents, from the rows for the edges out of
         other agents.

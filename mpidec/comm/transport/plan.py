@@ -15,7 +15,7 @@ from ..runtime.partition import Partition
 
 if TYPE_CHECKING:
     from ...topology import Topology
-    from ...topology.source import Block
+    from ...topology.source import EdgeBlock
 
 _NO_RANKS = np.empty(0, np.int64)
 # Least number of agents, and largest mean degree, for which runs are used.
@@ -79,7 +79,7 @@ class Route:
         return cls(send, *out[:3], *into[:3], own)
 
 
-class Plan:
+class Routes:
     """Rows `lo:hi` of one mixing matrix, prepared for the rank that hosts these agents.
 
     The rows that the sums read are numbered: first the rows of this rank, then those of other ranks
@@ -147,7 +147,7 @@ class Plan:
         places[on_node] = starts[at] + agents[on_node] - first[at]
         return places
 
-    def reweighted(self, rows: np.ndarray) -> Plan | None:
+    def reweighted(self, rows: np.ndarray) -> Routes | None:
         """Return the same plan with other weights, those of the dense local rows (m, n) of a
         matrix.
 
@@ -156,7 +156,7 @@ class Plan:
         weights, _ = Weights.of_dense(rows, self.lo, ROWS | POSITIVE, self.entries), self.edges
         if weights is None:
             return None
-        made = object.__new__(Plan)
+        made = object.__new__(Routes)
         made.__dict__ = self.__dict__.copy()
         made.weights = weights
         return made
@@ -200,7 +200,7 @@ class Plan:
         return source, indices - starts[source]
 
     @cached_property
-    def _rows(self) -> Block:
+    def _rows(self) -> EdgeBlock:
         return self.topology.source.rows(self.lo, self.hi)
 
     @cached_property
@@ -287,7 +287,7 @@ class Plan:
         return self._in[0] - self.lo
 
 
-def _edges(rows: Block, lo: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(rows: EdgeBlock, lo: int) -> tuple[np.ndarray, np.ndarray]:
     agent = lo + np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     other = rows.indices.astype(np.int64)
     proper = agent != other

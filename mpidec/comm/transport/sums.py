@@ -23,7 +23,7 @@ from .halo import HaloExchange, Kind, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for
 from .node_reader import NodeReader
 from .persistent import PersistentExchange
-from .plan import Plan
+from .plan import Routes
 
 # Shapes of rows whose persistent requests are kept.
 _KINDS = 8
@@ -97,7 +97,7 @@ class MessageSum(Transport):
     """
 
     def __init__(
-        self, context: Context, exchange: HaloExchange, plan: Plan, count: Callable[[int], None]
+        self, context: Context, exchange: HaloExchange, plan: Routes, count: Callable[[int], None]
     ):
         self._context, self._exchange, self._plan, self._count = context, exchange, plan, count
         self._kept: dict[Kind, tuple[PersistentExchange, PastOperation]] = {}
@@ -230,7 +230,7 @@ class MixedSum(MessageSum):
 
     in_place = True
 
-    def __init__(self, context: Context, exchange: HaloExchange, plan: Plan, reader: NodeReader):
+    def __init__(self, context: Context, exchange: HaloExchange, plan: Routes, reader: NodeReader):
         super().__init__(context, exchange, plan, lambda row_bytes: None)
         self._reader = reader
 

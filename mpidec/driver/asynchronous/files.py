@@ -232,7 +232,7 @@ class AsyncFile:
         return namedtuple("State", arrays)(**arrays)
 
 
-class Records:
+class SnapshotRecords:
     """Records of all agents, made of the snapshots of all ranks by nonblocking reductions.
 
     During the run, at moments that all ranks know beforehand: each rank takes part in a record when

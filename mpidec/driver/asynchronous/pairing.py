@@ -20,7 +20,7 @@ from ...comm.runtime.progress import WaitMonitor
 from ...solvers.asynchronous import PairwiseSolver
 from .draws import CHOICE, MEET, LossOf, generator
 from .result import AgentState, LocalAgents
-from .runner import ENOUGH, INTERRUPTED, Faults, FiniteGradient, Runner, Termination, only
+from .runner import ENOUGH, INTERRUPTED, FiniteGradient, MessageFaults, Runner, Termination, only
 
 # Seconds between two looks of the thread that averages.
 _LOOK = 5e-5
@@ -160,7 +160,7 @@ class PairwiseRunner(Runner):
         slots: Slots,
         gradient: FiniteGradient | None,
         termination: Termination,
-        faults: Faults,
+        faults: MessageFaults,
         net: Network,
         seed: int,
     ):

@@ -13,7 +13,7 @@ import numpy as np
 from ...comm.rma.slots import Slots
 from ...solvers.asynchronous import PushSolver
 from .result import LocalAgents, wake
-from .runner import INTERRUPTED, Faults, FiniteGradient, Runner, Termination, only
+from .runner import INTERRUPTED, FiniteGradient, MessageFaults, Runner, Termination, only
 
 # Seconds: about a time slice of the scheduler; a short event.
 _SLICE, _SHORT = 0.004, 1e-3
@@ -37,7 +37,7 @@ class PushRunner(Runner):
         slots: Slots,
         gradient: FiniteGradient | None,
         termination: Termination,
-        faults: Faults,
+        faults: MessageFaults,
         lo: int,
     ):
         super().__init__(agents, slots, gradient, termination, termination.reached, faults, lo)

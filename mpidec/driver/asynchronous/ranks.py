@@ -20,9 +20,9 @@ from ...problems.oracles import of_one
 from ...problems.real_view import real_view
 from ...solvers.asynchronous import PairwiseSolver
 from ..attempts import Attempt, as_recorded, attempts
-from ..clocks import Rows
+from ..clocks import Iterates
 from ..curve import curve
-from ..journal import Log
+from ..journal import RunLog
 from ..metrics import Metrics
 from ..outcome import Outcome, RunEnd, hits
 from ..plan import Plan, resumed_at
@@ -32,8 +32,8 @@ from .draws import Gradient
 from .events import Events
 from .files import (
     AsyncFile,
-    Records,
     ResumedTotals,
+    SnapshotRecords,
     Snapshots,
     failing,
     maximum,
@@ -42,7 +42,7 @@ from .pairing import PairwiseRunner
 from .prepared import as_asynchronous, pauses, prepared
 from .pushing import PushRunner
 from .result import AsyncResult, LocalAgents, activity_arrays
-from .runner import INTERRUPTED, PAUSED, REACHED, Faults, FiniteGradient, Runner, Termination
+from .runner import INTERRUPTED, PAUSED, REACHED, FiniteGradient, MessageFaults, Runner, Termination
 from .search import AsyncSearch
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def run(plan: Plan) -> AsyncResult:
     is written, as at the end.  A record that reaches the target ends the run.
     """
     net, topology, solver = plan.net, plan.topology.at(0), as_asynchronous(plan.solver)
-    faults = Faults.checked(plan, solver)
+    faults = MessageFaults.checked(plan, solver)
     solver = prepared(solver, topology)
     if net.rank == 0:
         if losing := solver.losing(plan.drop):
@@ -103,7 +103,7 @@ def run(plan: Plan) -> AsyncResult:
 
 def _attempt(
     plan: Plan,
-    faults: Faults,
+    faults: MessageFaults,
     choice: Choice | None = None,
     guard: Guard | None = None,
     last: bool = True,
@@ -114,7 +114,7 @@ def _attempt(
     net, solver = plan.net, as_asynchronous(plan.solver)
     agents = LocalAgents.of(solver, plan.topology.at(0), plan.X, net.agents)
     measure = Metrics(net, plan.problem, plan.metrics, like=plan.X)
-    log = Log(measure, measure.names_of_events("rounds"))
+    log = RunLog(measure, measure.names_of_events("rounds"))
     before, file = ResumedTotals(), None
     records = min(_RECORDS, int(plan.steps / plan.every) + 1)
     if plan.record is not None:
@@ -171,8 +171,8 @@ class Ranks:
         self,
         plan: Plan,
         agents: LocalAgents,
-        log: Log,
-        faults: Faults,
+        log: RunLog,
+        faults: MessageFaults,
         file: AsyncFile | None,
         before: ResumedTotals,
     ):
@@ -199,7 +199,7 @@ class Ranks:
             else PushRunner(solver, *common, net.lo)
         )
         self.snapshots = Snapshots(self.runner.rows, agents.stacks["x"].nbytes)
-        self.records = Records(
+        self.records = SnapshotRecords(
             net,
             log.measure,
             self.snapshots,
@@ -243,7 +243,7 @@ class Ranks:
         elapsed, reason = self._events(interrupted)
         log, agents = self.log, self.agents
         log.records, log.sizes = self.records.finish(number)
-        k, s = int(log.records[-1]["step"]), Rows(agents.X)
+        k, s = int(log.records[-1]["step"]), Iterates(agents.X)
         end = self._end(attempt, reason, k, s)
         counts, averagings, staleness, idle = self._activity(elapsed)
         result = AsyncResult(
@@ -307,7 +307,7 @@ class Ranks:
             abandon(records)  # MPI may still write to its arrays
             raise
 
-    def _end(self, attempt: Attempt, reason: int, k: int, s: Rows) -> RunEnd:
+    def _end(self, attempt: Attempt, reason: int, k: int, s: Iterates) -> RunEnd:
         """Return the outcome."""
         found = self.gradient.found if self.gradient is not None else None
         all_ = self._everywhere(np.array([] if found is None else [found], float).reshape(-1, 4))

@@ -154,7 +154,7 @@ class FiniteGradient:
         return g
 
 
-class Faults(NamedTuple):
+class MessageFaults(NamedTuple):
     """Injected faults: message delays, message losses, seconds that each local agent sleeps at each
     event, and how long it sleeps in units of what the event takes.
     """
@@ -165,7 +165,7 @@ class Faults(NamedTuple):
     slower: list[float]
 
     @classmethod
-    def checked(cls, plan: Plan, solver: PairwiseSolver | PushSolver) -> Faults:
+    def checked(cls, plan: Plan, solver: PairwiseSolver | PushSolver) -> MessageFaults:
         """Refuse wrong arguments on all ranks."""
         net = plan.net
         with on_all_ranks(net):
@@ -238,7 +238,7 @@ class Runner(ABC):
         gradient: FiniteGradient | None,
         termination: Termination,
         ended: Callable[[], bool],
-        faults: Faults,
+        faults: MessageFaults,
         lo: int,
     ):
         self.states, self.slots, self.gradient = agents.states, slots, gradient

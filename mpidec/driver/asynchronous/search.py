@@ -41,7 +41,7 @@ from ...solvers.base import with_step_size
 from ...solvers.step_schedules import StepSchedule
 from ...topology import Topology
 from ..stepsize import Choice, ModelSearch, Task
-from ..stepsize.linear import LinearModel, flat
+from ..stepsize.linear import GradientModel, flat
 from ..stepsize.race import Criterion, ErrorAfter, LeastBiased, StepsTo, race
 from ..stepsize.search import PER_OCTAVE
 from .events import Events
@@ -79,7 +79,7 @@ class AsyncStack:
         solver: PairwiseSolver | PushSolver,
         topology: Topology,
         events: Events,
-        model: LinearModel,
+        model: GradientModel,
         sizes: np.ndarray,
         start: np.ndarray,
     ):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
 
-class Rows(NamedTuple):
+class Iterates(NamedTuple):
     """A state of which a record needs the iterates alone."""
 
     X: np.ndarray
@@ -91,7 +91,7 @@ class Simulated:
         return self._rows()
 
     def _rows(self) -> State:
-        return Rows(self._agents.X)
+        return Iterates(self._agents.X)
 
     def states(self, first: int, s: State) -> Iterator[tuple[int, State, bool]]:
         unit, end = self._events.unit, self._end

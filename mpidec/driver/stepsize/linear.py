@@ -46,7 +46,7 @@ Prox = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class LinearModel:
+class GradientModel:
     r"""Gradients :math:`\nabla f_i(\hat x + V e) \approx V (H_i e + g_i)`, with the :math:`g_i`
     centred: e = 0 is the optimum.
 
@@ -205,7 +205,7 @@ class ModelFunctions:
     coordinate.
     """
 
-    model: LinearModel
+    model: GradientModel
     k: int
     origin: np.ndarray | None = None
 
@@ -313,7 +313,7 @@ class Linearization:
 
 def linear_model(
     of: Linearization, x: np.ndarray, quadratic: bool = False
-) -> tuple[LinearModel | None, np.ndarray | None, int]:
+) -> tuple[GradientModel | None, np.ndarray | None, int]:
     """Return the linear model at the point `x`, on rank 0 (None on the others), the point, and the
     gradients; collective.
 
@@ -475,7 +475,7 @@ class _Neighbourhood:
 
     def model(
         self, H: np.ndarray, face: np.ndarray | None
-    ) -> tuple[LinearModel | None, np.ndarray, int]:
+    ) -> tuple[GradientModel | None, np.ndarray, int]:
         """Return the model here, on rank 0, with the point and the gradients taken."""
         of, net, x, term = self._of, self._of.net, self.x, self._of.term
         mean_gradient, away = net.mean(self.G), of.X0 - self._at
@@ -493,7 +493,7 @@ class _Neighbourhood:
             return None, x, self.count
         Hs, gs = (np.ascontiguousarray(np.moveaxis(stack, 1, 0)) for stack in stacks[:2])
         mean = Hs.mean(axis=(0, 1))
-        model = LinearModel(
+        model = GradientModel(
             H=Hs,
             g=gs,
             start=stacks[2],

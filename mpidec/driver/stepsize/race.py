@@ -13,7 +13,7 @@ import numpy as np
 
 from ...comm.mixing.operator import Operator, StepOperator
 from ...solvers.base import Solver, state, with_step_size
-from .linear import LinearModel, flat
+from .linear import GradientModel, flat
 
 # The race is run with 5 % larger step sizes than those returned, which are then not at the edge of
 # stability.
@@ -65,7 +65,7 @@ class Stack:
         solver: Solver,
         factor: Callable[[int], float],
         W: Operator[StepOperator],
-        model: LinearModel,
+        model: GradientModel,
         sizes: np.ndarray,
         start: np.ndarray,
         first: int = 0,
@@ -216,7 +216,7 @@ class Ranking:
         return float(self.predicted[self.best])
 
 
-def noise(model: LinearModel) -> np.ndarray:
+def noise(model: GradientModel) -> np.ndarray:
     """Return a starting point that excites every mode that a run can reach: the initial point, plus
     noise of its size.
     """
@@ -228,7 +228,7 @@ def noise(model: LinearModel) -> np.ndarray:
     return np.asarray(model.start + Z * (part * far / np.linalg.norm(Z)))
 
 
-def _errors(stack: Candidates, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
+def _errors(stack: Candidates, model: GradientModel) -> tuple[np.ndarray, np.ndarray]:
     """Return the error of each candidate: as it is, and without the slow modes of the average."""
     E = stack.E
     mean = E.mean(axis=0)
@@ -240,7 +240,7 @@ def _errors(stack: Candidates, model: LinearModel) -> tuple[np.ndarray, np.ndarr
 class Criterion(Protocol):
     """The criterion by which a race ranks step sizes, such as `StepsTo`."""
 
-    def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
+    def race(self, run: Runs, model: GradientModel, sizes: np.ndarray) -> Ranking:
         """Return the ranking of step sizes, from the largest to the smallest, of candidates that
         `run` makes.
         """
@@ -249,7 +249,7 @@ class Criterion(Protocol):
 def race(
     criterion: Criterion,
     run: Runs,
-    model: LinearModel,
+    model: GradientModel,
     largest: float,
     octaves: int,
     per_octave: int,
@@ -302,7 +302,7 @@ class StepsTo:
     margin: float = MARGIN
     part: float = 1.0
 
-    def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
+    def race(self, run: Runs, model: GradientModel, sizes: np.ndarray) -> Ranking:
         """Return the ranking of the step sizes."""
         stack = run(self.margin * sizes, self.part * noise(model))
         sizes, alive = stack.sizes, np.arange(len(sizes))
@@ -329,10 +329,10 @@ class StepsTo:
                 if stack.keep(kept):
                     before = tuple(error[kept] for error in now)
 
-    def _goal(self, model: LinearModel) -> float:
+    def _goal(self, model: GradientModel) -> float:
         return self.tol * math.sqrt(model.n) * (model.size or 1.0)
 
-    def _errors(self, stack: Candidates, model: LinearModel) -> tuple[np.ndarray, ...]:
+    def _errors(self, stack: Candidates, model: GradientModel) -> tuple[np.ndarray, ...]:
         least = 0.0 if model.prox is None else REACHED * self._goal(model)
         return tuple(np.maximum(error, least) for error in _errors(stack, model))
 
@@ -342,7 +342,7 @@ class StepsTo:
         now: tuple[np.ndarray, ...],
         last: int,
         K: int,
-        model: LinearModel,
+        model: GradientModel,
     ) -> np.ndarray:
         """Return the predicted steps of all candidates, from their errors after `last` and K
         steps.
@@ -383,7 +383,7 @@ class ErrorAfter:
     longest: int = HORIZON
     part: float = 0.5
 
-    def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
+    def race(self, run: Runs, model: GradientModel, sizes: np.ndarray) -> Ranking:
         """Return the ranking of the step sizes."""
         stack, K = run(sizes, model.start), max(1, min(self.steps, self.longest))
         most = TRANSIENT * _first(model)
@@ -425,7 +425,7 @@ class LeastBiased:
     steps: int
     longest: int
 
-    def race(self, run: Runs, model: LinearModel, sizes: np.ndarray) -> Ranking:
+    def race(self, run: Runs, model: GradientModel, sizes: np.ndarray) -> Ranking:
         """Return the ranking of the step sizes."""
         S, K = len(sizes), self.longest
         start = np.repeat(model.start[:, :, None], S, axis=2)
@@ -463,13 +463,13 @@ def later(sizes: np.ndarray, left: np.ndarray, ratio: float) -> np.ndarray:
     )
 
 
-def _first(model: LinearModel) -> float:
+def _first(model: GradientModel) -> float:
     """Return the distance at the start, or from zero if that is larger."""
     return max(model.distance, math.sqrt(model.n) * (model.size or 1.0))
 
 
 def _least_error(
-    sizes: np.ndarray, errors: np.ndarray, model: LinearModel, K: int, early: np.ndarray
+    sizes: np.ndarray, errors: np.ndarray, model: GradientModel, K: int, early: np.ndarray
 ) -> Ranking:
     """Return the ranking by errors after K steps; none is the best if all are larger than at the
     start.
@@ -500,7 +500,7 @@ def _geometric(
     return np.where(last < middle, limit + (last - limit) * ratio ** ((steps - K) / (K / 4)), last)
 
 
-def stable(stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
+def stable(stack: Stack, model: GradientModel, steps: int) -> np.ndarray:
     """Return which step sizes do not grow in the last half of `steps` steps, apart from the slow
     modes.
     """
@@ -512,7 +512,7 @@ def stable(stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
     return np.asarray((last <= middle) | (last <= 10 * first))
 
 
-def progress(stack: Stack, model: LinearModel, steps: int) -> float:
+def progress(stack: Stack, model: GradientModel, steps: int) -> float:
     """Return the error after `steps` steps of the only step size in the stack, in units of that at
     the start.
     """
@@ -546,7 +546,7 @@ def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
     r, steps = len(h), 64 if few else 512
     start = np.random.default_rng(1).standard_normal((W.n, r))
     H = np.broadcast_to(np.diag(h), (1, W.n, r, r))
-    model = LinearModel(
+    model = GradientModel(
         H,
         np.zeros((1, W.n, r)),
         start,

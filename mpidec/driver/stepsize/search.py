@@ -21,7 +21,7 @@ from ...problems.members import moves, smoothness_of
 from ...solvers.base import name_of
 from .choice import Choice, requested_rule
 from .guard import LEFT, Guard
-from .linear import LinearModel
+from .linear import GradientModel
 from .race import (
     HORIZON,
     LONGEST,
@@ -173,7 +173,7 @@ class ModelSearch(ABC):
             "solver stable on the graph."
         )
 
-    def _curved(self) -> LinearModel | None:
+    def _curved(self) -> GradientModel | None:
         """Return the model, if there is one and its curvature is a positive number."""
         model = self.modelled.model
         if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
@@ -386,7 +386,7 @@ class Search(ModelSearch):
     def _race(
         self,
         W: Operator[StepOperator],
-        model: LinearModel,
+        model: GradientModel,
         part: float = 1.0,
         exact: bool | None = None,
         most: float = np.inf,
@@ -428,7 +428,7 @@ class Search(ModelSearch):
             higher=not np.isfinite(most),
         )
 
-    def _runs(self, W: Operator[StepOperator], model: LinearModel, first: int = 0) -> Runs:
+    def _runs(self, W: Operator[StepOperator], model: GradientModel, first: int = 0) -> Runs:
         """Candidates of the solver, which take the steps from the `first` one on."""
         solver, origin = self.task.solver, None
         factor = solver.step_size.factor if self.task.varying else _one
@@ -475,7 +475,7 @@ class Search(ModelSearch):
             ends = trials.ends(sizes, length)
 
             def continued(W: Operator[StepOperator]) -> np.ndarray:
-                model = cast("LinearModel", self.modelled.model)
+                model = cast("GradientModel", self.modelled.model)
                 E = np.stack([model.coordinates(rows) for rows in ends if rows is not None], axis=2)
                 runs = self._runs(W, model, length)
                 criterion = ErrorAfter(task.steps, noisy=False, decreasing=task.varying)
@@ -531,7 +531,7 @@ class Search(ModelSearch):
         Far from the minimizer a step size that is too large for the linear model may be right for
         the functions: those of bounded slope, and those that are flat where the term leads.
         """
-        model, size = cast("LinearModel", self.modelled.model), choice.step_size
+        model, size = cast("GradientModel", self.modelled.model), choice.step_size
         centre = model.g.mean(axis=1, keepdims=True)
         closer = replace(model, g=centre + NEAR_MINIMIZER * (model.g - centre))
         ranking, largest = self._race(W, closer, NEAR_MINIMIZER), size
@@ -543,7 +543,7 @@ class Search(ModelSearch):
     def _checked(
         self,
         W: Operator[StepOperator],
-        model: LinearModel,
+        model: GradientModel,
         size: float,
         steps: int,
         part: float = 1.0,
@@ -567,7 +567,7 @@ class Search(ModelSearch):
         """Return the choice, or the largest of some smaller step sizes, that makes progress with
         the codec of the mixer; the choice, with a warning, if none does.
         """
-        model, left = cast("LinearModel", self.modelled.model), []
+        model, left = cast("GradientModel", self.modelled.model), []
         if model.r < self.task.X0.shape[1]:
             return choice
         for part in (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 0.0625):

@@ -22,7 +22,7 @@ from ...solvers.step_schedules import StepSchedule
 from ...solvers.steps import iterate
 from ..answers import Answers
 from .choice import Choice, with_size
-from .linear import Linearization, LinearModel, dimensions, evaluations, linear_model
+from .linear import GradientModel, Linearization, dimensions, evaluations, linear_model
 from .race import HORIZON
 from .reference import MOST_EVALUATIONS, composite_minimizer, minimizer, together
 
@@ -64,10 +64,10 @@ class Modelled:
         How far the agents' own gradients lead from the point, see `Guard`; on all ranks.
     """
 
-    model: LinearModel | None = None
+    model: GradientModel | None = None
     point: np.ndarray | None = None
     gradients: int = 0
-    without_term: LinearModel | None = None
+    without_term: GradientModel | None = None
     away: float = 0.0
 
 
@@ -187,7 +187,7 @@ class Task:
 
     def _at_minimizer(
         self, of: Linearization, x0: np.ndarray
-    ) -> tuple[LinearModel | None, np.ndarray | None, int]:
+    ) -> tuple[GradientModel | None, np.ndarray | None, int]:
         """Return the linear model on rank 0, the estimated minimizer, and the gradients that both
         took; collective.
         """

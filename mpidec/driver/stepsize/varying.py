@@ -12,7 +12,7 @@ from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...solvers.base import Solver, at_step, name_of, step_size_of, with_step_size
 from ...solvers.steps import iterate
-from .linear import LinearModel
+from .linear import GradientModel
 from .search import undisturbed
 
 # Steps of a trial: at least and at most, and at least so many cycles of the schedule.
@@ -51,7 +51,7 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
     cycle = (W.topology.period or 1) * solver.period
     steps = max(SHORTEST, CYCLES * cycle)
     g, X = (Z - Z.mean(axis=0) for Z in np.random.default_rng(0).standard_normal((2, W.n, 2)))
-    model = LinearModel(
+    model = GradientModel(
         np.zeros((1, W.n, 2, 2)),
         g[None],
         X,

@@ -1,19 +1,19 @@
 """A2CiD2: accelerating asynchronous communication (Nabli et al., NeurIPS 2023)."""
 
-from .consensus import Consensus
+from .consensus import ConsensusTimes
 from .constants import Constants
-from .networks import Figure3, Figure4, Table4, Table5
-from .pace import Counts, Neighbours, Rates, Timeline
+from .networks import AcidFigure4, AcidTable5, Figure3, Table4
+from .pace import Counts, Neighbours, PaceTimeline, Rates
 
 EXPERIMENTS = (
-    Consensus,
+    ConsensusTimes,
     Constants,
     Rates,
-    Timeline,
+    PaceTimeline,
     Figure3,
-    Figure4,
+    AcidFigure4,
     Table4,
-    Table5,
+    AcidTable5,
     Counts,
     Neighbours,
 )

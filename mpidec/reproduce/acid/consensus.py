@@ -40,7 +40,7 @@ def constants(n: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Consensus(Experiment[Cell]):
+class ConsensusTimes(Experiment[Cell]):
     r"""Distance from the mean, :math:`\sqrt{\sum_i (x_i - \bar x)^2}`, on rings: gossip, and the
     three orders of `A2CiD2`.
     """

@@ -38,7 +38,7 @@ PLAIN, FAST, TWICE = ("ring", "AD-PSGD", 1.0), ("ring", "A2CiD2", 1.0), ("ring",
 
 
 @dataclass(frozen=True)
-class Asynchronous(Experiment[Cell]):
+class AsynchronousTraining(Experiment[Cell]):
     """Simulated trainings of a perceptron on digits: momentum, warm-up and decays as published."""
 
     rows: ClassVar[Mapping[Row, Mapping[int, float]]]
@@ -149,10 +149,10 @@ def name(row: Row) -> str:
 
 
 @dataclass(frozen=True)
-class Table4(Asynchronous):
+class Table4(AsynchronousTraining):
     """Accuracies on three graphs."""
 
-    about: ClassVar = Asynchronous.about._replace(
+    about: ClassVar = AsynchronousTraining.about._replace(
         name="acid-table4",
         source="Nabli et al., NeurIPS 2023, Table 4",
         shows="A2CiD2 restores the accuracy that large rings lose",
@@ -192,7 +192,7 @@ class Table4(Asynchronous):
 
 
 @dataclass(frozen=True)
-class Figure4(Table4):
+class AcidFigure4(Table4):
     """The curves of the rings."""
 
     about: ClassVar = Table4.about._replace(
@@ -209,7 +209,7 @@ class Figure4(Table4):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The training loss at the end."""
-        yield from Asynchronous.judge(self, results)
+        yield from AsynchronousTraining.judge(self, results)
         for n in self.sizes:
             fast, plain = (self.over(results, row, n, "objective") for row in (FAST, PLAIN))
             what = f"n = {n}: training loss at the end, A2CiD2 / AD-PSGD"
@@ -218,10 +218,10 @@ class Figure4(Table4):
 
 
 @dataclass(frozen=True)
-class Table5(Asynchronous):
+class AcidTable5(AsynchronousTraining):
     """Twice as many averagings, or A2CiD2."""
 
-    about: ClassVar = Asynchronous.about._replace(
+    about: ClassVar = AsynchronousTraining.about._replace(
         name="acid-table5",
         source="Nabli et al., NeurIPS 2023, Table 5 and Figure 1",
         shows="on rings A2CiD2 has the effect of twice as many averagings",
@@ -260,10 +260,10 @@ class Table5(Asynchronous):
 
 
 @dataclass(frozen=True)
-class Figure3(Asynchronous):
+class Figure3(AsynchronousTraining):
     """The complete graph."""
 
-    about: ClassVar = Asynchronous.about._replace(
+    about: ClassVar = AsynchronousTraining.about._replace(
         name="acid-fig3",
         source="Nabli et al., NeurIPS 2023, Figure 3",
         shows="the loss grows with the workers, and falls with the rate of averagings",

@@ -269,7 +269,7 @@ class Counts(Experiment[SizeCell]):
 
 
 @dataclass(frozen=True)
-class Timeline(Experiment[tuple[int]]):
+class PaceTimeline(Experiment[tuple[int]]):
     """Gradients and averagings of a few workers in time."""
 
     about: ClassVar = About(

@@ -54,7 +54,7 @@ def averages(n: int) -> Sequence[np.ndarray]:
     return [np.full((n, n), 1 / n)]
 
 
-class Method(NamedTuple):
+class ImageNetMethod(NamedTuple):
     """A row of the table: order of the steps, graph and its weights; published seconds and
     accuracy.
     """
@@ -69,11 +69,11 @@ class Method(NamedTuple):
 ONE_PEER = topology.one_peer_exponential, dense.one_peer_exponential
 MACHINES = machines, of_machines
 METHODS = {
-    "Horovod": Method("atc", topology.complete, averages, 14648.26, 76.6),
-    "H-ATC": Method("atc", *MACHINES, 11255.90, 76.4),
-    "ATC": Method("atc", *ONE_PEER, 10437.62, 75.2),
-    "H-AWC": Method("awc", *MACHINES, 11568.88, 75.9),
-    "AWC": Method("awc", *ONE_PEER, 10228.92, 74.5),
+    "Horovod": ImageNetMethod("atc", topology.complete, averages, 14648.26, 76.6),
+    "H-ATC": ImageNetMethod("atc", *MACHINES, 11255.90, 76.4),
+    "ATC": ImageNetMethod("atc", *ONE_PEER, 10437.62, 75.2),
+    "H-AWC": ImageNetMethod("awc", *MACHINES, 11568.88, 75.9),
+    "AWC": ImageNetMethod("awc", *ONE_PEER, 10228.92, 74.5),
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..drawing import curves
 from ..experiment import Results
-from ..training import Cell, Column, Training
+from ..training import Cell, Column, TrainingExperiment
 from ..verdict import CLOSED, About, Line, holds
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PARALLEL = "parallel SGD"
 
 
 @dataclass(frozen=True)
-class Table3(Training):
+class Table3(TrainingExperiment):
     """Three algorithms on two graphs."""
 
     about: ClassVar = About(
@@ -58,7 +58,7 @@ class Table3(Training):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """Accuracies of the average model, and bytes."""
-        yield from Training.judge(self, results)
+        yield from TrainingExperiment.judge(self, results)
         parallel = self.final(results, PARALLEL, "-", "accuracy_consensus").mean()
         yield Line(f"{PARALLEL}: accuracy (%)", 76.21, parallel)
         for row, (_, _, published) in METHODS.items():

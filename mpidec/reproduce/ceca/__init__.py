@@ -2,16 +2,16 @@
 2023).
 """
 
-from .claims import Claims
+from .claims import CecaClaims
 from .consensus import ExactConsensus, OtherGraphs
 from .least_squares import NoisyLeastSquares
-from .networks import Figure8, Figure9, Figure10, Table2
+from .networks import CecaTable2, Figure8, Figure9, Figure10
 from .table1 import Transients
 from .worked import WorkedExample
 
 EXPERIMENTS = (
     Transients,
-    Table2,
+    CecaTable2,
     WorkedExample,
     ExactConsensus,
     OtherGraphs,
@@ -19,5 +19,5 @@ EXPERIMENTS = (
     Figure8,
     Figure9,
     Figure10,
-    Claims,
+    CecaClaims,
 )

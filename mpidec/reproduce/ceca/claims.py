@@ -63,7 +63,7 @@ def apart(M: Matrix) -> float:
 
 
 @dataclass(frozen=True)
-class Claims(Experiment[Cell]):
+class CecaClaims(Experiment[Cell]):
     """Products of the rounds' matrices, and the error that noise leaves."""
 
     about: ClassVar = About(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..drawing import curves
 from ..experiment import Results
-from ..training import Cell, Column, Training
+from ..training import Cell, Column, TrainingExperiment
 from ..verdict import CLOSED, ORDER, About, Line, holds
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 IID = "iid"
 
 
-class Method(NamedTuple):
+class CecaMethod(NamedTuple):
     """A row: algorithm, topology with its options, momentum, learning rate, published accuracy."""
 
     algorithm: str
@@ -35,20 +35,20 @@ class Method(NamedTuple):
 CENTRAL, RING, ONE_PEER = "central (all-reduce)", "ring", "one-peer exponential"
 CECA = "DSGD-CECA-2P"
 METHODS = {
-    CENTRAL: Method("allreduce", None, {}, 0.5, 0.8, 98.34),
-    RING: Method("atc", "ring", {}, 0.5, 0.8, 98.32),
-    ONE_PEER: Method("atc", "one_peer_exponential", {}, 0.5, 0.8, 98.33),
-    "OD-EquiDyn": Method("atc", "equitopo", {"kind": "OD"}, 0.5, 0.8, 98.36),
-    "OU-EquiDyn": Method("atc", "equitopo", {"kind": "OU"}, 0.5, 0.8, 98.03),
-    CECA: Method("ceca", "ceca", {}, 0.0, 1.2, 98.50),
-    f"{ONE_PEER}, no momentum": Method("atc", "one_peer_exponential", {}, 0.0, 1.2),
-    f"{CECA}, momentum": Method("ceca", "ceca", {}, 0.5, 0.8),
+    CENTRAL: CecaMethod("allreduce", None, {}, 0.5, 0.8, 98.34),
+    RING: CecaMethod("atc", "ring", {}, 0.5, 0.8, 98.32),
+    ONE_PEER: CecaMethod("atc", "one_peer_exponential", {}, 0.5, 0.8, 98.33),
+    "OD-EquiDyn": CecaMethod("atc", "equitopo", {"kind": "OD"}, 0.5, 0.8, 98.36),
+    "OU-EquiDyn": CecaMethod("atc", "equitopo", {"kind": "OU"}, 0.5, 0.8, 98.03),
+    CECA: CecaMethod("ceca", "ceca", {}, 0.0, 1.2, 98.50),
+    f"{ONE_PEER}, no momentum": CecaMethod("atc", "one_peer_exponential", {}, 0.0, 1.2),
+    f"{CECA}, momentum": CecaMethod("ceca", "ceca", {}, 0.5, 0.8),
 }
 CIFAR = {ONE_PEER: 90.99, CECA: 92.07}  # published accuracies of Figure 10
 
 
 @dataclass(frozen=True)
-class Table2(Training):
+class CecaTable2(TrainingExperiment):
     """Equal data on all workers; the average of their models."""
 
     about: ClassVar = About(
@@ -92,7 +92,7 @@ class Table2(Training):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The accuracies beside that of all-reduce, and the bytes beside those of the ring."""
-        yield from Training.judge(self, results)
+        yield from TrainingExperiment.judge(self, results)
         found = {row: self.final(results, row, IID, "accuracy_consensus") for row in self.rows}
         central = found[CENTRAL].mean()
         for row, values in found.items():
@@ -137,10 +137,10 @@ class Table2(Training):
 
 
 @dataclass(frozen=True)
-class Figure8(Table2):
+class Figure8(CecaTable2):
     """The curves."""
 
-    about: ClassVar = Table2.about._replace(
+    about: ClassVar = CecaTable2.about._replace(
         name="ceca-fig8",
         source="Ding et al., ICML 2023, Figure 8",
         shows="all methods follow the curve of all-reduce",
@@ -150,7 +150,7 @@ class Figure8(Table2):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The mean over the epochs of the second half."""
-        yield from Training.judge(self, results)
+        yield from TrainingExperiment.judge(self, results)
         half, central = self.epochs // 2, 0.0
         for row in self.rows:
             accuracy = 100 * self.mean(results, row, "accuracy_consensus")[-half - 1 :].mean()
@@ -172,7 +172,7 @@ class Figure9(Figure8):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The data until the accuracy is 3 points below the final one of all-reduce."""
-        yield from Training.judge(self, results)
+        yield from TrainingExperiment.judge(self, results)
         final = self.final(results, CENTRAL, IID, "accuracy_consensus").mean() / 100
         needed = {}
         for row in self.rows:
@@ -200,10 +200,10 @@ class Figure9(Figure8):
 
 
 @dataclass(frozen=True)
-class Figure10(Table2):
+class Figure10(CecaTable2):
     """A residual network, without momentum."""
 
-    about: ClassVar = Table2.about._replace(
+    about: ClassVar = CecaTable2.about._replace(
         name="ceca-fig10",
         source="Ding et al., ICML 2023, Appendix C, Figure 10",
         shows="DSGD-CECA against one-peer exponential graphs on 5 workers",
@@ -226,7 +226,7 @@ class Figure10(Table2):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The order of the two."""
-        yield from Training.judge(self, results)
+        yield from TrainingExperiment.judge(self, results)
         values = {row: self.final(results, row, IID, "accuracy_consensus") for row in self.rows}
         for row, found in values.items():
             here = f"{found.mean():.2f} ± {found.std():.2f}"

@@ -74,7 +74,7 @@ class Gossip(Experiment[GossipCell]):
         if cell[0] not in ("exact gossip", "CHOCO, top"):
             return found
         keep = round(float(codec.get("fraction", 1.0)) * self.d)
-        mix = dense.Memory(dense.metropolis(graph), float(codec.get("gamma", 1.0)), keep)
+        mix = dense.ErrorFeedback(dense.metropolis(graph), float(codec.get("gamma", 1.0)), keep)
         X = np.random.default_rng(cell[1]).standard_normal((self.n, self.d))
         first, errors = X.mean(axis=0), []
         for _ in range(dense.STEPS):

@@ -1,7 +1,7 @@
 """RelaySum for decentralized deep learning on heterogeneous data (Vogels et al., NeurIPS 2021)."""
 
 from .correction import CorrectionFactor
-from .heterogeneity import ModelOrGradient, Noisy, Star
+from .heterogeneity import ModelOrGradient, NoisyGradients, StarGraphs
 from .influence import Influence
 from .mean_estimation import MeanEstimation
 from .networks import Figure4, Table2, Table5
@@ -17,8 +17,8 @@ EXPERIMENTS = (
     Figure4,
     RateConstants,
     CorrectionFactor,
-    Noisy,
-    Star,
+    NoisyGradients,
+    StarGraphs,
     MeanEstimation,
     ModelOrGradient,
     Table2,

@@ -13,7 +13,7 @@ from .. import dense
 from ..dense import STEPS, Gradient, Recursion, Rows
 from ..experiment import Arrays
 from .correction import distances
-from .quadratics import SOLVERS, Quadratics, iterates
+from .quadratics import SOLVERS, Instance, iterates
 
 # Step size; the largest curvature is 1.
 SIZE = 0.1
@@ -71,7 +71,7 @@ METHODS: Mapping[str, tuple[Recursion, Callable[[Any], Any]]] = {
 }
 
 
-def checked(f: Quadratics, solver: str, graph: Topology | Schedule) -> Arrays:
+def checked(f: Instance, solver: str, graph: Topology | Schedule) -> Arrays:
     """Return how far the first steps of a solver are from its equations."""
     recursion, weights = METHODS[solver]
     start = np.zeros_like(f.c)

@@ -24,7 +24,7 @@ from .quadratics import (
     GRAPHS,
     SOLVERS,
     Found,
-    Quadratics,
+    Instance,
     Trial,
     iterates,
     random_quadratics,
@@ -95,7 +95,7 @@ class Heterogeneity(Experiment[Cell]):
             return {**found, "error": error, "level": np.nan, "derived": np.nan}
         return {**found, **self.curve(f, cell, step_size / (1 if biased else 2))}
 
-    def curve(self, f: Quadratics, cell: Cell, step_size: float) -> Mapping[str, ArrayLike]:
+    def curve(self, f: Instance, cell: Cell, step_size: float) -> Mapping[str, ArrayLike]:
         """Return the errors of X^0, X^1, ... with the printed step size."""
         run = iterates(f, SOLVERS[cell[0]](step_size), GRAPHS[cell[1]](cell[2]))
         return {"error": [f.error(X)[0] for X in islice(run, self.lengths.get(cell[3], 1000) + 1)]}
@@ -160,7 +160,7 @@ def _joined(values: Iterable[float]) -> str:
 
 
 @dataclass(frozen=True)
-class Star(Heterogeneity):
+class StarGraphs(Heterogeneity):
     """D2, gradient tracking and gossip on a star."""
 
     about: ClassVar = About(
@@ -235,7 +235,7 @@ class ModelOrGradient(Heterogeneity):
 
 
 @dataclass(frozen=True)
-class Noisy(Heterogeneity):
+class NoisyGradients(Heterogeneity):
     r"""Stochastic gradients: errors of many runs side by side.
 
     With small step sizes, the mean of the agents takes the steps of one agent with the mean of all
@@ -305,7 +305,7 @@ class Noisy(Heterogeneity):
     runs: int = 20
     sigma: float = 0.05
 
-    def curve(self, f: Quadratics, cell: Cell, step_size: float) -> Mapping[str, ArrayLike]:
+    def curve(self, f: Instance, cell: Cell, step_size: float) -> Mapping[str, ArrayLike]:
         """Return the error in the mean over the runs, the derived floor, and the curve of one
         run.
         """

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..drawing import curves
 from ..experiment import Results
-from ..training import Cell, Column, Training
+from ..training import Cell, Column, TrainingExperiment
 from ..verdict import ORDER, About, Line, holds
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ALPHAS = (1.0, 0.1, 0.01)
 TREES, SGP = "double_binary_trees", "mpidec.reproduce.graphs:two_half_rounds"
 
 
-class Method(NamedTuple):
+class RelayMethod(NamedTuple):
     """A row: algorithm, topology, local momentum; published accuracies, and learning rates here,
     for each of `ALPHAS`, or for the last one alone; options of the algorithm.
     """
@@ -38,31 +38,33 @@ RELAY, GOSSIP = "RelaySGD, double trees", "DP-SGD, ring"
 RELAY_M, QG = f"{RELAY}, momentum", f"{GOSSIP}, quasi-global momentum"
 D2_M, SGP_M = "D2, ring, momentum", "SGP, exponential, momentum"
 METHODS = {
-    "all-reduce": Method("allreduce", None, 0.0, (87.0,), (0.8,)),
-    "all-reduce, momentum": Method("allreduce", None, 0.9, (90.2,), (0.4,)),
-    RELAY: Method("relay", TREES, 0.0, (87.4, 86.9, 84.6), (1.6, 1.6, 1.6)),
-    RELAY_M: Method("relay", TREES, 0.9, (90.2, 89.5, 89.1), (0.4, 0.4, 0.4)),
-    "RelaySGD, chain": Method("relay", "chain", 0.0, (87.3, 87.2, 86.5), (1.6, 1.6, 1.6)),
-    "RelaySGD, chain, momentum": Method("relay", "chain", 0.9, (89.5, 89.2, 88.4), (0.4, 0.4, 0.4)),
-    GOSSIP: Method("atc", "ring", 0.0, (87.4, 79.9, 53.9), (1.2, 0.8, 0.4)),
-    QG: Method("qg", "ring", 0.0, (89.5, 84.8, 63.3), (0.4, 0.4, 0.4)),
-    "D2, ring": Method("d2", "ring", 0.0, (87.2, 84.0, 38.2), (0.8, 0.8, 0.4)),
-    D2_M: Method("d2", "ring", 0.9, (88.2, 88.5, 61.0), (0.2, 0.2, 0.2)),
-    "SGP, exponential": Method("push_sum", SGP, 0.0, (87.4, 86.7, 86.7), (1.2, 0.8, 0.2)),
-    SGP_M: Method("push_sum", SGP, 0.9, (89.5, 89.2, 87.5), (0.4, 0.4, 0.4)),
-    "RelaySGD/Grad, chain": Method(
+    "all-reduce": RelayMethod("allreduce", None, 0.0, (87.0,), (0.8,)),
+    "all-reduce, momentum": RelayMethod("allreduce", None, 0.9, (90.2,), (0.4,)),
+    RELAY: RelayMethod("relay", TREES, 0.0, (87.4, 86.9, 84.6), (1.6, 1.6, 1.6)),
+    RELAY_M: RelayMethod("relay", TREES, 0.9, (90.2, 89.5, 89.1), (0.4, 0.4, 0.4)),
+    "RelaySGD, chain": RelayMethod("relay", "chain", 0.0, (87.3, 87.2, 86.5), (1.6, 1.6, 1.6)),
+    "RelaySGD, chain, momentum": RelayMethod(
+        "relay", "chain", 0.9, (89.5, 89.2, 88.4), (0.4, 0.4, 0.4)
+    ),
+    GOSSIP: RelayMethod("atc", "ring", 0.0, (87.4, 79.9, 53.9), (1.2, 0.8, 0.4)),
+    QG: RelayMethod("qg", "ring", 0.0, (89.5, 84.8, 63.3), (0.4, 0.4, 0.4)),
+    "D2, ring": RelayMethod("d2", "ring", 0.0, (87.2, 84.0, 38.2), (0.8, 0.8, 0.4)),
+    D2_M: RelayMethod("d2", "ring", 0.9, (88.2, 88.5, 61.0), (0.2, 0.2, 0.2)),
+    "SGP, exponential": RelayMethod("push_sum", SGP, 0.0, (87.4, 86.7, 86.7), (1.2, 0.8, 0.2)),
+    SGP_M: RelayMethod("push_sum", SGP, 0.9, (89.5, 89.2, 87.5), (0.4, 0.4, 0.4)),
+    "RelaySGD/Grad, chain": RelayMethod(
         "relay", "chain", 0.0, (88.8, 88.5, 83.5), (1.6, 1.6, 0.8), GRADIENT
     ),
-    "RelaySGD/Grad, chain, momentum": Method(
+    "RelaySGD/Grad, chain, momentum": RelayMethod(
         "relay", "chain", 0.9, (86.9, 87.8, 68.6), (0.025, 0.025, 0.05), GRADIENT
     ),
-    "DP-SGD, double trees": Method("atc", TREES, 0.0, (36.0,), (0.4,)),
-    "DP-SGD, double trees, quasi-global momentum": Method("qg", TREES, 0.0, (57.5,), (0.4,)),
+    "DP-SGD, double trees": RelayMethod("atc", TREES, 0.0, (36.0,), (0.4,)),
+    "DP-SGD, double trees, quasi-global momentum": RelayMethod("qg", TREES, 0.0, (57.5,), (0.4,)),
 }
 
 
 @dataclass(frozen=True)
-class Table2(Training):
+class Table2(TrainingExperiment):
     """Splits of the data from nearly equal (alpha = 1) to almost one class for each worker."""
 
     about: ClassVar = About(
@@ -97,7 +99,7 @@ class Table2(Training):
         for label in self.rows:
             yield from ((label, column) for column in self.of(METHODS[label]))
 
-    def of(self, method: Method) -> Sequence[Column]:
+    def of(self, method: RelayMethod) -> Sequence[Column]:
         """Return the columns of a method."""
         if method.algorithm == "allreduce":
             return ("iid",)
@@ -122,7 +124,7 @@ class Table2(Training):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """What is lost from the largest to the smallest alpha, and the order of the methods."""
-        yield from Training.judge(self, results)
+        yield from TrainingExperiment.judge(self, results)
         for label in self.rows:
             method = METHODS[label]
             columns = self.of(method)
@@ -223,7 +225,7 @@ class Figure4(Table2):
 
 
 @dataclass(frozen=True)
-class Table5(Training):
+class Table5(TrainingExperiment):
     """Messages that are lost, with the smallest alpha."""
 
     about: ClassVar = About(
@@ -265,7 +267,7 @@ class Table5(Training):
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The accuracies, and what the most losses cost."""
-        yield from Training.judge(self, results)
+        yield from TrainingExperiment.judge(self, results)
         least, most = min(self.losses), max(self.losses)
         for row, (_, published) in self.table.items():
             known = dict(zip((0.0, 0.01, 0.1), published))

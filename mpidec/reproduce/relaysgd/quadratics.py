@@ -43,7 +43,7 @@ GRAPHS: Mapping[str, Callable[[int], Topology | Schedule]] = {
 BIASED = ("gossip", "RelaySGD/Grad")
 
 
-class Quadratics(NamedTuple):
+class Instance(NamedTuple):
     r""":math:`f(x) = \tfrac{1}{n} \sum_i \|A_i x - b_i\|^2`, with half of its gradient as in the
     published code.
     """
@@ -66,7 +66,7 @@ class Quadratics(NamedTuple):
 
 def random_quadratics(
     n: int, zeta2: float, r0: float, seed: int, *, mu: float | None = 0.5, d: int = 10
-) -> Quadratics:
+) -> Instance:
     r"""Return a published instance: singular values of A_i from mu to 1, a given heterogeneity
     :math:`\zeta^2 = \tfrac{1}{n} \sum_i \|\nabla f_i(x^\star)\|^2` and :math:`r_0 = \|x^\star\|`.
 
@@ -95,7 +95,7 @@ def random_quadratics(
     Hd = (H @ offsets)[:, :, 0]
     g = Hd - H @ np.linalg.solve(H.mean(axis=0), Hd.mean(axis=0))
     x_star = r0 * direction / np.linalg.norm(direction)
-    return Quadratics(H, _scale(np.square(g).sum(axis=1).mean(), zeta2) * g + H @ x_star, x_star)
+    return Instance(H, _scale(np.square(g).sum(axis=1).mean(), zeta2) * g + H @ x_star, x_star)
 
 
 def _scale(unit: float, zeta2: float) -> float:
@@ -109,7 +109,7 @@ def _scale(unit: float, zeta2: float) -> float:
 
 
 def iterates(
-    f: Quadratics,
+    f: Instance,
     solver: Solver,
     graph: Topology | Schedule,
     *,
@@ -161,7 +161,7 @@ class Trial:
     max_steps : int
     """
 
-    f: Quadratics
+    f: Instance
     solver: Callable[[float], Solver]
     graph: Topology | Schedule
     plateau: bool = False

@@ -18,7 +18,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import topology as T
 from mpidec.comm.runtime import memory as arena_module
-from mpidec.testing.linear import Quadratics
+from mpidec.testing.linear import QuadraticCosts
 
 shared = arena_module.shared
 
@@ -361,7 +361,7 @@ def run(net, solver, graph, d=20_000, steps=STEPS, handle=True):
     rng = np.random.default_rng(0)
     W, topology = net.mixer(graph(net.n)), graph(net.n)
     figures, target = [], rng.standard_normal((net.n, d))[net.lo : net.hi].copy()
-    costs = Quadratics(np.ones((net.m, 1)), target)
+    costs = QuadraticCosts(np.ones((net.m, 1)), target)
     context = net.memory() if handle else contextlib.nullcontext()
     with context, net.keeping_rows() if handle else contextlib.nullcontext():
         s = solver.init(np.zeros((net.m, d)), W.at(0))

@@ -5,14 +5,14 @@ import pytest
 
 from mpidec import topology as T
 from mpidec.comm.runtime.partition import Partition
-from mpidec.comm.transport.plan import Plan
+from mpidec.comm.transport.plan import Routes
 
 pytestmark = [pytest.mark.wide, pytest.mark.library]
 
 
 def test_a_route_leaves_out_the_ranks_of_the_node():
     """The rows for four ranks with two agents each, of which 0 and 1 share a node."""
-    plan = Plan(T.complete(8), Partition(8, 4), 0, np.array([1]))
+    plan = Routes(T.complete(8), Partition(8, 4), 0, np.array([1]))
     assert plan.halo_route.dests.tolist() == plan.halo_route.sources.tolist() == [2, 3]
     assert plan.halo.tolist() == [4, 5, 6, 7] and plan.ins.tolist() == plan.outs.tolist() == [1]
     assert plan.halo_route.send_counts.tolist() == plan.halo_route.recv_counts.tolist() == [2, 2]
@@ -37,7 +37,7 @@ def test_plans_of_all_ranks_fit_together_and_make_the_dense_product():
         topology = T.from_weights(A / A.sum(axis=1, keepdims=True), connected=False)
         W, parts = topology.W.toarray(), Partition(n, size)
         near = [np.flatnonzero((node == node[r]) & (np.arange(size) != r)) for r in range(size)]
-        plans = [Plan(topology, parts, r, near[r]) for r in range(size)]
+        plans = [Routes(topology, parts, r, near[r]) for r in range(size)]
         agents = [np.arange(*parts.bounds(r)) for r in range(size)]
         out = [np.argwhere((W - np.diag(np.diag(W))).T[plan.lo : plan.hi]) for plan in plans]
         for r, plan in enumerate(plans):

@@ -14,7 +14,7 @@ from mpidec import solvers as S, topology as T
 from mpidec.driver.asynchronous import draws
 from mpidec.driver.asynchronous.pushing import PushRunner
 from mpidec.driver.asynchronous.result import LocalAgents
-from mpidec.driver.asynchronous.runner import Faults, Termination
+from mpidec.driver.asynchronous.runner import MessageFaults, Termination
 from mpidec.driver.asynchronous.simulator import PushSimulator
 from mpidec.problems import (
     Custom,
@@ -362,7 +362,7 @@ def test_a_late_message_does_not_replace_a_newer_one_on_ranks():
     with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
         slots = net.slots(T.complete(2), np.zeros((2, 1)))
         local = LocalAgents.of(Echo(), T.complete(2), np.zeros((2, 1)), range(2))
-        faults = Faults(lambda i, j: next(late), None, [0.0, 0.0], [0.0, 0.0])
+        faults = MessageFaults(lambda i, j: next(late), None, [0.0, 0.0], [0.0, 0.0])
         agents = PushRunner(Echo(), local, slots, None, Termination(slots, 0, 1, 9), faults, 0)
         for _ in range(2):
             agents._wake(0)

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 from mpidec.reproduce import measure, publish
-from mpidec.reproduce.acid.networks import FAST, PLAIN, Figure4, Table4, Table5
+from mpidec.reproduce.acid.networks import FAST, PLAIN, AcidFigure4, AcidTable5, Table4
 from mpidec.reproduce.acid.perceptron import Perceptron
 
 pytestmark = pytest.mark.serial
@@ -31,12 +31,12 @@ def test_gradients_of_the_perceptron():
 
 def test_published():
     assert Table4.rows[FAST][64] - Table4.rows[PLAIN][64] == pytest.approx(1.18)
-    assert Table5.rows["ring", "A2CiD2", 2.0] == {16: 75.3, 32: 74.4, 64: 71.4}
+    assert AcidTable5.rows["ring", "A2CiD2", 2.0] == {16: 75.3, 32: 74.4, 64: 71.4}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a2cid2_keeps_large_rings_together(tmp_path):
-    rings, path = Figure4(seeds=(1, 2)), str(tmp_path / "rings.h5")
+    rings, path = AcidFigure4(seeds=(1, 2)), str(tmp_path / "rings.h5")
     measure(rings, path)
     assert not publish(rings, path).failed

@@ -7,16 +7,16 @@ import pytest
 from helpers.published import lines
 
 from mpidec.reproduce import acid
-from mpidec.reproduce.acid.consensus import Consensus
+from mpidec.reproduce.acid.consensus import ConsensusTimes
 from mpidec.reproduce.acid.constants import Constants, circulant_rates, communications
-from mpidec.reproduce.acid.pace import Counts, Neighbours, Rates, Timeline
+from mpidec.reproduce.acid.pace import Counts, Neighbours, PaceTimeline, Rates
 from mpidec.topology import CATALOGUE
 
 pytestmark = pytest.mark.serial
 
 
 def test_consensus_of_small_rings():
-    found = lines(Consensus(sizes=(8, 16), seeds=(3, 4, 5, 6, 7)))
+    found = lines(ConsensusTimes(sizes=(8, 16), seeds=(3, 4, 5, 6, 7)))
     assert not any(line.failed for line in found.values())
     assert found["n = 16: order"].here == "baseline > code > algorithm > sde"
     assert found["baseline: slower from n = 8 to 16"].agrees
@@ -33,7 +33,7 @@ def test_constants_and_exponents():
 
 
 def test_only_what_the_paper_prints_is_published():
-    assert {line.published for line in lines(Timeline(n=3, steps=200)).values()} == {"0", None}
+    assert {line.published for line in lines(PaceTimeline(n=3, steps=200)).values()} == {"0", None}
     ratio, *others = lines(Counts(sizes=(8,), steps=300)).values()
     assert ratio.published == 13 / 14 and {line.published for line in others} == {None}
 
@@ -67,7 +67,7 @@ def test_neighbours_are_chosen_equally_often():
 def test_slow_workers_are_not_waited_for():
     slow = lines(Counts(sizes=(16,), slowest=0.5, steps=200, seeds=(1,)))
     assert {line.verdict for line in slow.values()} == {"agrees"}
-    assert {line.verdict for line in lines(Timeline(n=3, steps=1500, seeds=(2,))).values()} == {
+    assert {line.verdict for line in lines(PaceTimeline(n=3, steps=1500, seeds=(2,))).values()} == {
         "agrees"
     }
 

@@ -10,14 +10,14 @@ pytest.importorskip("sklearn")
 
 from mpidec import _style
 from mpidec.reproduce.bluefog.networks import Table3
-from mpidec.reproduce.ceca.networks import CECA, CENTRAL, METHODS, ONE_PEER, RING, Table2
+from mpidec.reproduce.ceca.networks import CECA, CENTRAL, METHODS, ONE_PEER, RING, CecaTable2
 
 pytestmark = pytest.mark.serial
 
 
 def test_one_partner_is_half_of_a_ring_and_one_of_log2_n():
     assert METHODS[CECA].published == 98.5
-    few = Table2(seeds=(5,), epochs=1, workers=6)
+    few = CecaTable2(seeds=(5,), epochs=1, workers=6)
     results = {(row, "iid", 5): few.measure((row, "iid", 5)) for row in (RING, ONE_PEER, CECA)}
     ring, one, ceca = (few.sent(results, row)[-1] for row in (RING, ONE_PEER, CECA))
     assert one == ceca == ring / 2 > 0
@@ -28,7 +28,7 @@ def test_one_partner_is_half_of_a_ring_and_one_of_log2_n():
 
 
 def test_all_reduce_is_not_judged_by_itself_nor_an_order_by_words():
-    few = Table2(rows=(CENTRAL, RING, ONE_PEER, CECA), seeds=(5, 6))
+    few = CecaTable2(rows=(CENTRAL, RING, ONE_PEER, CECA), seeds=(5, 6))
     curve = {"bytes": np.array([2.0])}
     results = {
         cell: curve | {"accuracy_consensus": np.array([0.9 + 0.02 * (cell[0] == CECA)])}
@@ -42,7 +42,7 @@ def test_all_reduce_is_not_judged_by_itself_nor_an_order_by_words():
 
 
 def test_the_legend_of_all_rows_lies_within_the_picture():
-    table = Table2(seeds=(5,))
+    table = CecaTable2(seeds=(5,))
     names = ("epoch", "loss_mean", "accuracy_consensus")
     results = {cell: dict.fromkeys(names, np.arange(3.0)) for cell in table.cells()}
     figure = _style.figure(figsize=(6.4, 3.6), layout="constrained")

@@ -42,7 +42,7 @@ def test_products_leave_the_family_if_a_weight_is_wrong():
 
 
 def test_lemmas_and_speed_up():
-    found = lines(claims.Claims(sizes=(2, 3, 13, 20), agents=(4, 16), seeds=(5,), steps=800))
+    found = lines(claims.CecaClaims(sizes=(2, 3, 13, 20), agents=(4, 16), seeds=(5,), steps=800))
     assert {line.verdict for line in found.values()} == {"agrees"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mpidec.reproduce.relaysgd.heterogeneity import ModelOrGradient, Noisy, Star
+from mpidec.reproduce.relaysgd.heterogeneity import ModelOrGradient, NoisyGradients, StarGraphs
 
 pytestmark = pytest.mark.serial
 
@@ -21,7 +21,7 @@ def judged(experiment, cells):
 
 
 def test_steps_and_points_of_figure_8_are_the_published_ones():
-    experiment = Star(zeta2s=(0.0,))
+    experiment = StarGraphs(zeta2s=(0.0,))
     lines = judged(experiment, experiment.cells())
     assert [line.agrees for line in lines] == [None, *[True] * 10]
     steps = {line.what.split(",")[0]: line.here for line in lines if "steps to" in line.what}
@@ -32,7 +32,7 @@ def test_steps_and_points_of_figure_8_are_the_published_ones():
 
 
 def test_other_instances_are_judged_by_their_steps_alone():
-    experiment = Star(sizes=(6,), seeds=(5,), zeta2s=(0.0, 0.002))
+    experiment = StarGraphs(sizes=(6,), seeds=(5,), zeta2s=(0.0, 0.002))
     lines = judged(experiment, experiment.cells())
     assert [line.agrees for line in lines] == [None] * 8 + [True] * 5
     assert all("n = 6, seed 5" in line.what and line.here < 20000 for line in lines[:8])
@@ -51,14 +51,16 @@ def test_steps_that_do_not_depend_on_zeta2():
 
 
 def test_the_level_of_noise_is_the_derived_one():
-    experiment = Noisy(sizes=(5,), seeds=(3,), zeta2s=(0.01,), runs=40, steps=1500)
+    experiment = NoisyGradients(sizes=(5,), seeds=(3,), zeta2s=(0.01,), runs=40, steps=1500)
     lines = judged(experiment, experiment.cells())
     assert [line.agrees for line in lines] == [None, True] * 4 + [True] * 5, lines
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("experiment", [Star(), ModelOrGradient(), Noisy()], ids="8 10 7".split())
+@pytest.mark.parametrize(
+    "experiment", [StarGraphs(), ModelOrGradient(), NoisyGradients()], ids="8 10 7".split()
+)
 def test_all_lines_agree(experiment):
     lines = judged(experiment, experiment.cells())
     assert len(lines) >= 13 and [line for line in lines if line.agrees is False] == []
@@ -66,7 +68,7 @@ def test_all_lines_agree(experiment):
 
 @pytest.mark.slow
 def test_the_search_finds_the_published_step_sizes():
-    experiment = Star(zeta2s=(0.01,), search=True)
+    experiment = StarGraphs(zeta2s=(0.01,), search=True)
     for cell in experiment.cells():
         if (known := experiment.known(cell)) is not None:
             found = experiment.measure(cell)

@@ -13,7 +13,7 @@ from typing import NamedTuple, SupportsFloat, SupportsIndex
 import numpy as np
 
 from .... import _validation as check
-from ...transport.plan import Plan
+from ...transport.plan import Routes
 
 Nodes = Mapping[int, float] | Iterable[int] | None  # with their weights, or each with weight 1
 Weight = SupportsFloat | None
@@ -43,12 +43,12 @@ class Edges(NamedTuple):
     dests: dict[int, float]
     own: float = 0.0
     weights: dict[int, float] | None = None
-    plan: Plan | None = None
+    plan: Routes | None = None
 
     @classmethod
     def of(
         cls,
-        plan: Plan | None,
+        plan: Routes | None,
         me: int,
         size: int,
         self_weight: Weight,
@@ -84,7 +84,7 @@ class Edges(NamedTuple):
     @classmethod
     def static(
         cls,
-        plan: Plan | None,
+        plan: Routes | None,
         weights: dict[int, float] | None,
         own: float,
         src_name: str,
@@ -113,7 +113,7 @@ class Edges(NamedTuple):
     @classmethod
     def lists(
         cls,
-        plan: Plan | None,
+        plan: Routes | None,
         me: int,
         size: int,
         src: Nodes,

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...runtime.partition import Partition
-from ...transport.plan import Plan
+from ...transport.plan import Routes
 
 if TYPE_CHECKING:
     from ....topology import Schedule, Topology
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PLANS = 64  # that are kept of a schedule without a period
 
 
-class Graph:
+class LocalGraph:
     """A topology or schedule of ranks or machines, seen from one of them; each call takes one step.
 
     Parameters
@@ -32,7 +32,7 @@ class Graph:
         self._name = f"{topology.name} {topology.fingerprint() & 0xFFFFFFFF:08x}"
         self._plan = lru_cache(_PLANS if topology.period is None else None)(self._make_plan)
 
-    def take(self) -> Plan:
+    def take(self) -> Routes:
         """Return the plan of the current step; the next call gets the next one."""
         self.step += 1
         return self.at(self.step - 1)
@@ -52,13 +52,13 @@ class Graph:
         if self.mixer is not None:
             self.mixer.close()
 
-    def at(self, step: int) -> Plan:
+    def at(self, step: int) -> Routes:
         """Return the plan of a step."""
         return self._plan(self._key(step))
 
-    def _make_plan(self, key: int) -> Plan:
+    def _make_plan(self, key: int) -> Routes:
         n = self.topology.n
-        return Plan(self.topology.at(key), Partition(n, n), self.node)
+        return Routes(self.topology.at(key), Partition(n, n), self.node)
 
     def _key(self, step: int) -> int:
         return step if self.topology.period is None else step % self.topology.period

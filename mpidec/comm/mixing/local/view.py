@@ -29,14 +29,14 @@ from ...runtime.context import Checked
 from ...runtime.mpi import MPI
 from ...runtime.pending import Pending
 from ...transport.node_calls import NodeCalls, WeightedSum
-from ...transport.plan import Plan
+from ...transport.plan import Routes
 from ..agreement import Agreement
 from ..mixers import Mixers
 from ..traced import trace
 from . import operations
 from .edges import Edges, Nodes, Weight, index, number, repeatable, valid_nodes
 from .flat import FlatArray, combine
-from .graph import Graph
+from .graph import LocalGraph
 
 if TYPE_CHECKING:
     from ....topology.given import TopologyLike
@@ -82,9 +82,9 @@ class LocalView:
         self.rank, self.size, self._engine = context.rank, context.size, context.engine
         near = context.memory is not None and context.memory.single_node
         self._node_calls = NodeCalls(context) if near else None
-        self._graph: Graph | None = None
-        self._graphs: dict[str | Topology | Schedule, Graph] = {}
-        self._machine_graph: Graph | None = None
+        self._graph: LocalGraph | None = None
+        self._graphs: dict[str | Topology | Schedule, LocalGraph] = {}
+        self._machine_graph: LocalGraph | None = None
         self._machine_list: list[list[int]] | None = None
         self._known: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
         self._sums: dict[tuple[object, ...] | None, WeightedSum] = {}
@@ -128,7 +128,7 @@ class LocalView:
         if graph is None:
             made = self._mixers.agreed("net.set_topology", topology, self.n)
             refuse_filter("net.set_topology", made)
-            graph = Graph(made, self.rank, self._mixers.make(made, "neighbor_allreduce"))
+            graph = LocalGraph(made, self.rank, self._mixers.make(made, "neighbor_allreduce"))
             if len(self._graphs) >= _GRAPHS:  # in the order in which all ranks have set them
                 self._graphs.pop(next(iter(self._graphs))).close()
             self._graphs[kept or made] = graph
@@ -163,7 +163,7 @@ class LocalView:
         self.one_agent_each()
         count = len(self.machines())
         made = self._mixers.agreed("net.set_machine_topology", topology, count, " machines")
-        self._machine_graph = Graph(made, self._machine)
+        self._machine_graph = LocalGraph(made, self._machine)
 
     def machines(self) -> list[list[int]]:
         """Return the ranks of each machine; collective when called for the first time.
@@ -438,7 +438,7 @@ class LocalView:
             None if dst_weights is None else tuple(dst_weights),
         )
 
-    def _start_mixing(self, x: Array, graph: Graph, mixer: Mixer, name: str) -> Pending:
+    def _start_mixing(self, x: Array, graph: LocalGraph, mixer: Mixer, name: str) -> Pending:
         """Along the topology that was set, with its weights: a mixing of one row."""
         self.one_agent_each()
         array: Array = x if hasattr(x, "reshape") else np.asarray(x)
@@ -861,7 +861,7 @@ class LocalView:
             raise
         return Pending(operation, lambda: operation.result)
 
-    def _step(self, dests: object) -> Plan | None:
+    def _step(self, dests: object) -> Routes | None:
         return self._graph.take() if dests is None and self._graph is not None else None
 
     def _compare_lists(self, op: str, sources: object, dests: object) -> None:

@@ -108,7 +108,7 @@ class Outgoing:
         # The buffers published and taken last.
         self.total, self.published, self.taken = 0, -1, -1
         self.old, self.word = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        self.task: Task | None = None
+        self.task: WindowTask | None = None
 
     @property
     def written(self) -> bool:
@@ -146,7 +146,7 @@ class Inbox:
         self.mails = [Mail(block[start : start + size], count, dtype) for start in starts]
 
 
-class Task:
+class WindowTask:
     """Sequence of steps; each begins when the previous request is complete, or at the turn it waits
     for.
 
@@ -288,7 +288,7 @@ class OneSided:
             Inbox(k, source.mailbox, block, count, dtype) for k, source in incoming.items()
         ]
         # Of each value, in their order.
-        self._reads: dict[int, list[Task]] = {k: [] for k in incoming}
+        self._reads: dict[int, list[WindowTask]] = {k: [] for k in incoming}
 
     def guard(self, agent: Records) -> Records:
         """Return the records of the agent, which others read."""
@@ -307,7 +307,7 @@ class OneSided:
         for post in self._outgoing:
             if post.task is None and self._agent.unread(post.edge.k):
                 post.edge.under_way = True  # before the outbox is empty
-                post.task = Task(self._post(post))
+                post.task = WindowTask(self._post(post))
         moving = [post for post in self._outgoing if post.task is not None]
         while moving:
             self._flush([post for post in moving if post.written])
@@ -377,7 +377,7 @@ class OneSided:
 
     def fetch(self, place: int, k: int, deliver: Callable[[np.ndarray, float], None]) -> None:
         """Begin to read a value."""
-        self._reads[k].append(Task(self._read(self._sources[k], deliver)))
+        self._reads[k].append(WindowTask(self._read(self._sources[k], deliver)))
 
     def _read(self, source: Incoming, deliver: Callable[[np.ndarray, float], None]) -> Steps:
         memory, rank = self.memory, source.rank
