@@ -240,3 +240,17 @@ def test_a_file_is_not_resumed_with_the_other_clock(tmp_path, first, second):
     with pytest.raises(mpidec.ResumeError, match=f"was written by a run on {clock}"):
         run(second, 20, mpidec.Record(path, resume=True))
     run(first, 20, mpidec.Record(path, resume=True))
+
+
+@pytest.mark.serial
+def test_a_queue_does_not_go_on_with_steps_of_another_length(tmp_path):
+    def run(steps, rates, **record):
+        given = {"rates": rates, "record": mpidec.Record(tmp_path / "run.h5", **record)}
+        return mpidec.simulate(
+            P.LeastSquares(A, B), S.A2CiD2(0.01), T.ring(N), steps=steps, **given
+        )
+
+    run(20, [1, 1, 1, 1])
+    with pytest.raises(mpidec.ResumeError, match="a step takes another time"):
+        run(40, [0.2, 1, 1, 1], resume=True, changed=True)
+    assert run(40, [1, 1, 1, 1], resume=True).steps == 40

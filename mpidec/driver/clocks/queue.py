@@ -153,6 +153,7 @@ class Simulated:
     def _arrays(self) -> Arrays:
         facts, rows = self._simulator.pending()
         ragged = self._ragged()
+        facts["unit"] = self._events.unit
         facts["ragged"] = {name: [len(row) for row in rows] for name, rows in ragged.items()}
         rows |= {name: np.concatenate(found) for name, found in ragged.items()}
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
@@ -171,9 +172,14 @@ class Simulated:
                 f"{path} was written by a run on ranks, in wall time: resume it there, with "
                 "mpidec.solve and without clock"
             )
+        facts = json.loads(arrays["queue"].tobytes())
+        if facts["unit"] != self._events.unit:
+            raise ResumeError(
+                f"{path}: with other rates, stragglers or events a step takes another time, so that "
+                "its records cannot go on: give those of the file, or begin a new run"
+            )
         self._agents.recall(s._asdict())
         rows = {name[6:]: found for name, found in arrays.items() if name.startswith("queue.")}
-        facts = json.loads(arrays["queue"].tobytes())
         for name, lengths in facts["ragged"].items():
             parts = np.split(rows[name], np.cumsum(lengths)[:-1])
             for mine, part in zip(self._ragged()[name], parts):
