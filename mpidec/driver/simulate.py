@@ -74,8 +74,8 @@ def simulate(
         Seed of all random numbers.  Those of an agent belong to it and to its own count of events.
     delay : float, (low, high) or callable, optional
         Time that a message is on its way: a constant, uniform, or `delay(rng, i, j)`.  For pairwise
-        methods, the time from the exchange to the end of the averaging; a pair of which one is busy
-        does not average.
+        methods, the time from the exchange to the end of the averaging; an averaging
+        is skipped if either agent is busy.
     drop : float
         Probability that a message is lost; for pairwise methods, that an averaging does not happen.
     rates : float or array (n,), optional

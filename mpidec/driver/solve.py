@@ -126,17 +126,17 @@ def solve(
     drop : float
         Probability that a message is lost; for synchronous solvers that of `W.lossy`.
     straggler : dict {agent: seconds}, optional
-        How long agents sleep at each of their steps.  The steps of a synchronous solver have the
-        same result, later.
+        How long agents sleep at each of their steps.  The iterates of a
+        synchronous solver are unchanged; only the wall time grows.
     rates : float or array (n,), optional
         For asynchronous solvers: relative speeds of the agents.  On ranks those of less than the
         largest rate r sleep (r / rate - 1) times as long as each of their steps takes.
     metrics : dict {name: callable}, optional
         User-defined metrics: ``f(X, agents, k)`` receives the rows of the local agents, (m, d),
         their numbers among all, a range, and the step, and returns one number per local agent,
-        (m,). The average over all agents is recorded, and `stop` may name it: smaller is better,
-        and any value is one.  With `record`, they are also called near `x0`, to be recognized by a
-        resume.
+        (m,). The average over all agents is recorded, and `stop` may name it: smaller
+        values are better, and NaN and infinity are accepted.  With `record`, they are also called
+        near `x0`, to be recognized by a resume.
     clock : mpidec.Queue, optional
         Runs an asynchronous solver on a queue of events, in each process that calls it alone, as
         `mpidec.simulate` does, instead of on the ranks in wall time.
@@ -158,9 +158,9 @@ def solve(
         complete, with the outcome "interrupted", and `result` of the exception is what the run has
         reached.  A second Ctrl-C ends the run at once.
     Exception
-        Of the problem or the solver on some rank, on every rank.  What is recorded is written, with
-        the outcome "failed" and the exception's text.  After one of a solver the network is out of
-        step: use a new one.
+        An exception of the problem or the solver on one rank is raised on all ranks.  What is
+        recorded is written, with the outcome "failed" and the exception's text.  After an exception
+        of the solver the ranks are no longer synchronized: create a new Network.
 
     Notes
     -----
@@ -193,10 +193,10 @@ def solve(
     `step_size="auto"` races step sizes in a linear model of the gradients at an estimate of the
     minimizer, through the solver's own steps: the fastest one for exact methods, and the one of
     least error after `steps` steps for methods with bias, for schedules and for random gradients.
-    The search sums over all agents, which a study may do; `step_size="safe"` is a bound that needs
-    only the largest smoothness constant.  The choice is `Result.step_size`, and `Result.choice` has
-    the table.  A run that does not converge with it begins again with a smaller one, with
-    a `RuntimeWarning`.
+    The search sums over all agents, which an experiment can and a deployed network cannot;
+    `step_size="safe"` is a bound that needs only the largest smoothness constant. The choice is
+    `Result.step_size`, and `Result.choice` has the table. A run that does not converge with it
+    begins again with a smaller one, with a `RuntimeWarning`.
 
     A checkpoint contains the state of the solver, the counters, and the memory of a mixer with
     error feedback: a resumed run is bit-identical to an uninterrupted one, on any number of ranks.

@@ -295,7 +295,7 @@ class Noise(Fault):
 
     Notes
     -----
-    Sent per call: as without noise.  The average of all agents is preserved in the mean only.
+    Sent per call: as without noise.  The average of all agents is preserved in expectation only.
     """
 
     sigma: float
