@@ -68,8 +68,8 @@ def canonical(name: str, known: Iterable[str] | Mapping[str, object]) -> str | N
 
     Examples
     --------
-    >>> known = {"dgd": int, "d2": int, "push_pull": int, "logistic": Table}
-    >>> [canonical(name, known) for name in ("DGD", "D^2", "Push-Pull", "table", "pull")]
+    >>> known = {"dgd": int, "d2": int, "push_pull": int, "logistic": Components}
+    >>> [canonical(name, known) for name in ("DGD", "D^2", "Push-Pull", "components", "pull")]
     ['dgd', 'd2', 'push_pull', 'logistic', None]
     """
     if name in known:

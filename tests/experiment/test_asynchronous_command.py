@@ -499,13 +499,13 @@ LIMITED = """
 import os, resource, signal, sys
 from mpi4py import MPI
 from mpidec.experiment import command as run
-from mpidec.driver.asynchronous.files import Records
+from mpidec.driver.asynchronous.files import SnapshotRecords
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-plain = Records.finish
+plain = SnapshotRecords.finish
 def written(*args):
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize("run.h5") // 2, resource.RLIM_INFINITY))
     return plain(*args)
-Records.finish = written
+SnapshotRecords.finish = written
 sys.exit(run.main(sys.argv[1:]))
 """
 
