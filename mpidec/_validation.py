@@ -341,8 +341,8 @@ def returned(
     """
     kinds = {"real numbers": "iuf", "numbers": "iufc", "bools": "b"}[what]
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):  # ragged, or a tensor with a gradient
+        array = np.asarray(unmasked(value, f"what {of} returned"))
+    except (TypeError, ValueError, RuntimeError):  # masked, ragged, or a tensor with a gradient
         array = np.empty((), object)
     right = array.shape == shape or (single and array.shape == ())
     if array.dtype.kind in kinds and right:

@@ -359,11 +359,12 @@ def standardized(A: Array) -> Array:
     array([[-1.,  0.],
            [ 1.,  0.]])
     """
+    check.unmasked(A, "A")
     return Scaling.of(A)(A)
 
 
 def _distinct_labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    y = np.asarray(y)
+    y = np.asarray(check.unmasked(y, "y"))
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         s = int(np.isfinite(y).ravel().argmin())
         raise ValueError(f"y is {y.flat[s]} at sample {s}, expected finite labels")

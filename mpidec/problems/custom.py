@@ -146,7 +146,7 @@ class Custom(Described):
             remedy = MODULUS if X is None else REAL
             raise TypeError(f"{name}(X) is complex, expected real numbers: {remedy}")
         # A copy: the function may return the same array again.
-        made = np.array(result)
+        made = np.array(valid.unmasked(result, f"what {name}(X) returns"))
         if made.shape != shape or made.dtype.kind not in "biufc":
             forgot = "; is a return missing?" if result is None else ""
             raise ValueError(

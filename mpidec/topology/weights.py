@@ -180,7 +180,7 @@ def relative_variance(variances: ArrayLike) -> AgentWeights:
 
 
 def _of_agents(name: str, variances: ArrayLike) -> AgentWeights:
-    v = np.asarray(variances)
+    v = np.asarray(check.unmasked(variances, f"{name}: variances"))
     if v.ndim != 1 or v.dtype.kind not in "iuf" or not len(v):
         raise TypeError(f"{name}: variances are {v!r:.60}, expected a number for each agent")
     bad = ~(np.isfinite(v) & (v > 0))

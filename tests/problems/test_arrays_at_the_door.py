@@ -135,3 +135,28 @@ def test_data_frames():
     hole.loc[3, "w"] = pandas.NA
     with pytest.raises(ValueError, match="A is nan at row 3, column 2"):
         P.dataset(hole, Y)
+
+
+def of_custom(returned):
+    problem = P.Custom(lambda X: X[:, 0], lambda X: returned, N, D)
+    return mpidec.solve(problem, DGD(0.1), "ring", steps=1)
+
+
+@pytest.mark.parametrize(
+    ("array", "enter"),
+    [
+        (A, P.standardized),
+        (Y, P.signs),
+        (Y, P.class_numbers),
+        (np.ones(N), lambda v: T.ring(N, weights=T.hastings(v))),
+        (
+            np.ones(N),
+            lambda r: mpidec.simulate(None, "pairwise_gossip", "ring", steps=1, rates=r, x0=X),
+        ),
+        (np.ones((N, D)), of_custom),
+    ],
+    ids=["standardized", "signs", "class_numbers", "hastings", "rates", "Custom"],
+)
+def test_masked_numbers_are_refused(array, enter):
+    with pytest.raises((TypeError, ValueError), match="mask"):
+        enter(masked(array))

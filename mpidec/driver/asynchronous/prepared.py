@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..._validation import unmasked
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ...solvers.base import Solver
 from ...topology import Topology, mixing_constants
@@ -45,6 +46,7 @@ def prepared(
 
 
 def checked_rates(rates: ArrayLike | None, n: int) -> np.ndarray:
+    unmasked(rates, "rates")
     try:
         pace = np.asarray(1.0 if rates is None else rates, float)
     except (TypeError, ValueError):
