@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ._version import __version__
-from .cli.endings import printed
+from .cli import printed
 from .plugins import nearest
 
 if TYPE_CHECKING:
-    from .cli.program import Command
+    from .cli import Command
 
 # Where each command is declared, under its name in capitals, and what it does.
 COMMANDS = {

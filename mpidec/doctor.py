@@ -1,6 +1,6 @@
 """``python -m mpidec.doctor``."""
 
-from .diagnostics.doctor import main as main
+from .diagnostics import main as main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike
 from . import solvers as _solvers, topology as _topology
 from ._words import summary
 from .comm.mixing import codecs as _codecs
-from .datasets.built_in import DATA_TABLE as DATA_SETS
+from .datasets import DATA_TABLE as DATA_SETS
 from .plugins import Components
-from .problems.registry import PROBLEM_TABLE as PROBLEMS, problem_names
-from .topology.given import TOPOLOGIES
+from .problems import problem_names
+from .problems.internals import PROBLEM_TABLE as PROBLEMS
+from .topology.internals import TOPOLOGIES
 
 __all__ = [
     "CODECS",

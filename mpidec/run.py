@@ -1,6 +1,6 @@
 """``python -m mpidec.run``."""
 
-from .experiment.command import main as main
+from .experiment import main as main
 
 if __name__ == "__main__":
     raise SystemExit(main())

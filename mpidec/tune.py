@@ -3,8 +3,8 @@
 import sys
 from types import ModuleType
 
-from .driver.tune import tune
-from .experiment.command import TUNE
+from .driver.internals import tune
+from .experiment import TUNE
 
 
 class _Function(ModuleType):

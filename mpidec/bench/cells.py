@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import registry as catalogue
-from ..comm.kernels.weighted import Weights
+from ..comm.kernels import Weights
 from ..comm.mixing import Network
-from ..comm.runtime.mpi import MPI
+from ..comm.runtime import MPI
 from ..exceptions import WrongResult
 from ..topology import Topology
 from .report import (

@@ -17,12 +17,10 @@ import numpy as np
 
 from .. import registry as catalogue
 from .._version import __version__
-from ..cli.program import Command, Flag, Status
-from ..cli.tables import plural
-from ..comm.kernels.weighted import COMPILED
-from ..comm.mixing.lifecycle import TRANSPORTS
-from ..comm.runtime.launch import library
-from ..comm.runtime.mpi import MPI
+from ..cli import Command, Flag, Status, plural
+from ..comm.kernels import COMPILED
+from ..comm.mixing.internals import TRANSPORTS
+from ..comm.runtime import MPI, library
 from ..diagnostics import host
 from ..exceptions import InputError, WrongResult
 from ..plugins import canonical, nearest

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..comm.kernels.weighted import weighted_sum
-from ..comm.runtime.mpi import MPI
+from ..comm.kernels import weighted_sum
+from ..comm.runtime import MPI
 from ..topology import Topology
 from .cells import Cell, Contender, aligned
 from .report import (

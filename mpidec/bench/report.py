@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cli.tables import aligned, grouped
+from ..cli import aligned, grouped
 
 LOCAL, ALLREDUCE, HAND = "local limit", "MPI_Allreduce", "by hand"
 SCHEMA = "mpidec.bench/3"

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..driver.simulate import simulate
-from ..driver.solve import solve
+from ..driver.internals import simulate, solve
 from ..problems import Custom
 from ..solvers import AsyncPushSum, Diffusion
 from .cells import Cell, Contender

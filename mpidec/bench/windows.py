@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..comm.rma import Window
-from ..comm.rma.carriers.carrier import CARRIERS
-from ..comm.runtime.mpi import MPI
+from ..comm.rma import CARRIERS, Window
+from ..comm.runtime import MPI
 from .cells import Cell, Contender
 from .report import (
     HAND,

@@ -15,10 +15,8 @@ import numpy as np
 import torch
 
 from ..comm.mixing import Network
-from ..comm.rma.window import Window
-from ..comm.runtime.collectives import Collectives
-from ..comm.runtime.mpi import MPI
-from ..comm.runtime.pending import Pending
+from ..comm.rma import Window
+from ..comm.runtime import MPI, Collectives, Pending
 from ..exceptions import RankMismatchError
 from ..topology import Schedule, Topology, from_networkx
 from . import variables

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 
-from ..comm.runtime.launched import launched, outside, rank
-from ..comm.runtime.mpi import MPI
+from .._launcher import launched, outside, rank
+from ..comm.runtime import MPI
 from ..exceptions import InputError
 
 # Seconds that rank 0 has for the one line of an error, where MPI does not run.

@@ -20,15 +20,23 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
+from .. import _startup
 from .._style import STYLES
 from .._version import __version__
-from ..comm.runtime.agreement import REFUSALS, message, on_root
-from ..comm.runtime.interrupts import interrupt, interrupts
-from ..comm.runtime.launch import abort_when_uncaught, check_launcher, end_job, library
-from ..comm.runtime.mpi import MPI
+from ..comm.runtime import (
+    MPI,
+    REFUSALS,
+    abort_when_uncaught,
+    check_launcher,
+    end_job,
+    interrupt,
+    interrupts,
+    library,
+    message,
+    on_root,
+)
 from ..exceptions import ConfigError, InputError
 from ..plugins import nearest
-from . import startup
 from .endings import LaunchedJob, printed, show
 
 T = TypeVar("T")
@@ -214,7 +222,7 @@ class Command(Generic[T]):
             An error of the program; errors of its input are printed and returned as an exit status.
         """
         argv = sys.argv[1:] if argv is None else argv
-        startup.loaded()
+        _startup.loaded()
         job = LaunchedJob(comm)
         try:
             asked = self._asked(argv, job)

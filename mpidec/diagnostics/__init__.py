@@ -1,1 +1,4 @@
 """Checks of an installation and its host."""
+
+from . import host as host
+from .doctor import main as main

@@ -20,16 +20,13 @@ import mpi4py
 import numpy as np
 
 from .. import topology
+from .._launcher import RANKS
 from .._version import __version__
-from ..cli.program import Command, Flag
-from ..cli.tables import plural
+from ..cli import Command, Flag, plural
 from ..comm.mixing import Network
-from ..comm.mixing.lifecycle import TRANSPORTS
-from ..comm.rma.carriers import offload
-from ..comm.runtime import cuda_aware, installed as _installed
-from ..comm.runtime.launch import check_launcher, library
-from ..comm.runtime.launched import RANKS
-from ..comm.runtime.mpi import MPI
+from ..comm.mixing.internals import TRANSPORTS
+from ..comm.rma import offload
+from ..comm.runtime import MPI, check_launcher, compiled_copy, detect_cuda, library, remedy
 from ..exceptions import ConfigError
 from . import host, selftest as selftest
 
@@ -219,8 +216,8 @@ def compiled(comm: MPI.Intracomm) -> Finding:
         host.EVENTS: "timelines take 2 microseconds an event instead of 0.1",
     }
     advice = (
-        _installed.remedy()
-        if _installed.compiled_copy()
+        remedy()
+        if compiled_copy()
         else (
             "install a C compiler and the headers of Python (Debian, Ubuntu: apt install gcc "
             "python3-dev; conda: conda install "
@@ -337,7 +334,7 @@ def windows(comm: MPI.Intracomm) -> Finding:
 def gpu(comm: MPI.Intracomm) -> Finding:
     """CUDA devices, the libraries that use them, and whether MPI accepts device arrays."""
     devices, installed = host.devices(), host.gpu_libraries()
-    aware, evidence = cuda_aware.detect()
+    aware, evidence = detect_cuda()
     libraries = " and ".join(installed) or "neither cupy nor torch is installed"
     if not devices:
         accepts = (

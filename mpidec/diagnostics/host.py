@@ -16,8 +16,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ..comm.runtime.cores import cores as cores
-from ..comm.runtime.installed import MODULES
+from ..comm.runtime import MODULES, cores as cores
 
 KERNEL, NODE_MEMORY, RECORDS, EVENTS = COMPILED = MODULES
 CGROUPS = Path("/sys/fs/cgroup")

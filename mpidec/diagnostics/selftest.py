@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import topology
-from ..comm.kernels.weighted import Weights, weighted_sum
-from ..comm.mixing.network import Network
-from ..comm.runtime.mpi import MPI
+from ..comm.kernels import Weights, weighted_sum
+from ..comm.mixing import Network
+from ..comm.runtime import MPI
 
 
 def same(given: Any, expected: Any) -> None:

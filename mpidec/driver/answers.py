@@ -14,16 +14,14 @@ from numpy.typing import DTypeLike
 
 from .._complex import is_complex
 from ..exceptions import ResumeError
-from ..problems.custom import REAL
-from ..problems.members import prox_of
-from ..problems.oracles import Gradient, Gradients, Oracle
+from ..problems import Oracle
+from ..problems.internals import REAL, Gradient, Gradients, prox_of
 from ..protocols import Reductions, StepSize
-from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import Solver, name_of
+from ..solvers import Solver
+from ..solvers.internals import Asynchronous, name_of
 
 if TYPE_CHECKING:
-    from ..problems import Problem
-    from ..problems.terms import Term
+    from ..problems import Problem, Term
 
 Evaluate = Callable[..., np.ndarray]
 

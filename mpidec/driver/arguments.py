@@ -20,20 +20,29 @@ from .._complex import as_reals, is_complex
 from .._validation import takes, unmasked
 from .._words import STEP_SIZES, parameters, word
 from ..comm.mixing import Network
-from ..comm.runtime.agreement import on_all_ranks
-from ..comm.runtime.mpi import MPI
+from ..comm.runtime import MPI, on_all_ranks
 from ..plugins import Components, nearest
-from ..problems.custom import MODULUS, REAL
-from ..problems.differences import mismatch
-from ..problems.members import agents_of, dtype_of, is_checked, moves, term_of, x_star_of
-from ..problems.oracles import Bare, Oracle, OracleLike, Subgradient, adapted
-from ..problems.real_view import seen
-from ..problems.terms import Separable
+from ..problems import Oracle, OracleLike, Separable, Subgradient
+from ..problems.internals import (
+    MODULUS,
+    REAL,
+    Bare,
+    adapted,
+    agents_of,
+    dtype_of,
+    is_checked,
+    mismatch,
+    moves,
+    seen,
+    term_of,
+    x_star_of,
+)
 from ..protocols import Reductions
-from ..record.recorder import Record
-from ..solvers.asynchronous import is_asynchronous
-from ..solvers.base import Solver, name_of, step_size_of
-from ..topology.given import (
+from ..record import Record
+from ..solvers import Solver
+from ..solvers.internals import is_asynchronous, name_of, step_size_of
+from ..topology import Schedule, Topology
+from ..topology.internals import (
     TOPOLOGIES,
     Graph,
     TopologyLike as TopologyLike,
@@ -45,12 +54,10 @@ from ..topology.given import (
     required_parameters,
     what_is,
 )
-from ..topology.schedule import Schedule
-from ..topology.topology import Topology
 
 if TYPE_CHECKING:
     from ..problems import Problem
-    from ..topology.weights import WeightsLike
+    from ..topology.internals import WeightsLike
 
 # Relative differences between minimizers that other machines may have computed.
 ROUNDING = 1e-6
@@ -216,7 +223,7 @@ def _converted(
     solver: Solver | type[Solver] | None = None,
 ) -> Topology | Schedule:
     """Return the topology itself, or that of a networkx graph or of a matrix."""
-    from ..topology.weights import FOR_DIGRAPHS
+    from ..topology.internals import FOR_DIGRAPHS
 
     if weights is None and is_networkx(made) and made.is_directed() and solver is not None:
         weights = "push" if is_asynchronous(solver) else None
@@ -358,7 +365,7 @@ def _no_problem(thing: object, name: str, missing: list[str]) -> str:
     """Return what is wrong with something that is no problem, and the remedy."""
     load = "mpidec.problems.load_problem"
     if isinstance(thing, str):
-        from ..problems import registry
+        from ..problems.internals import registry
 
         known = thing in registry.PROBLEMS
         data = registry.default_dataset(thing) if known else thing

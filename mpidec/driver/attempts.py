@@ -12,10 +12,11 @@ import numpy as np
 
 from .._complex import as_reals, is_complex
 from .._words import warn
-from ..comm.mixing.operator import Operator, StepOperator
-from ..problems.real_view import real_view, seen
+from ..comm.mixing.internals import Operator, StepOperator
+from ..problems.internals import real_view, seen
 from ..protocols import Reductions
-from ..solvers.base import Solver, name_of, step_size_of
+from ..solvers import Solver
+from ..solvers.internals import name_of, step_size_of
 from . import codec_limits, noisy_links
 from .clocks import Clock, Steps, Watched
 from .diagnosis import Diagnosis

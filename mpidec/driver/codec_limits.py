@@ -4,8 +4,9 @@ accuracy of exact methods.
 
 from __future__ import annotations
 
-from ..comm.mixing.operator import Operator, StepOperator
-from ..solvers.base import Solver, name_of
+from ..comm.mixing.internals import Operator, StepOperator
+from ..solvers import Solver
+from ..solvers.internals import name_of
 
 
 def disturbance(solver: Solver, mixer: Operator[StepOperator]) -> str:

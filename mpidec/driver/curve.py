@@ -18,12 +18,12 @@ from .._code import TAG, code
 from .._complex import as_reals, double, width
 from .._words import ADDRESS, number, settings, word
 from ..comm.mixing import Network
-from ..comm.mixing.operator import Operator, StepOperator, Wrapped
-from ..comm.runtime.agreement import on_all_ranks
-from ..problems.members import moves, x_star_of
-from ..problems.real_view import seen
-from ..record.origin import ON
-from ..solvers.base import Solver, name_of, step_size_of
+from ..comm.mixing.internals import Operator, StepOperator, Wrapped
+from ..comm.runtime import on_all_ranks
+from ..problems.internals import moves, seen, x_star_of
+from ..record.internals import ON
+from ..solvers import Solver
+from ..solvers.internals import name_of, step_size_of
 from .arguments import problem_of
 from .metrics import NONE, Metrics, Own
 

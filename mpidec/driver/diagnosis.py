@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..problems.members import is_sampled, moves, x_star_of
+from ..problems.internals import is_sampled, moves, x_star_of
 from ..protocols import Reductions
-from ..solvers.asynchronous import is_asynchronous
-from ..solvers.base import Bias, Solver, is_sample, name_of, step_size_of
+from ..solvers import Bias, Solver
+from ..solvers.internals import is_asynchronous, is_sample, name_of, step_size_of
 from .metrics import BUILT_IN, ERRORS, Metrics
 from .verdict import STILL, UNMOVED, falling, limit_of, plateau_since, unbounded
 
 if TYPE_CHECKING:
-    from ..problems import Oracle
-    from ..problems.base import Problem
+    from ..problems import Oracle, Problem
     from ..topology import Schedule, Topology
 
 # Ratio of column norms that slows a run down.

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..comm.mixing.operator import Operator, StepOperator
-from ..problems.oracles import OracleLike
-from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import Solver, at_step, name_of
-from ..solvers.steps import OfSteps, iterate as _iterate
+from ..comm.mixing.internals import Operator, StepOperator
+from ..problems import OracleLike
+from ..solvers import Solver
+from ..solvers.internals import Asynchronous, OfSteps, at_step, iterate as _iterate, name_of
 from .answers import Answers, gradients_for
 from .arguments import as_oracle
 from .stepsize import requested_rule
 
 if TYPE_CHECKING:
-    from ..problems import Problem
-    from ..problems.oracles import Oracle
+    from ..problems import Oracle, Problem
 
 Functions = Callable[[np.ndarray, int], np.ndarray]  # gradient(X, k)
 

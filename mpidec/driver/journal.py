@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..exceptions import ResumeError
-from ..record.recorder import Record, Recorder
+from ..record import Record
+from ..record.internals import Recorder
 from .clocks import Clock
 from .curve import curve
 from .metrics import Metrics, columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..comm.runtime.interrupts import interrupts
+from ..comm.runtime import interrupts
 from .attempts import Attempt
 from .clocks import Clock
 from .decisions import Control

@@ -17,17 +17,15 @@ from numpy.typing import ArrayLike
 from .._complex import as_reals, double, is_complex
 from .._validation import takes
 from .._words import ByName
-from ..comm.runtime.agreement import on_all_ranks
-from ..problems.members import is_sampled, metrics_of, moves, term_of, x_star_of
-from ..problems.real_view import seen
+from ..comm.runtime import on_all_ranks
+from ..problems.internals import is_sampled, metrics_of, moves, seen, term_of, x_star_of
 from ..protocols import Reductions
-from ..record.runfile import COUNTERS as WHOLE
-from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import Solver
+from ..record.internals import COUNTERS as WHOLE
+from ..solvers import Solver
+from ..solvers.internals import Asynchronous
 
 if TYPE_CHECKING:
-    from ..problems import Problem
-    from ..problems.terms import Term as Penalty
+    from ..problems import Problem, Term as Penalty
 
 COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
 ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")

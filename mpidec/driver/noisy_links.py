@@ -8,12 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..comm.mixing.faults import Fault, Noise, Round
-from ..comm.mixing.network import Network
-from ..comm.mixing.operator import Channel, Operator, StepOperator, Wrapped
-from ..comm.runtime.mpi import MPI
-from ..solvers.base import Solver, name_of, with_step_size
-from ..solvers.steps import iterate
+from ..comm.mixing import Network
+from ..comm.mixing.internals import Channel, Fault, Noise, Operator, Round, StepOperator, Wrapped
+from ..comm.runtime import MPI
+from ..solvers import Solver
+from ..solvers.internals import iterate, name_of, with_step_size
 from ..topology import Schedule, Topology, chain
 from .stepsize.linear import GradientModel
 

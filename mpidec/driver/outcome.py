@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .._validation import takes
-from ..problems.members import x_star_of
-from ..record.runfile import rises
+from ..problems.internals import x_star_of
+from ..record.internals import rises
 from .metrics import BUILT_IN, COUNTERS, ERRORS, GROWING, METRICS, NONE, provided
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from numpy.typing import ArrayLike
 
 from .._validation import takes
 from ..comm.mixing import Mixer, Network
-from ..comm.mixing.operator import Operator, StepOperator
-from ..comm.runtime.agreement import on_all_ranks
-from ..record.reader import read
-from ..record.recorder import Record
-from ..solvers.base import Solver
+from ..comm.mixing.internals import Operator, StepOperator
+from ..comm.runtime import on_all_ranks
+from ..record import Record, read
+from ..solvers import Solver
 from .arguments import Delay, check_equal, problem_of
 from .metrics import Own
 from .outcome import Stop, StopFunction, Target

@@ -19,13 +19,13 @@ import numpy as np
 from .. import registry as catalogue
 from .._version import __version__
 from .._words import settings as fields_of
-from ..comm.runtime.launch import library
+from ..comm.runtime import library
 from ..plugins import source
-from ..problems.base import LinearModel
+from ..problems import LinearModel
 from ..protocols import Reductions
-from ..record.origin import file_hashes
-from ..record.recorder import MODEL, Record
-from ..solvers.base import Solver
+from ..record import Record
+from ..record.internals import MODEL, file_hashes
+from ..solvers import Solver
 from .stepsize import Choice
 
 if TYPE_CHECKING:

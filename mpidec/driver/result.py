@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._predictions import Predicting, scored
-from ..record.reader import last_values
+from ..record.internals import last_values
 from .outcome import Outcome
 from .stepsize import Choice
 from .verdict import verdict

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..comm.mixing import Network
-from ..record.recorder import Record
-from ..solvers.base import Solver
+from ..record import Record
+from ..solvers import Solver
 from .arguments import Delay, explained
 from .asynchronous.result import AsyncResult
 from .metrics import Own

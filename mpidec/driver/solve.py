@@ -12,13 +12,12 @@ from numpy.typing import ArrayLike
 
 from .._validation import integer, number
 from ..comm.mixing import Network
-from ..comm.runtime.agreement import on_all_ranks
-from ..comm.runtime.launch import end_as_interrupted
+from ..comm.runtime import end_as_interrupted, on_all_ranks
 from ..exceptions import Interrupted, ResumeError
-from ..problems.members import x_star_of
-from ..record.recorder import Record
-from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import Solver
+from ..problems.internals import x_star_of
+from ..record import Record
+from ..solvers import Solver
+from ..solvers.internals import Asynchronous
 from .answers import gradients_for
 from .arguments import (
     as_oracle,
@@ -50,7 +49,7 @@ from .result import Result as Result
 
 if TYPE_CHECKING:
     from ..problems import OracleLike, Problem
-    from ..problems.oracles import Gradients
+    from ..problems.internals import Gradients
     from .arguments import Delay, TopologyLike
 
 

@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike
 from .._complex import as_reals, is_complex
 from .._validation import integer
 from ..comm.mixing import Network
-from ..comm.runtime.agreement import on_all_ranks
-from ..problems.real_view import real_view
-from ..solvers.asynchronous import PairwiseSolver, PushSolver
-from ..solvers.base import Solver, name_of, step_size_of, with_step_size
-from ..solvers.step_schedules import StepSchedule
+from ..comm.runtime import on_all_ranks
+from ..problems.internals import real_view
+from ..solvers import Solver, StepSchedule
+from ..solvers.internals import PairwiseSolver, PushSolver, name_of, step_size_of, with_step_size
 from .answers import gradients_for
 from .arguments import (
     Delay,
@@ -38,8 +37,7 @@ from .stepsize import Choice, Search, Task
 from .stepsize.task import TOLERANCE
 
 if TYPE_CHECKING:
-    from ..problems import Problem
-    from ..problems.oracles import OracleLike
+    from ..problems import OracleLike, Problem
     from .arguments import TopologyLike
 
 

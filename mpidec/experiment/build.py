@@ -13,28 +13,41 @@ from typing import Any
 import numpy as np
 
 from .. import problems, registry as catalogue
-from ..comm.mixing.compressed import with_feedback
-from ..comm.mixing.network import Network
-from ..comm.mixing.operator import EXCLUDED, FAULTS, ORDER, Operator, StepOperator
-from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
-from ..comm.runtime.mpi import MPI
-from ..driver import arguments as resolve
-from ..driver.answers import gradients_for
-from ..driver.metrics import Own, checked, counters_of
-from ..driver.outcome import target_of
-from ..driver.plan import Queue
-from ..driver.solve import Progress, Result, solve
-from ..driver.stepsize import Choice, requested_rule
+from ..comm.mixing import Network
+from ..comm.mixing.internals import EXCLUDED, FAULTS, ORDER, Operator, StepOperator, with_feedback
+from ..comm.runtime import MPI, REFUSALS, agreed, message, on_root
+from ..driver.internals import (
+    Choice,
+    Own,
+    Progress,
+    Queue,
+    Result,
+    arguments as resolve,
+    checked,
+    counters_of,
+    gradients_for,
+    requested_rule,
+    solve,
+    target_of,
+)
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..plugins import short
-from ..problems.loading import DataOptions, Prepared, prepare, scattered, usual_partition
-from ..problems.oracles import Bare, Oracle, OracleLike, adapted
-from ..problems.variance_reduction import REDUCTIONS
+from ..problems import Oracle, OracleLike
+from ..problems.internals import (
+    REDUCTIONS,
+    Bare,
+    DataOptions,
+    Prepared,
+    adapted,
+    prepare,
+    scattered,
+    usual_partition,
+)
 from ..record import Record
-from ..solvers.asynchronous import is_asynchronous
-from ..solvers.base import Solver
+from ..solvers import Solver
+from ..solvers.internals import is_asynchronous
 from ..topology import Schedule, Topology
-from ..topology.given import named
+from ..topology.internals import named
 from .settings import Experiment, Mixing, parameters
 
 

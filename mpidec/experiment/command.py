@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .. import registry as catalogue
-from ..cli import progress
-from ..cli.output import announce_code, file_error, free_name, resume_command
-from ..cli.program import (
+from ..cli import (
     EXPERIMENT,
     Command,
     Flag,
     Interrupts,
     Status,
+    announce_code,
+    file_error,
     file_flags,
+    free_name,
+    progress,
+    resume_command,
     say,
     version,
 )
-from ..comm.mixing.network import Network
-from ..comm.runtime.agreement import agreed, on_root
-from ..comm.runtime.launch import warn_if_not_compiled
-from ..comm.runtime.mpi import MPI
+from ..comm.mixing import Network
+from ..comm.runtime import MPI, agreed, on_root, warn_if_not_compiled
 from ..diagnostics import host
-from ..driver.asynchronous.result import cannot_resume
-from ..driver.tune import tune
+from ..driver.internals import cannot_resume, tune
 from ..exceptions import ConfigError
 from ..record import read as read_run
 from . import build, settings as config
@@ -203,7 +203,7 @@ def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
             )
     if args.picture is not None:
         try:
-            from ..plot.drawing import check_name
+            from ..plot.internals import check_name
 
             check_name(args.picture)
         except ImportError as error:

@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from .. import theory
-from ..comm.mixing.network import Network
-from ..driver.solve import Result
-from ..problems.base import Problem
-from ..problems.members import moves
-from ..record.runfile import annotate
-from ..solvers.base import Bias, with_step_size
+from ..comm.mixing import Network
+from ..driver.internals import Result
+from ..problems import Problem
+from ..problems.internals import moves
+from ..record.internals import annotate
+from ..solvers import Bias
+from ..solvers.internals import with_step_size
 from .build import Job
 from .settings import Mixing
 

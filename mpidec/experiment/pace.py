@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..comm.mixing.network import Network
-from ..comm.runtime.node import cores_of_node
-from ..driver.answers import gradients_for
-from ..driver.solve import Result
+from ..comm.mixing import Network
+from ..comm.runtime import cores_of_node
+from ..driver.internals import Result, gradients_for
 from .build import Job
 
 # Seconds: a step in one process, beside the gradients.

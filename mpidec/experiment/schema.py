@@ -20,7 +20,7 @@ from dataclasses import MISSING, field, fields
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, Union
 
 from .. import plugins
-from ..cli.program import Flag
+from ..cli import Flag
 from ..exceptions import ConfigError
 
 if sys.version_info >= (3, 11):

@@ -24,12 +24,10 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from .. import plugins, registry as catalogue, solvers
-from ..datasets.built_in import maker
-from ..datasets.partition import TAKE
+from ..datasets import TAKE, maker
 from ..exceptions import ConfigError as ConfigError
-from ..problems import registry
-from ..solvers.asynchronous import is_asynchronous
-from ..solvers.step_schedules import SCHEDULES, WORDS, parsed as schedule
+from ..problems.internals import registry
+from ..solvers.internals import SCHEDULES, WORDS, is_asynchronous, parsed as schedule
 from . import schema
 from .schema import (
     SchemaEntry,

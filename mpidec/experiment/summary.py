@@ -7,16 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..cli.output import resume_command
-from ..cli.progress import COLUMNS
-from ..cli.tables import facts, options, plural, quantity
-from ..driver.asynchronous import AsyncResult
-from ..driver.attempts import ANY_SIZE
-from ..driver.metrics import BUILT_IN
-from ..driver.outcome import Target
-from ..driver.solve import Result
+from ..cli import COLUMNS, facts, options, plural, quantity, resume_command
+from ..driver.internals import ANY_SIZE, BUILT_IN, AsyncResult, Result, Target
 from ..plugins import short
-from ..record.runfile import rises
+from ..record.internals import rises
 from . import settings as config
 from .build import Job
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ..cli.output import file_error
-from ..cli.tables import aligned
-from ..comm.mixing.network import Network
-from ..comm.runtime.agreement import on_all_ranks
-from ..comm.timeline.merge import gathered, prefix_of, table
-from ..comm.timeline.waits import Waited
+from ..cli import aligned, file_error
+from ..comm.mixing import Network
+from ..comm.runtime import on_all_ranks
+from ..comm.timeline import Waited, gathered, prefix_of, table
 from ..exceptions import ConfigError
 
 

@@ -11,11 +11,10 @@ from typing import Any
 from .. import solvers, topology
 from .._validation import integer
 from ..comm.mixing import Network
-from ..comm.mixing.codecs.base import Codec
+from ..comm.mixing.internals import Codec
 from ..plugins import canonical, nearest
-from ..solvers import LocalDGD
-from ..solvers.asynchronous import Asynchronous, PairwiseSolver
-from ..solvers.base import Solver
+from ..solvers import LocalDGD, Solver
+from ..solvers.internals import Asynchronous, PairwiseSolver
 from ..topology import Schedule, Topology
 from .asynchronous import MOST, PairwiseMethod, PushSum
 from .methods import (

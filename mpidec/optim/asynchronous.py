@@ -14,8 +14,8 @@ import torch
 
 from .._words import settings
 from ..comm.mixing import Network
-from ..comm.rma.window import Window
-from ..solvers.asynchronous import PairwiseSolver
+from ..comm.rma import Window
+from ..solvers.internals import PairwiseSolver
 from ..topology import Topology, mixing_constants
 from .methods import Method, Mixer
 from .rows import Bucket

@@ -12,15 +12,14 @@ import numpy as np
 import torch
 
 from .._validation import choice
-from ..comm.checks.mismatch import is_told
+from ..comm.checks import is_told
 from ..comm.mixing import Network
-from ..comm.runtime.finite import COMPILED, watch
-from ..comm.runtime.mpi import MPI
-from ..driver import arguments as resolve
+from ..comm.runtime import COMPILED, MPI, watch
+from ..driver.internals import arguments as resolve
 from ..exceptions import RankMismatchError, mark
-from ..solvers.base import Solver
+from ..solvers import Solver
 from ..topology import CATALOGUE, Schedule, Striped, Topology
-from ..topology.schedule import refuse_filter
+from ..topology.internals import refuse_filter
 from .algorithms import Graph, algorithm as algorithm_of, names
 from .copies import Copies
 from .methods import Method, Mixer, mean
@@ -29,7 +28,7 @@ from .rows import Bucket, buckets, refuse_infinite
 from .timeline import TrainingEvents
 
 if TYPE_CHECKING:
-    from ..driver.arguments import TopologyLike
+    from ..driver.internals import TopologyLike
 
 # Bytes of a bucket on one node, and between nodes: pieces travel together.
 NEAR, FAR = 1 << 28, 1 << 20

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..comm.mixing import Network
-from ..solvers.base import Solver
+from ..solvers import Solver
 from .algorithms import algorithm as algorithm_of
 from .averager import Averager
 from .methods import Mixer
@@ -21,7 +21,7 @@ from .model import Model, Models
 from .scaling import unscale
 
 if TYPE_CHECKING:
-    from ..driver.arguments import TopologyLike
+    from ..driver.internals import TopologyLike
 
 
 class Decentralized(torch.optim.Optimizer):

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from ..comm.mixing import Network
-from ..comm.mixing.operator import Operator, StepOperator
-from ..comm.runtime.mpi import MPI
-from ..comm.runtime.pending import Pending
-from ..solvers.base import Solver, with_step_size
+from ..comm.mixing.internals import Operator, StepOperator
+from ..comm.runtime import MPI, Pending
+from ..solvers import Solver
+from ..solvers.internals import with_step_size
 from .rows import Bucket, refuse_infinite
 
 Mixer = Operator[StepOperator]

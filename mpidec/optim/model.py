@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from ..comm.mixing import Network
-from ..nn.stacked import Stacked
+from ..nn import Stacked
 from .methods import mean
 
 T = TypeVar("T")

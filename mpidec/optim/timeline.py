@@ -14,10 +14,8 @@ from typing import Any
 import torch
 
 from ..comm.mixing import Network
-from ..comm.runtime.agreement import on_all_ranks
-from ..comm.runtime.mpi import MPI
-from ..comm.timeline.file import TimelineFile, clock
-from ..comm.timeline.merge import gathered, prefix_of
+from ..comm.runtime import MPI, on_all_ranks
+from ..comm.timeline import TimelineFile, clock, gathered, prefix_of
 
 
 class TrainingEvents:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..cli.program import STYLE, Command, Flag
+from ..cli import STYLE, Command, Flag
 from ..exceptions import ConfigError
 from ..record import read
 from .agents import agents

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as check
 from .._style import COLOURS, STYLES, figure as empty
 from ..topology import Topology
-from ..topology.drawing import positions as layout
+from ..topology.internals import positions as layout
 from .runs import check_style
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..plugins import did_you_mean, is_plugin, short
 from ..record import Run
-from ..record.origin import table
+from ..record.internals import table
 from ..registry import TITLES
 
 if sys.version_info >= (3, 11):

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TypedDict
 
-from ..cli.program import Flag
+from ..cli import Flag
 from ..exceptions import ConfigError
 from .drawing import Range
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from .._style import STYLES
 from ..record import Run, read
-from ..record.origin import table
-from ..record.runfile import rises
+from ..record.internals import rises, table
 from .drawing import WRAP, Curve, Panel, Range, Sheet, View
 from .labels import (
     MISSING,

@@ -4,8 +4,8 @@ sets and partitions.
 
 from typing import NoReturn
 
-from ..datasets.batches import Batches
-from ..datasets.built_in import (
+from ..datasets import (
+    Batches,
     Dataset,
     breast_cancer,
     class_numbers,
@@ -13,11 +13,12 @@ from ..datasets.built_in import (
     diabetes,
     digits,
     load,
+    partition,
     signs,
+    stack,
     standardized,
     synthetic_least_squares,
 )
-from ..datasets.partition import partition, stack
 from ..plugins import no_attribute
 from .base import LinearModel, Problem
 from .coupled import ConstraintCoupled

@@ -1,5 +1,5 @@
 """Images: another name for `mpidec.datasets.images`."""
 
-from ..datasets.images import Images, augment, image_sets, images, split
+from ..datasets import Images, augment, image_sets, images, split
 
 __all__ = ["Images", "augment", "image_sets", "images", "split"]

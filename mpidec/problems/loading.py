@@ -19,9 +19,7 @@ from .. import _validation as check
 from .._complex import double, squares
 from .._predictions import AS_THEY_ARE, Given, Scaling, ordered
 from .._validation import Array
-from ..datasets.built_in import Dataset, dataset, loaded, maker
-from ..datasets.libsvm import FROM_0
-from ..datasets.partition import partition as split
+from ..datasets import FROM_0, Dataset, dataset, loaded, maker, partition as split
 from ..protocols import Agents
 from . import registry, terms
 from .base import LinearModel, Problem

@@ -104,7 +104,7 @@ class Neural(Described):
     ) -> None:
         import torch
 
-        from ..nn.stacked import loops
+        from ..nn.internals import loops
 
         if not isinstance(model, torch.nn.Module):
             raise TypeError(
@@ -260,7 +260,7 @@ class Neural(Described):
         return result
 
     def _outputs(self, tensors: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        from ..nn.stacked import evaluate
+        from ..nn.internals import evaluate
 
         return evaluate(self.model, {**self._fixed(len(x)), **tensors}, x, self.loop)
 

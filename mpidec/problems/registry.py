@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from .. import _validation as check
 from .._validation import Array
 from .._words import summary
-from ..datasets.built_in import DATASETS, Dataset, class_numbers, signs
-from ..datasets.partition import stack
+from ..datasets import DATASETS, Dataset, class_numbers, signs, stack
 from ..plugins import Components
 from .base import LinearModel, Problem
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax

@@ -12,12 +12,10 @@ from glob import glob
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from ..cli.program import Command, Flag, Interrupts, Status, quiet
-from ..cli.tables import plural
-from ..comm.runtime.agreement import on_root
-from ..comm.runtime.mpi import MPI
+from ..cli import Command, Flag, Interrupts, Status, plural, quiet
+from ..comm.runtime import MPI, on_root
 from ..exceptions import ConfigError
-from ..experiment.schema import Setting, check_name, entries
+from ..experiment import Setting, check_name, entries
 from .catalogue import EXPERIMENTS
 from .experiment import Experiment
 from .measuring import measure, publish

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from ..driver.solve import solve
+from ..driver.internals import solve
 from ..problems import LeastSquares, Problem
 from ..solvers import Solver
 from ..topology import Schedule, Topology

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.images import images
-from ..topology import Schedule, Topology
-from ..topology.striped import Striped
+from ..datasets import images
+from ..topology import Schedule, Striped, Topology
 from ..train import Settings
-from ..train.loop import Training
-from ..train.settings import graph as graph_of
+from ..train.internals import Training, graph as graph_of
 from .dense import Rows, metropolis, shares
 from .experiment import alone
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..comm.mixing import Network
-from ..comm.runtime.mpi import MPI
+from ..comm.runtime import MPI
 from .verdict import About, Line
 
 if TYPE_CHECKING:

@@ -14,10 +14,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from .. import _style
-from ..comm.runtime.agreement import on_root
-from ..comm.runtime.interrupts import interrupts
-from ..comm.runtime.mpi import MPI
-from ..sweep.sharing import WorkQueue
+from ..comm.runtime import MPI, interrupts, on_root
+from ..sweep.internals import WorkQueue
 from .experiment import Arrays, Experiment
 from .store import Store, key, read
 from .verdict import Report

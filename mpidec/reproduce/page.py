@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 
-from ..cli.tables import plural
+from ..cli import plural
 from .catalogue import EXPERIMENTS
 from .store import read
 

@@ -12,10 +12,8 @@ from numpy.typing import ArrayLike
 
 from .._version import __version__
 from ..exceptions import InputError
-from ..experiment.schema import to_toml
-from ..record.atomic import AtomicFile
-from ..record.checked import open_checked
-from ..record.reader import stored
+from ..experiment import to_toml
+from ..record.internals import AtomicFile, open_checked, stored
 from .experiment import Arrays, Experiment
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..cli.tables import aligned, csv_text, plural
+from ..cli import aligned, csv_text, plural
 
 Figure = float | str | None
 HEAD = ("", "published", "here", "ratio", "judged by", "verdict")

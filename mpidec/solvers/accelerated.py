@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Operator
 from .base import Solver, zeros
 from .needs import Within

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _validation as check
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Functions, Graph, Operator
 from .base import FunctionSolver, Solver, disagreement, name_of, needed, zeros
 from .needs import Needs, Positive, Within

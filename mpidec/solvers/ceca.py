@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Graph, Operator
 from .base import Solver, name_of
 from .needs import Needs

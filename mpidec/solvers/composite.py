@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Functions, Graph, Operator
 from .base import FunctionSolver, disagreement, zeros
 from .needs import Needs

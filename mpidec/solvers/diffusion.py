@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .._words import warn
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Functions, Graph, Operator
 from .base import _LARGE, REMEDIES, Bias, Solver, averages, name_of, needed
 from .needs import Needs, OneOf

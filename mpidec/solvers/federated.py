@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .._complex import by_parts
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Graph, Operator
 from .base import is_sample, name_of, per_step, zeros
 from .needs import Factor, Needs, OneOf, Positive, Within

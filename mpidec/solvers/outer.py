@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _validation as check
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Graph, Operator
 from .base import _LARGE, Solver, disagreement, name_of, per_step, zeros
 from .needs import Factor, Needs, Positive, Within

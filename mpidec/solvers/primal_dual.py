@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _validation as check
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Graph, Operator
 from .base import Solver, disagreement, name_of, zeros
 from .needs import Needs, Within

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Operator
 from .base import Solver, zeros
 from .needs import Needs

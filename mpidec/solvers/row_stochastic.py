@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Graph, Operator
 from .base import REMEDIES, Solver, name_of, needed, zeros
 from .needs import Needs, OneOf

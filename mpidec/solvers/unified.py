@@ -10,7 +10,7 @@ import numpy as np
 from numpy.polynomial import polynomial
 
 from .. import _validation as check
-from ..comm.kernels.descent import descend
+from ..comm.kernels import descend
 from ..protocols import Graph, Operator
 from .base import Solver, disagreement, name_of, zeros
 from .step_schedules import StepSize

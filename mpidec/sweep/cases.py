@@ -17,16 +17,21 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from .. import registry as catalogue
-from ..driver.asynchronous.result import cannot_resume
-from ..exceptions import ResumeError
-from ..experiment import settings as config
-from ..experiment.build import accepted, seeded
-from ..experiment.schema import abbreviate, check_name
-from ..experiment.settings import ConfigError, Experiment, Setting
-from ..plot.labels import CHOSEN, MISSING, flat, split, together, worded
+from ..driver.internals import cannot_resume
+from ..exceptions import ConfigError, ResumeError
+from ..experiment import (
+    Experiment,
+    Setting,
+    abbreviate,
+    accepted,
+    check_name,
+    seeded,
+    settings as config,
+)
+from ..plot.internals import CHOSEN, MISSING, flat, split, together, worded
 from ..plugins import short
 from ..record import last_checkpoint, read
-from ..record.origin import changed_file, file_hashes
+from ..record.internals import changed_file, file_hashes
 
 # Settings that belong to the sweep itself.
 OWN = {"run.out": "--out", "run.progress": "--quiet"}

@@ -11,18 +11,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..cli.program import EXPERIMENT, STYLE, Command, Flag, Interrupts, Status, quiet, say
-from ..cli.tables import plural
-from ..comm.runtime.agreement import on_root
-from ..comm.runtime.mpi import MPI
+from ..cli import (
+    EXPERIMENT,
+    STYLE,
+    Command,
+    Flag,
+    Interrupts,
+    Status,
+    plural,
+    quiet,
+    say,
+)
+from ..comm.runtime import MPI, on_root
 from ..exceptions import ConfigError
-from ..experiment import settings as config
-from ..experiment.schema import flag_settings, flags
-from ..plot.drawing import View, check_name
-from ..plot.labels import check_names
-from ..plot.options import FLAGS as LOOKS, look, own_names
-from ..plot.quantities import X
-from ..plot.runs import find
+from ..experiment import flag_settings, flags, settings as config
+from ..plot.internals import FLAGS as LOOKS, View, X, check_name, check_names, find, look, own_names
 from .cases import RUNS, check_results, parse_vary
 from .study import Study, plan, run_plan
 from .tables import COLUMNS, Table, named, runs_csv

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from ..comm.runtime.mpi import MPI
+from ..comm.runtime import MPI
 
 R = TypeVar("R")  # what a group reports of a number
 ASK, ANSWER = 1, 2

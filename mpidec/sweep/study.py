@@ -15,20 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..cli.program import let_warnings_pass
-from ..comm.mixing.network import Network
-from ..comm.runtime.agreement import on_root
-from ..comm.runtime.launch import abort_when_uncaught
-from ..comm.runtime.mpi import MPI
-from ..driver.solve import Outcome, Result
+from ..cli import let_warnings_pass
+from ..comm.mixing import Network
+from ..comm.runtime import MPI, abort_when_uncaught, on_root
+from ..driver.internals import Outcome, Result
 from ..exceptions import ConfigError, InputError
-from ..experiment import build, settings as config
-from ..experiment.expected import expected, state
-from ..experiment.schema import abbreviate
-from ..experiment.settings import Experiment, Setting
-from ..plot.labels import flat
+from ..experiment import Experiment, Setting, abbreviate, build, expected, settings as config, state
+from ..plot.internals import flat
 from ..record import read
-from ..solvers.base import step_size_of
+from ..solvers.internals import step_size_of
 from .cases import (
     Case,
     CaseStatus,

@@ -15,12 +15,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..cli.tables import aligned, csv_text, latex
-from ..plot.labels import MISSING, check_names, displayed, flat, together, worded
-from ..plot.runs import RunLine, arrange, drawn, find
+from ..cli import aligned, csv_text, latex
+from ..plot.internals import (
+    MISSING,
+    RunLine,
+    arrange,
+    check_names,
+    displayed,
+    drawn,
+    find,
+    flat,
+    together,
+    worded,
+)
 from ..plugins import is_plugin, short
 from ..record import Run, read
-from ..record.runfile import rises
+from ..record.internals import rises
 from .cases import Case, shown
 
 if TYPE_CHECKING:
@@ -260,7 +270,7 @@ class Table:
         lines continue runs after the end of the first of them.  The parameters are those of
         `mpidec.plot.figure`; `panels`, `colour` and `dash` name varied settings.
         """
-        from ..plot.drawing import View
+        from ..plot.internals import View
 
         lines = [
             RunLine([read(file) for file in row.files], named(row.varied), list(row.varied))

@@ -7,8 +7,8 @@ import warnings
 
 import numpy as np
 
-from ..driver.solve import solve
-from ..solvers.base import Solver
+from ..driver.internals import solve
+from ..solvers import Solver
 from .case import alone, costs, directed, graph_of, problem, require, with_number
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from .._complex import as_reals
-from ..comm.mixing.network import Network
-from ..driver.solve import solve
+from ..comm.mixing import Network
+from ..driver.internals import solve
 from ..protocols import Operator
-from ..solvers.base import Solver, at_step, step_size_of, with_step_size
+from ..solvers import Solver
+from ..solvers.internals import at_step, step_size_of, with_step_size
 from .case import SMALL, alone, costs, graph_of, problem, require, with_number
 from .linear import QuadraticCosts, run
 

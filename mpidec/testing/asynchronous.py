@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from ..driver.simulate import simulate
-from ..solvers.asynchronous import PushSolver
-from ..solvers.base import Solver
+from ..driver.internals import simulate
+from ..solvers import Solver
+from ..solvers.internals import PushSolver
 from ..topology import from_weights, one_peer_exponential
 from .case import SMALL, costs, graph_of, problem, require, with_number
 from .linear import QuadraticCosts

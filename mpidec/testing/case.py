@@ -13,14 +13,13 @@ from functools import cache
 
 import numpy as np
 
-from ..comm.mixing.network import Network
-from ..comm.runtime.mpi import MPI
-from ..driver.arguments import as_topology
-from ..driver.result import Result
-from ..driver.solve import solve
+from ..comm.mixing import Network
+from ..comm.runtime import MPI
+from ..driver.internals import Result, as_topology, solve
 from ..exceptions import ContractError
 from ..problems import LeastSquares, Term
-from ..solvers.base import Solver, check_dataclass, step_size_of, with_step_size
+from ..solvers import Solver
+from ..solvers.internals import check_dataclass, step_size_of, with_step_size
 from ..topology import Schedule, Topology, cycle, from_weights, push_pull
 from .linear import QuadraticCosts
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..comm.mixing.codecs.base import Codec
+from ..comm.mixing.internals import Codec
 from .case import check_all, require
 
 LENGTHS = (1, 7, 64, 257)  # of rows

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from .._words import settings
-from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import Solver, limits
-from ..solvers.needs import OneOf
+from ..solvers import OneOf, Solver
+from ..solvers.internals import Asynchronous, limits
 from . import acceptance, arrays, asynchronous, convergence, invariants
 from .case import FEW, check_all, made, searches
 

@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 
-from ..comm.mixing.mixer import Mixer
-from ..driver.solve import solve
+from ..comm.mixing import Mixer
+from ..driver.internals import solve
 from ..problems import Custom, l1
-from ..solvers.base import Solver
-from ..theory.linear import LinearSteps
-from ..theory.moments import rest as resting
-from ..theory.steady import steady_state
+from ..solvers import Solver
+from ..theory import steady_state
+from ..theory.internals import LinearSteps, rest as resting
 from ..topology import Schedule, Topology
 from .case import SMALL, alone, bearable, costs, graph_of, problem, require, solved, with_number
 from .linear import QuadraticCosts, run

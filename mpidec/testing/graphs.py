@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..driver.arguments import as_topology
+from ..driver.internals import as_topology
 from ..exceptions import ContractError
 from ..topology import Schedule, Topology
 from .case import require

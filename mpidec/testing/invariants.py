@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ..driver.arguments import as_topology
-from ..solvers.base import Solver
+from ..driver.internals import as_topology
+from ..solvers import Solver
 from .case import alone, bearable, graph_of, require, with_number
 from .linear import ConstantGradients, run
 

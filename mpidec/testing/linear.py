@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from .._complex import squares
-from ..comm.mixing.mixer import Mixer
-from ..solvers.base import Solver
-from ..solvers.steps import after
+from ..comm.mixing import Mixer
+from ..solvers import Solver
+from ..solvers.internals import after
 
 
 class QuadraticCosts:

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..problems.differences import mismatch
-from ..problems.members import is_sampled, prox_of, smoothness_of, solution_of, term_of
-from ..problems.oracles import Oracle, OracleLike, adapted
+from ..problems import Oracle, OracleLike
+from ..problems.internals import (
+    adapted,
+    is_sampled,
+    mismatch,
+    prox_of,
+    smoothness_of,
+    solution_of,
+    term_of,
+)
 from .case import check_all, require
 
 if TYPE_CHECKING:

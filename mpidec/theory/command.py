@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._launcher import detach
 from .._style import COLOURS, SCREEN, figure
-from ..cli.program import Command, Flag
-from ..cli.tables import aligned
-from ..comm.runtime.launched import detach
-from ..driver.arguments import as_solver, as_topology
+from ..cli import Command, Flag, aligned
+from ..driver.internals import as_solver, as_topology
 from ..exceptions import ConfigError, InputError
-from ..solvers.base import Solver, with_step_size
+from ..solvers import Solver
+from ..solvers.internals import with_step_size
 from ..topology import Schedule, Topology
 from .quadratic import Quadratic
 from .stability import largest_step

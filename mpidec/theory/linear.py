@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..comm.mixing.mixer import Mixer
-from ..comm.mixing.operator import Operator, StepOperator
-from ..solvers.base import Bias, FunctionSolver, Solver, at_step, name_of
-from ..solvers.steps import after
+from ..comm.mixing import Mixer
+from ..comm.mixing.internals import Operator, StepOperator
+from ..solvers import Bias, FunctionSolver, Solver
+from ..solvers.internals import after, at_step, name_of
 from .modes import Array as Array, Starts, radius
 
 # Steps of a period, at most, and numbers of a state of all agents.

@@ -11,10 +11,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..comm.mixing.faults import Fault, Round
-from ..comm.mixing.mixer import Mixer
-from ..comm.mixing.operator import Channel
-from ..solvers.base import Solver, name_of
+from ..comm.mixing import Mixer
+from ..comm.mixing.internals import Channel, Fault, Round
+from ..solvers import Solver
+from ..solvers.internals import name_of
 from .linear import LARGEST, Array, LinearState, LinearSteps, Step
 
 # Columns of a probe, and numbers that arrive in a step of one problem, at most.

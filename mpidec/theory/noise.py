@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..problems.members import moves, x_star_of
-from ..problems.oracles import Oracle
+from ..problems import Oracle
+from ..problems.internals import moves, x_star_of
 from .linear import Array
 from .quadratic import Quadratic
 

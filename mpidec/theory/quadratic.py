@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .._complex import doubled, is_complex
-from ..problems.base import Problem
-from ..problems.members import is_sampled, term_of, x_star_of
+from ..problems import Problem
+from ..problems.internals import is_sampled, term_of, x_star_of
 from .linear import Array
 
 # Steps of Newton's method, and the relative size of a gradient that vanishes.

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from ..driver.arguments import TopologyLike
-from ..problems.oracles import OracleLike
-from ..solvers.base import Solver, with_step_size
+from ..driver.internals import TopologyLike
+from ..problems import OracleLike
+from ..solvers import Solver
+from ..solvers.internals import with_step_size
 from .linear import LinearSteps
 from .moments import growth
 from .noise import Noise

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validation import number
-from ..comm.mixing.mixer import Mixer
-from ..comm.mixing.network import Network
-from ..comm.runtime.mpi import MPI
-from ..driver.arguments import TopologyLike, as_oracle, as_solver, as_topology
-from ..problems.base import Problem
-from ..problems.members import moves
-from ..problems.oracles import Oracle, OracleLike
-from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import Solver, name_of, step_size_of, with_step_size
+from ..comm.mixing import Mixer, Network
+from ..comm.runtime import MPI
+from ..driver.internals import TopologyLike, as_oracle, as_solver, as_topology
+from ..problems import Oracle, OracleLike, Problem
+from ..problems.internals import moves
+from ..solvers import Solver
+from ..solvers.internals import Asynchronous, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology
 from .linear import Array, LinearSteps
 from .links import LinkedSteps

@@ -9,8 +9,9 @@ from itertools import islice
 import numpy as np
 from scipy.linalg import block_diag
 
-from ..comm.mixing.mixer import Mixer
-from ..solvers.base import Solver, name_of
+from ..comm.mixing import Mixer
+from ..solvers import Solver
+from ..solvers.internals import name_of
 from .linear import Array, Step
 from .links import LinkedSteps
 

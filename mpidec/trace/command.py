@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from glob import escape, glob
 
-from ..cli.program import Command, Flag
-from ..cli.tables import aligned
-from ..comm.timeline.merge import files, merge, table
+from ..cli import Command, Flag, aligned
+from ..comm.timeline import files, merge, table
 from ..exceptions import ConfigError
 
 EPILOG = """\

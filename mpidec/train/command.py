@@ -11,27 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..cli import progress
-from ..cli.output import announce_code, file_error, free_name, resume_command
-from ..cli.program import (
+from ..cli import (
     DISK,
     EXPERIMENT,
     Command,
     Flag,
     Interrupts,
     Status,
+    aligned,
+    announce_code,
+    facts,
+    file_error,
     file_flags,
+    free_name,
+    options,
+    plural,
+    progress,
+    quantity,
+    resume_command,
     say,
 )
-from ..cli.tables import aligned, facts, options, plural, quantity
-from ..comm.mixing.network import Network
-from ..comm.runtime.agreement import REFUSALS
-from ..comm.runtime.launch import end_job
-from ..comm.runtime.mpi import MPI
+from ..comm.mixing import Network
+from ..comm.runtime import MPI, REFUSALS, end_job
 from ..exceptions import ConfigError, InputError
-from ..experiment import schema
-from ..experiment.schema import Setting
-from ..experiment.timeline import stragglers, timeline_of, traced
+from ..experiment import Setting, schema, stragglers, timeline_of, traced
 from ..plugins import short
 from ..record import read as read_run
 

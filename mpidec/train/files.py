@@ -11,10 +11,9 @@ import numpy as np
 
 from .._version import __version__
 from ..comm.mixing import Network
-from ..driver.provenance import provenance
+from ..driver.internals import provenance
 from ..record import RunFile, last_checkpoint, read
-from ..record.origin import DATA, changed_settings, changes, file_hashes
-from ..record.recorder import phases, resumed
+from ..record.internals import DATA, changed_settings, changes, file_hashes, phases, resumed
 from ..topology import Schedule, Topology
 from .states import flat, nested
 

@@ -14,15 +14,10 @@ import torch
 
 from .. import optim
 from ..comm.mixing import Network
-from ..comm.runtime.cores import cores
-from ..comm.runtime.interrupts import interrupts
-from ..comm.runtime.launch import library
-from ..comm.runtime.mpi import MPI
-from ..comm.runtime.node import cores_of_node
-from ..nn.schedules import factor
-from ..nn.stacked import BATCHED
+from ..comm.runtime import MPI, cores, cores_of_node, interrupts, library
+from ..nn.internals import BATCHED, factor
 from ..plugins import is_plugin, short
-from ..record.origin import DATA
+from ..record.internals import DATA
 from .files import Origin, TrainFile
 from .options import named
 from .settings import Settings, graph, method, shaping

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ..datasets.labelled import raised
+from ..datasets import raised
 from ..exceptions import ConfigError
-from ..experiment.schema import SchemaEntry, Setting, abbreviate
+from ..experiment import SchemaEntry, Setting, abbreviate
 from ..nn import Stacked, models
 from ..plugins import Components, is_plugin, nearest, short
 

@@ -13,15 +13,12 @@ from typing import Any, Literal
 
 from .. import optim, plugins, topology
 from .._words import summary
-from ..datasets.images import image_sets
-from ..datasets.labelled import is_labelled
+from ..datasets import image_sets, is_labelled
 from ..exceptions import ConfigError
-from ..experiment import schema
-from ..experiment.schema import SchemaEntry, Setting, Value, parse, setting, to_toml
+from ..experiment import SchemaEntry, Setting, Value, parse, schema, setting, to_toml
 from ..nn import models
-from ..nn.schedules import SCHEDULES
-from ..optim.algorithms import Algorithm
-from ..optim.methods import Mixer
+from ..nn.internals import SCHEDULES
+from ..optim.internals import Algorithm, Mixer
 from ..registry import TOPOLOGIES
 from ..topology import Schedule, Topology
 from .options import check_optimizer, check_topology, named

@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from ..datasets.batches import Batches
-from ..datasets.images import augment, images, split
-from ..datasets.labelled import is_labelled
+from ..datasets import Batches, augment, images, is_labelled, split
 from ..nn import Stacked
 from ..plugins import is_plugin
 from .options import model as make_model, stacked

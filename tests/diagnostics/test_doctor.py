@@ -214,8 +214,8 @@ def test_what_is_not_compiled(monkeypatch, missing):
     found = doctor.compiled(MPI.COMM_SELF)
     assert found.status == "warn" and f"without {missing} " in found.text
     for elsewhere, remedy in ((False, "install a C compiler"), (True, "its compiled copy")):
-        monkeypatch.setattr(doctor._installed, "compiled_copy", lambda there=elsewhere: there)
-        monkeypatch.setattr(doctor._installed, "remedy", lambda: "run its compiled copy")
+        monkeypatch.setattr(doctor, "compiled_copy", lambda there=elsewhere: there)
+        monkeypatch.setattr(doctor, "remedy", lambda: "run its compiled copy")
         assert remedy in doctor.compiled(MPI.COMM_SELF).text
     monkeypatch.setattr(_machine, "uncompiled", lambda: {})
     assert doctor.compiled(MPI.COMM_SELF).status == "ok"
@@ -266,7 +266,7 @@ def test_the_room_on_the_disk(monkeypatch, free, status):
 def test_gpu_verdict(devices, libraries, aware, status, said, monkeypatch):
     monkeypatch.setattr(_machine, "devices", lambda: devices)
     monkeypatch.setattr(_machine, "gpu_libraries", lambda: libraries)
-    monkeypatch.setattr(doctor.cuda_aware, "detect", lambda: (aware, "why"))
+    monkeypatch.setattr(doctor, "detect_cuda", lambda: (aware, "why"))
     found = doctor.gpu(MPI.COMM_SELF)
     assert found.status == status and said in found.text
 

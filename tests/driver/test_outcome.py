@@ -677,7 +677,7 @@ def test_a_resume_of_a_run_at_its_target_takes_no_further_steps(net, shared_tmp)
 
 
 def test_an_interrupt_before_the_first_step_ends_the_run_with_a_file(net, shared_tmp):
-    from mpidec.comm.runtime.interrupts import interrupts
+    from mpidec.comm.runtime.interruption import interrupts
 
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

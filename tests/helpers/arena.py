@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpidec.comm.runtime import memory as arena_module
+from mpidec.comm.runtime import arena as arena_module
 
 shared = arena_module.shared
 

@@ -553,7 +553,7 @@ def test_a_slow_worker_with_many_neighbours_moves_by_one_difference_at_a_time(
                 assert within(model, 0, net.size - 1)
             done = comm.Ibarrier()
             while not done.Test():
-                mpidec.comm.runtime.progress.progress()
+                mpidec.comm.runtime.progress()
         optimizer.close()
 
 

@@ -14,9 +14,7 @@ import numpy as np
 import torch
 
 from ...comm.mixing import Network
-from ...comm.runtime.context import Checked
-from ...comm.runtime.mpi import MPI
-from ...comm.runtime.pending import Pending
+from ...comm.runtime import MPI, Checked, Pending
 from ..session import (  # noqa: F401
     DIRECT,
     Session,

@@ -28,10 +28,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ...comm.runtime.pending import Pending
+from ...comm.runtime import Pending
 from ...optim import Decentralized
-from ...optim.rows import Bucket, buckets
-from ...optim.scaling import unscale
+from ...optim.internals import Bucket, buckets, unscale
 from ..session import current
 from .mpi_ops import barrier, start_machine_sum, start_neighbor_sum
 from .windows import take_turns, win_create, win_free, win_get, win_put, win_update

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...comm.timeline.file import clock
-from ...comm.timeline.timeline import Timeline
+from ...comm.timeline import Timeline, clock
 from ..session import current
 
 logger = logging.getLogger("bluefog")

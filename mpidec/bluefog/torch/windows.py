@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from ...comm.mixing.local.edges import repeatable
-from ...comm.rma.window import Window
-from ...comm.runtime.pending import Pending
+from ...comm.mixing.internals import repeatable
+from ...comm.rma import Window
+from ...comm.runtime import Pending
 from ..common.topology_util import GetRecvWeights
 from ..session import NamedWindow, current, in_window
 

@@ -6,8 +6,7 @@ import pickle
 from collections.abc import Callable
 
 from ...exceptions import from_another_rank, mark
-from ..runtime.collectives import portable
-from ..runtime.progress import wait_until, wake_waits
+from ..runtime import portable, wait_until, wake_waits
 from .header import LAST, LEFT, Header, Subject
 from .messenger import Messenger
 from .operation import tree

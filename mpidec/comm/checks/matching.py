@@ -16,10 +16,7 @@ from functools import partial
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..runtime.context import Checked
-from ..runtime.memory import empty
-from ..runtime.mpi import MPI
-from ..runtime.progress import ProgressEngine, abandon, ranks, timeout, wait_until
+from ..runtime import MPI, Checked, ProgressEngine, abandon, empty, ranks, timeout, wait_until
 from .ending import Departures, Meetings
 from .header import (
     CONFIRMATION,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..runtime.memory import empty
-from ..runtime.mpi import MPI
+from ..runtime import MPI, empty
 from .header import DATA, LAST, Header, Subject, pack, unpack
 
 # Tags of headers, and of arrays that follow in messages of their own: above the tags of mixers

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..runtime.mpi import MPI
+from ..runtime import MPI
 from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject, describe
 from .history import Key, PastOperation
 from .messenger import Messenger

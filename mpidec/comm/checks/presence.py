@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ..runtime.progress import ranks, timeout
+from ..runtime import ranks, timeout
 from .header import HERE, Header, Subject
 from .messenger import Messenger
 

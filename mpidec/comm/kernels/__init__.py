@@ -1,1 +1,18 @@
 """Weighted sums of rows in C and in NumPy, bit-identical."""
+
+from .descent import descend as descend
+from .weighted import (
+    COLUMNS as COLUMNS,
+    COMPILED as COMPILED,
+    POSITIVE as POSITIVE,
+    ROWS as ROWS,
+    Entries as Entries,
+    Room as Room,
+    Runs as Runs,
+    Weights as Weights,
+    _kernel as _kernel,
+    difference as difference,
+    ordered_sum as ordered_sum,
+    room_for as room_for,
+    weighted_sum as weighted_sum,
+)

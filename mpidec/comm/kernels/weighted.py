@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...topology.source import TOLERANCE
+from ...topology.internals import TOLERANCE
 
 if TYPE_CHECKING:
-    from ...topology.source import EdgeBlock
+    from ...topology.internals import EdgeBlock
 
 try:
     _kernel: Any = import_module("._kernel", __package__)

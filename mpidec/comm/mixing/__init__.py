@@ -1,6 +1,6 @@
 """Communication between agents: the network, mixers, and exchanges over edges."""
 
-from ..runtime.pending import Pending as Pending
+from ..runtime import Pending as Pending
 from . import codecs as codecs
 from .mixer import Mixer as Mixer
 from .network import Network as Network

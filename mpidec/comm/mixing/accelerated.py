@@ -12,7 +12,7 @@ import numpy as np
 
 from ... import _validation as check
 from ..._complex import width
-from ..runtime.pending import Pending
+from ..runtime import Pending
 from .step import StepOperator
 from .wrapped import WrappedPhase
 

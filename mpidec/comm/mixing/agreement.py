@@ -10,11 +10,8 @@ from functools import partial
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..checks.history import PastOperation
-from ..checks.operation import tree
-from ..runtime.collectives import Collectives
-from ..runtime.context import Context
-from ..runtime.mpi import MPI
+from ..checks import PastOperation, tree
+from ..runtime import MPI, Collectives, Context
 
 # Characters of a call that ranks tell each other.
 _WORDS = 160

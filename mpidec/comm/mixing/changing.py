@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ...topology.changing import DENSE
-from ..kernels.weighted import COLUMNS, POSITIVE, ROWS, Room, Weights, room_for
-from ..transport.sums import LocalSum
+from ...topology.internals import DENSE
+from ..kernels import COLUMNS, POSITIVE, ROWS, Room, Weights, room_for
+from ..transport import LocalSum
 from .packing import RowsT
 from .phase import OneCall, Phase
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..._complex import width
-from ..arrays.formats import BFLOAT16, narrow, widen
-from ..arrays.host import ArrayT
-from ..runtime.pending import Pending
+from ..arrays import BFLOAT16, ArrayT, narrow, widen
+from ..runtime import Pending
 from .exchange import scaled
 from .faults import Faults, Round
 from .step import EdgeOperator, StepOperator

@@ -12,9 +12,8 @@ import numpy as np
 
 from ... import _validation as check
 from ..._complex import as_reals, from_reals, is_complex
-from ..arrays.formats import BFLOAT16
-from ..arrays.host import ArrayT, Restore as ToKind
-from ..runtime.pending import Pending
+from ..arrays import BFLOAT16, ArrayT, Restore as ToKind
+from ..runtime import Pending
 from .codecs import Codec
 from .codecs.base import decode, encode
 from .edges import LocalEdges

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..kernels.weighted import Weights
+from ..kernels import Weights
 
 if TYPE_CHECKING:
     from ...topology import Topology
-    from ...topology.source import EdgeBlock
+    from ...topology.internals import EdgeBlock
 
 
 class Edges(NamedTuple):

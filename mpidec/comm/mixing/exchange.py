@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays.formats import BFLOAT16, narrow, widen
-from ..arrays.host import ArrayT, Restore, row_bytes, to_host
-from ..kernels.weighted import difference
-from ..runtime.context import Context
-from ..runtime.memory import empty
-from ..runtime.pending import Pending
-from ..transport.base import Counters, words
-from ..transport.halo import Ending, HaloExchange, Kinds
-from ..transport.messages import HaloMessages
-from ..transport.node_reader import NodeReader
-from ..transport.plan import Routes
-from ..transport.sums import average
+from ..arrays import BFLOAT16, ArrayT, Restore, narrow, row_bytes, to_host, widen
+from ..kernels import difference
+from ..runtime import Context, Pending, empty
+from ..transport import (
+    Counters,
+    Ending,
+    HaloExchange,
+    HaloMessages,
+    Kinds,
+    NodeReader,
+    Routes,
+    average,
+    words,
+)
 from .codecs.base import bytes_of
 from .edges import LocalEdges
 from .gradients import refuse_grad

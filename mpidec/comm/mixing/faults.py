@@ -15,7 +15,7 @@ from ... import _validation as check
 from ..._complex import from_reals, is_complex, width
 from ..._random import CHANNELS, LOSSES, Streams, uniform
 from ..._words import Drawing, word
-from ..kernels.weighted import difference
+from ..kernels import difference
 from .edges import LocalEdges
 from .step import MAX_CALLS
 

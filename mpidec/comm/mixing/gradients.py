@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from ..runtime.pending import Pending
+from ..runtime import Pending
 from .packing import RowsT, by_name
 
 

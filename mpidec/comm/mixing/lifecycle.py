@@ -19,25 +19,27 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from ... import _validation as check
-from ..checks.matching import Matching
-from ..kernels.weighted import COMPILED
-from ..rma.carriers.carrier import CARRIERS
-from ..rma.carriers.mpi_memory import Ended
-from ..rma.messenger import WindowMessenger
-from ..rma.window import Window
-from ..runtime.clocks import offset
-from ..runtime.collectives import Collectives
-from ..runtime.context import Context
-from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
-from ..runtime.memory import shared
-from ..runtime.mpi import MPI
-from ..runtime.node import NodeMemory
-from ..runtime.partition import Partition
-from ..runtime.progress import ProgressEngine, abandon, refuse_in_child
-from ..runtime.row_types import RowTypes
-from ..timeline.file import TimelineFile
-from ..timeline.timeline import Timeline
-from ..transport.halo import Ending
+from ..checks import Matching
+from ..kernels import COMPILED
+from ..rma import CARRIERS, Ended, Window, WindowMessenger
+from ..runtime import (
+    MPI,
+    Collectives,
+    Context,
+    NodeMemory,
+    Partition,
+    ProgressEngine,
+    RowTypes,
+    abandon,
+    abort_when_uncaught,
+    check_launcher,
+    offset,
+    refuse_in_child,
+    shared,
+    warn_if_not_compiled,
+)
+from ..timeline import Timeline, TimelineFile
+from ..transport import Ending
 
 LifecycleT = TypeVar("LifecycleT", bound="Lifecycle")
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")

@@ -6,15 +6,10 @@ from collections import OrderedDict
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ...topology.changing import Changing
-from ...topology.pair import column_part
-from ...topology.transposed import transpose
-from ..runtime.context import Context
-from ..runtime.node import Counts
-from ..runtime.pending import Pending
-from ..transport.base import Counters
-from ..transport.halo import Ending, Kinds
-from ..transport.messages import neighbor_collectives
+from ...topology import Changing
+from ...topology.internals import column_part, transpose
+from ..runtime import Context, Counts, Pending
+from ..transport import Counters, Ending, Kinds, neighbor_collectives
 from .changing import ChangingPhase
 from .operator import Operator
 from .packing import RowsT

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...topology.given import as_graph
-from ...topology.striped import Striped
-from ..runtime.mpi import MPI
+from ...topology import Striped
+from ...topology.internals import as_graph
+from ..runtime import MPI
 from .agreement import Agreement
 from .lifecycle import Closing
 from .mixer import Mixer
@@ -18,7 +18,7 @@ from .striped_mixer import StripedMixer
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
-    from ...topology.given import TopologyLike
+    from ...topology.internals import TopologyLike
 
 
 class Mixers:

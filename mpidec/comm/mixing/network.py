@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import numpy as np
 
 from ... import _validation as check
-from ...topology.given import TopologyLike, as_graph
-from ...topology.schedule import refuse_filter
-from ..rma.carriers.carrier import CARRIERS
-from ..rma.messenger import WindowMessenger
-from ..rma.row_layout import RowLayout
-from ..rma.slots import Slots
-from ..rma.window import Window
-from ..runtime.mpi import MPI
+from ...topology.internals import TopologyLike, as_graph, refuse_filter
+from ..rma import CARRIERS, RowLayout, Slots, Window, WindowMessenger
+from ..runtime import MPI
 from .agreement import Agreement
 from .local.view import LocalView
 from .mixers import Mixers
@@ -239,7 +234,7 @@ class Network(NetworkOperators):
         array([1, 2, 3, 6])
         """
         with self.agreeing("net.spanning_tree"):
-            from ...topology.matchings import undirected_edges
+            from ...topology.internals import undirected_edges
 
             graph = cast("Topology", as_graph(topology, self.n))
             undirected_edges("net.spanning_tree", graph)

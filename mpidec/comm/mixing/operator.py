@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 
 from ... import _validation as check
-from ...topology.schedule import refuse_filter
-from ..runtime.pending import Pending
-from ..transport.base import Counters
+from ...topology.internals import refuse_filter
+from ..runtime import Pending
+from ..transport import Counters
 from . import codecs
 from .accelerated import AcceleratedPhase, Acceleration
 from .channel import ChannelPhase

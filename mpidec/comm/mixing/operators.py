@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..arrays.host import empty_like
-from ..runtime.memory import empty, memory
-from ..runtime.progress import refuse_in_child
+from ..arrays import empty_like
+from ..runtime import empty, memory, refuse_in_child
 from .mixer import Mixer
 from .mixers import Mixers
 from .reductions import NetworkReductions
 
 if TYPE_CHECKING:
-    from ...topology.given import TopologyLike
+    from ...topology.internals import TopologyLike
 
 StepT = TypeVar("StepT", bound=Callable[..., Any])
 

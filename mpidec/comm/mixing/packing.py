@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..runtime.memory import empty
+from ..runtime import empty
 
 Empty = Callable[[tuple[int, ...], DTypeLike], np.ndarray]  # makes uninitialized rows
 # Gives a result the kind and shape of what came.

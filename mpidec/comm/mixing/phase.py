@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ...topology.source import TOLERANCE
-from ..arrays.devices import device_of
-from ..arrays.formats import BFLOAT16
-from ..arrays.host import as_rows, as_target, plain_tensor
-from ..runtime.context import Context
-from ..runtime.memory import empty
-from ..runtime.pending import Pending, Several
-from ..transport.base import Counters, Transport, words
-from ..transport.device import DeviceSums
-from ..transport.half import HalfSum
-from ..transport.halo import Ending, Kinds
-from ..transport.node_reader import NodeReader
-from ..transport.sums import LocalSum, MessageSum, MixedSum
+from ...topology.internals import TOLERANCE
+from ..arrays import BFLOAT16, as_rows, as_target, device_of, plain_tensor
+from ..runtime import Context, Pending, Several, empty
+from ..transport import (
+    Counters,
+    DeviceSums,
+    Ending,
+    HalfSum,
+    Kinds,
+    LocalSum,
+    MessageSum,
+    MixedSum,
+    NodeReader,
+    Transport,
+    words,
+)
 from .exchange import EdgeExchange
 from .gradients import mix_with_grad, refuse_grad, requires_grad
 from .packing import Restore, RowsT, by_name, pack

@@ -14,15 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...exceptions import on_all_ranks
-from ..arrays.host import native
-from ..kernels.weighted import ordered_sum
-from ..runtime.mpi import MPI
-from ..runtime.partition import Partition
+from ..arrays import native
+from ..kernels import ordered_sum
+from ..runtime import MPI, Partition
 from .agreement import Agreement
 from .lifecycle import Lifecycle
 
 if TYPE_CHECKING:
-    from ..runtime.context import Checked  # where jedi finds this, it cannot complete `net.`
+    from ..runtime import Checked  # where jedi finds this, it cannot complete `net.`
 
 
 class NetworkReductions(Lifecycle):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..runtime.pending import Pending
+from ..runtime import Pending
 from .step import StepOperator
 from .wrapped import WrappedPhase
 

@@ -34,7 +34,7 @@ def flood(W: StepOperator, topology: Topology, agents: range, rounds: int) -> np
 
 def found_tree(known: np.ndarray, topology: Topology, rounds: int) -> Topology:
     """Return the tree that all agents know; one that has not heard of agent 0 is an error."""
-    from ...topology.spanning import tree_of_parents
+    from ...topology.internals import tree_of_parents
 
     unaware = np.flatnonzero(known[:, 0])
     if len(unaware):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..arrays.host import ArrayT, Restore
-from ..runtime.pending import Pending
+from ..arrays import ArrayT, Restore
+from ..runtime import Pending
 from .edges import LocalEdges
 from .packing import RowsT, joined, split
 

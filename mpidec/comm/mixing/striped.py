@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..arrays.formats import BFLOAT16, narrow, widen
-from ..arrays.host import ArrayT, to_host
-from ..runtime.pending import Pending, Several
+from ..arrays import BFLOAT16, ArrayT, narrow, to_host, widen
+from ..runtime import Pending, Several
 from .edges import edges_into, edges_out_of
 from .step import StepOperator
 from .wrapped import WrappedPhase, targets

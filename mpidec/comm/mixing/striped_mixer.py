@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..runtime.context import Context
-from ..runtime.pending import Pending
-from ..transport.base import Counters
+from ..runtime import Context, Pending
+from ..transport import Counters
 from .codecs import Codec
 from .mixer import Mixer
 from .packing import RowsT

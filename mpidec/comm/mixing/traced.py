@@ -9,9 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from ..runtime.pending import Pending
-from ..timeline.file import clock
-from ..timeline.timeline import Timeline
+from ..runtime import Pending
+from ..timeline import Timeline, clock
 
 ObjectT = TypeVar("ObjectT")
 # Whom a call waits for, and who takes part in it.

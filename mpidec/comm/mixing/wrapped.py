@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.host import as_rows, as_target
-from ..runtime.memory import empty
-from ..runtime.pending import Pending, Several
+from ..arrays import as_rows, as_target
+from ..runtime import Pending, Several, empty
 from .gradients import refuse_grad
 from .packing import RowsT, by_name
 from .step import StepOperator

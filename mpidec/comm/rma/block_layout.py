@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays.formats import flat_dtype
+from ..arrays import flat_dtype
 from . import records
 
 

@@ -9,9 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..runtime.context import Context
-from ..runtime.partition import Partition
-from ..runtime.progress import wait_until
+from ..runtime import Context, Partition, wait_until
 from .messenger import Kind, Message
 from .slots import Slots
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..runtime.context import Context
-from ..runtime.progress import timeout
+from ..runtime import Context, timeout
 from . import records
 from .block_layout import BlockLayout
 from .carriers.carrier import Edge, Records
@@ -18,7 +17,7 @@ from .carriers.one_sided import Incoming, Outgoing
 
 if TYPE_CHECKING:
     from ...topology import Topology
-    from ...topology.source import EdgeBlock
+    from ...topology.internals import EdgeBlock
 
 
 class Connections:

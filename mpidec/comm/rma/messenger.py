@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..runtime.mpi import MPI
-from ..runtime.progress import ProgressEngine, abandon, wait_until
+from ..runtime import MPI, ProgressEngine, abandon, wait_until
 
 _HEADER = struct.Struct("<7qd")
 # Messages are counted in units of 64 bytes: MPI counts to 2**31.

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
-from ..arrays.host import to_host
+from ..arrays import BFLOAT16, flat_dtype, narrow, to_host, widen
 
 # Or what PyTorch and CuPy have in their place.
 Arrays = np.ndarray | Sequence[np.ndarray]

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays.formats import flat_dtype, narrow, widen
-from ..runtime.collectives import Collectives
-from ..runtime.context import Context
-from ..runtime.progress import progress, wait_until
+from ..arrays import flat_dtype, narrow, widen
+from ..runtime import Collectives, Context, progress, wait_until
 from . import records
 from .block_layout import BlockLayout
 from .carriers.carrier import Carrier, Mutexes, Weights, Words

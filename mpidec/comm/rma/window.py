@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 import numpy as np
 
-from ..runtime.collectives import Collectives
-from ..runtime.context import Context
-from ..runtime.pending import Pending
+from ..runtime import Collectives, Context, Pending
 from .carriers.carrier import Weights
 from .carriers.mpi_memory import Ended
 from .claims import RankLocks, is_rank

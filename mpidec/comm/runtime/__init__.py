@@ -1,1 +1,50 @@
 """Run-time services of one process: launch checks, waiting, memory of the node, agents on ranks."""
+
+from .agreement import (
+    REFUSALS as REFUSALS,
+    agreed as agreed,
+    meet as meet,
+    message as message,
+    on_all_ranks as on_all_ranks,
+    on_root as on_root,
+)
+from .arena import GRAIN as GRAIN, empty as empty, memory as memory, shared as shared
+from .clocks import offset as offset
+from .collectives import Collectives as Collectives, portable as portable
+from .context import Checked as Checked, Context as Context
+from .cores import cores as cores
+from .cuda import DeviceRows as DeviceRows, cuda_aware as cuda_aware, detect_cuda as detect_cuda
+from .finite import COMPILED as COMPILED, watch as watch
+from .installed import MODULES as MODULES, compiled_copy as compiled_copy, remedy as remedy
+from .interruption import interrupt as interrupt, interrupts as interrupts
+from .launch import (
+    abort_when_uncaught as abort_when_uncaught,
+    check_launcher as check_launcher,
+    end_as_interrupted as end_as_interrupted,
+    end_job as end_job,
+    library as library,
+    warn_if_not_compiled as warn_if_not_compiled,
+)
+from .mpi import MPI as MPI
+from .node import (
+    Counts as Counts,
+    NodeMemory as NodeMemory,
+    cores_of_node as cores_of_node,
+    describe_tag as describe_tag,
+    ranks_of_node as ranks_of_node,
+)
+from .partition import Partition as Partition
+from .pending import Pending as Pending, Request as Request, Several as Several
+from .row_types import RowTypes as RowTypes
+from .waiting import (
+    CROWDED as CROWDED,
+    ProgressEngine as ProgressEngine,
+    WaitMonitor as WaitMonitor,
+    abandon as abandon,
+    progress as progress,
+    ranks as ranks,
+    refuse_in_child as refuse_in_child,
+    timeout as timeout,
+    wait_until as wait_until,
+    wake_waits as wake_waits,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..timeline.file import clock
+from ..timeline import clock
 from .mpi import MPI
 
 _PINGS, _TAG = 30, 16000

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...exceptions import mark, on_all_ranks
 from .mpi import MPI
-from .progress import OWN_ERRORS, abandon, wait_until
+from .waiting import OWN_ERRORS, abandon, wait_until
 
 T = TypeVar("T")
 Ask = Callable[[], None]

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from ..timeline.timeline import Timeline
+from ..timeline import Timeline
 from .mpi import MPI
 from .node import NodeMemory
 from .partition import Partition
-from .progress import ProgressEngine
 from .row_types import RowTypes
+from .waiting import ProgressEngine
 
 # Whether lists of ranks are compared.
 Checked: TypeAlias = bool | Literal["all"]

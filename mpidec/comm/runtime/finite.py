@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..kernels.weighted import _kernel
-from .memory import shared
+from ..kernels import _kernel
+from .arena import shared
 
 COMPILED = _kernel is not None and shared is not None
 

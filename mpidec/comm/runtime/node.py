@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from .arena import arena, shared
 from .cores import cores
-from .memory import arena, shared
 from .mpi import MPI
-from .progress import ProgressEngine
+from .waiting import ProgressEngine
 
 # Tests before a rank that has a core to itself yields it.
 _SPINS = 2000

@@ -1,1 +1,16 @@
 """Geometry of a halo, and the ways to fetch it."""
+
+from .base import Counters as Counters, Transport as Transport, words as words
+from .device import DeviceSums as DeviceSums
+from .half import HalfSum as HalfSum
+from .halo import Ending as Ending, HaloExchange as HaloExchange, Kinds as Kinds
+from .messages import HaloMessages as HaloMessages, neighbor_collectives as neighbor_collectives
+from .node_calls import NodeCalls as NodeCalls, WeightedSum as WeightedSum
+from .node_reader import NodeReader as NodeReader
+from .plan import Routes as Routes
+from .sums import (
+    LocalSum as LocalSum,
+    MessageSum as MessageSum,
+    MixedSum as MixedSum,
+    average as average,
+)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..runtime.pending import Request
+from ..runtime import Request
 
 
 @lru_cache

@@ -13,13 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays.devices import Array, Device, Place
-from ..arrays.formats import flat_dtype
-from ..arrays.host import check_out, check_rows
-from ..kernels.weighted import Runs, Weights
-from ..runtime.context import Context
-from ..runtime.cuda_aware import DeviceRows, cuda_aware
-from ..runtime.pending import Pending
+from ..arrays import Array, Device, Place, check_out, check_rows, flat_dtype
+from ..kernels import Runs, Weights
+from ..runtime import Context, DeviceRows, Pending, cuda_aware
 from .base import words
 from .halo import HaloExchange, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for

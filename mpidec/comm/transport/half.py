@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays.formats import BFLOAT16, narrow, widen
-from ..arrays.host import row_bytes
-from ..runtime.memory import memory
-from ..runtime.pending import Pending, Request
+from ..arrays import BFLOAT16, narrow, row_bytes, widen
+from ..runtime import Pending, Request, memory
 from .base import Counters, Transport
 from .plan import Routes
 from .sums import MessageSum, average

@@ -14,10 +14,8 @@ from typing import Literal
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..checks.history import PastOperation
-from ..runtime.context import Context
-from ..runtime.memory import empty
-from ..runtime.progress import abandon
+from ..checks import PastOperation
+from ..runtime import Context, abandon, empty
 from .messages import HaloMessages, MessageRequest, NeighborCollective, PointToPoint, waiting_for
 from .plan import Route, Routes
 

@@ -9,11 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..runtime.collectives import Collectives
-from ..runtime.launch import library
-from ..runtime.mpi import MPI
-from ..runtime.progress import ranks, wait_until
-from ..runtime.row_types import RowTypes
+from ..runtime import MPI, Collectives, RowTypes, library, ranks, wait_until
 from .plan import Route, Routes
 
 RequestT = TypeVar("RequestT", "MPI.Request", "MPI.Prequest")

@@ -15,10 +15,8 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..checks.mismatch import lists_disagree, not_expected, not_sent
-from ..runtime.context import Checked, Context
-from ..runtime.memory import GRAIN, empty, shared
-from ..runtime.node import Counts, NodeMemory
+from ..checks import lists_disagree, not_expected, not_sent
+from ..runtime import GRAIN, Checked, Context, Counts, NodeMemory, empty, shared
 from .node_reader import NodeReports, NodeRequest
 
 # Lists of ranks whose readers are kept.

@@ -11,13 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..checks.mismatch import gave_up
-from ..kernels.weighted import Weights
-from ..runtime.context import Context
-from ..runtime.memory import shared
-from ..runtime.node import NodeMemory, describe_tag
-from ..runtime.pending import Request
-from ..runtime.progress import WaitMonitor, progress
+from ..checks import gave_up
+from ..kernels import Weights
+from ..runtime import Context, NodeMemory, Request, WaitMonitor, describe_tag, progress, shared
 from .base import Counters, Transport
 from .plan import Routes
 

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..runtime.memory import empty
-from ..runtime.mpi import MPI
+from ..runtime import MPI, empty
 from .messages import PointToPoint
 from .plan import Route
 

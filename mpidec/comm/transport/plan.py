@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..kernels.weighted import POSITIVE, ROWS, Entries, Runs, Weights
-from ..runtime.partition import Partition
+from ..kernels import POSITIVE, ROWS, Entries, Runs, Weights
+from ..runtime import Partition
 
 if TYPE_CHECKING:
     from ...topology import Topology
-    from ...topology.source import EdgeBlock
+    from ...topology.internals import EdgeBlock
 
 _NO_RANKS = np.empty(0, np.int64)
 # Least number of agents, and largest mean degree, for which runs are used.

@@ -11,13 +11,9 @@ from functools import partial
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..checks.history import PastOperation
-from ..kernels.weighted import Runs, Weights, weighted_sum
-from ..runtime.context import Context
-from ..runtime.memory import empty
-from ..runtime.mpi import MPI
-from ..runtime.pending import Pending, Request
-from ..runtime.progress import CROWDED, abandon, wait_until
+from ..checks import PastOperation
+from ..kernels import Runs, Weights, weighted_sum
+from ..runtime import CROWDED, MPI, Context, Pending, Request, abandon, empty, wait_until
 from .base import Counters, Transport
 from .halo import HaloExchange, Kind, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for

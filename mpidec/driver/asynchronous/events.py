@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...solvers.asynchronous import PairwiseSolver, PushSolver
-from ...solvers.base import Solver
+from ...solvers import Solver
+from ...solvers.internals import PairwiseSolver, PushSolver
 from ...topology import Topology, edge_rates
 from ..arguments import Delay
 from .draws import (

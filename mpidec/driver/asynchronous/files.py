@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._complex import from_reals
-from ...comm.kernels.weighted import ordered_sum
-from ...comm.mixing.network import Network
-from ...comm.runtime.mpi import MPI
-from ...comm.runtime.progress import wait_until
+from ...comm.kernels import ordered_sum
+from ...comm.mixing import Network
+from ...comm.runtime import MPI, wait_until
 from ...exceptions import ResumeError
 from ...protocols import Reductions
-from ...record.recorder import Record, Recorder
-from ...solvers.asynchronous import PairwiseSolver, PushSolver
+from ...record import Record
+from ...record.internals import Recorder
+from ...solvers.internals import PairwiseSolver, PushSolver
 from ...topology import Schedule, Topology
 from ..metrics import Metrics, of_events
 from ..outcome import StopFunction, Target, hits

@@ -12,12 +12,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ...comm.mixing.network import Network
-from ...comm.rma.claims import Claims
-from ...comm.rma.messenger import Kind, Message
-from ...comm.rma.slots import Slots
-from ...comm.runtime.progress import WaitMonitor
-from ...solvers.asynchronous import PairwiseSolver
+from ...comm.mixing import Network
+from ...comm.rma import Claims, Kind, Message, Slots
+from ...comm.runtime import WaitMonitor
+from ...solvers.internals import PairwiseSolver
 from .draws import CHOICE, MEET, LossOf, generator
 from .result import AgentState, LocalAgents
 from .runner import ENOUGH, INTERRUPTED, FiniteGradient, MessageFaults, Runner, Termination, only

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._validation import unmasked
-from ...solvers.asynchronous import PairwiseSolver, PushSolver
-from ...solvers.base import Solver
+from ...solvers import Solver
+from ...solvers.internals import PairwiseSolver, PushSolver
 from ...topology import Topology, mixing_constants
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...comm.rma.slots import Slots
-from ...solvers.asynchronous import PushSolver
+from ...comm.rma import Slots
+from ...solvers.internals import PushSolver
 from .result import LocalAgents, wake
 from .runner import INTERRUPTED, FiniteGradient, MessageFaults, Runner, Termination, only
 

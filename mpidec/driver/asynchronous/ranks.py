@@ -12,13 +12,10 @@ import numpy as np
 
 from ..._complex import as_reals, is_complex
 from ..._words import warn
-from ...comm.mixing.network import Network
-from ...comm.runtime.agreement import on_all_ranks
-from ...comm.runtime.interrupts import interrupts
-from ...comm.runtime.progress import abandon
-from ...problems.oracles import of_one
-from ...problems.real_view import real_view
-from ...solvers.asynchronous import PairwiseSolver
+from ...comm.mixing import Network
+from ...comm.runtime import abandon, interrupts, on_all_ranks
+from ...problems.internals import of_one, real_view
+from ...solvers.internals import PairwiseSolver
 from ..attempts import Attempt, as_recorded, attempts
 from ..clocks import Iterates
 from ..curve import curve

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from ..._complex import as_reals, from_reals, is_complex
-from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
+from ...solvers.internals import PairwiseSolver, Place, PushSolver
 from ...topology import Topology
 from ..result import Result
 from .draws import Gradient

@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...comm.rma.messenger import Kind, Message
-from ...comm.rma.slots import Slots
-from ...comm.runtime.agreement import on_all_ranks
-from ...comm.runtime.mpi import MPI
-from ...solvers.asynchronous import PairwiseSolver, PushSolver
+from ...comm.rma import Kind, Message, Slots
+from ...comm.runtime import MPI, on_all_ranks
+from ...solvers.internals import PairwiseSolver, PushSolver
 from ..plan import Plan
 from .draws import DelayOf, Gradient, LossOf, delays, losses
 from .prepared import checked_rates, pauses

@@ -34,11 +34,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...problems.members import smoothness_of
+from ...problems.internals import smoothness_of
 from ...protocols import Reductions
-from ...solvers.asynchronous import PairwiseSolver, PushSolver
-from ...solvers.base import with_step_size
-from ...solvers.step_schedules import StepSchedule
+from ...solvers import StepSchedule
+from ...solvers.internals import PairwiseSolver, PushSolver, with_step_size
 from ...topology import Topology
 from ..stepsize import Choice, ModelSearch, Task
 from ..stepsize.linear import GradientModel, flat

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..._complex import as_reals, is_complex
 from ..._words import warn
-from ...problems.real_view import real_view
+from ...problems.internals import real_view
 from ..attempts import Attempt, as_recorded, attempts
 from ..clocks import Simulated
 from ..loop import once

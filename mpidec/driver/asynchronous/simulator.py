@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
+from ...solvers.internals import PairwiseSolver, Place, PushSolver
 from .draws import GRADIENT, DelayOf, Delays, Event, Gradient, Losses, LossOf
 from .result import AgentState, wake
 

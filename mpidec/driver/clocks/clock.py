@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from ...comm.mixing.operator import Operator, StepOperator
+from ...comm.mixing.internals import Operator, StepOperator
 from ..answers import Errors
 from ..metrics import Metrics
 from ..plan import State

@@ -13,9 +13,8 @@ import numpy as np
 
 from ..._complex import is_complex
 from ...exceptions import ResumeError
-from ...problems.oracles import of_one
-from ...problems.real_view import real_view
-from ...solvers.asynchronous import PairwiseSolver, PushSolver
+from ...problems.internals import of_one, real_view
+from ...solvers.internals import PairwiseSolver, PushSolver
 from ..answers import Errors
 from ..asynchronous.events import Events
 from ..asynchronous.result import AsyncResult, LocalAgents, collected, histogram

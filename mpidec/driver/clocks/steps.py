@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..._words import warn
-from ...comm.mixing.operator import Operator, StepOperator
+from ...comm.mixing.internals import Operator, StepOperator
 from ...exceptions import ResumeError
-from ...solvers.base import Solver, at_step, state
-from ...solvers.steps import iterate
+from ...solvers import Solver
+from ...solvers.internals import at_step, iterate, state
 from .. import codec_limits
 from ..answers import Answers, Errors, gradients_for
 from ..metrics import Metrics

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ...solvers.base import Solver, step_size_of, with_step_size
-from ...solvers.step_schedules import WORDS, StepSchedule
+from ...solvers import Solver, StepSchedule
+from ...solvers.internals import WORDS, step_size_of, with_step_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ...problems import composite
+from ...problems.internals import composite
 from ...protocols import Reductions, StepSize
 from .reference import VANISHED, residual
 
 if TYPE_CHECKING:
-    from ...problems.terms import Term
+    from ...problems import Term
 
 # Memory: the largest n r^2, which all entries of all agents' curvatures take, and the largest r.
 ENTRIES, MOST_DIMENSIONS = 2**17, 100

@@ -11,8 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ...comm.mixing.operator import Operator, StepOperator
-from ...solvers.base import Solver, state, with_step_size
+from ...comm.mixing.internals import Operator, StepOperator
+from ...solvers import Solver
+from ...solvers.internals import state, with_step_size
 from .linear import GradientModel, flat
 
 # The race is run with 5 % larger step sizes than those returned, which are then not at the edge of

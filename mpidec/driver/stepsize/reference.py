@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...comm.runtime.agreement import on_all_ranks
+from ...comm.runtime import on_all_ranks
 from ...protocols import Reductions
 
 if TYPE_CHECKING:
-    from ...problems import Problem
-    from ...problems.terms import Term
+    from ...problems import Problem, Term
 
 # The norm of a gradient that has vanished, relative to that at the start.
 VANISHED = 1e-6

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 
 from ..._words import warn
-from ...comm.mixing.network import Network
-from ...comm.mixing.operator import Kept, Operator, StepOperator
-from ...comm.runtime.agreement import meet, on_all_ranks
-from ...comm.runtime.mpi import MPI
+from ...comm.mixing import Network
+from ...comm.mixing.internals import Kept, Operator, StepOperator
+from ...comm.runtime import MPI, meet, on_all_ranks
 from ...exceptions import Unstable as Unstable
-from ...problems.members import moves, smoothness_of
-from ...solvers.base import name_of
+from ...problems.internals import moves, smoothness_of
+from ...solvers.internals import name_of
 from .choice import Choice, requested_rule
 from .guard import LEFT, Guard
 from .linear import GradientModel

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ...comm.mixing.operator import Kept, Operator, StepOperator
-from ...problems.members import x_star_of
+from ...comm.mixing.internals import Kept, Operator, StepOperator
+from ...problems.internals import x_star_of
 from ...protocols import Reductions
-from ...solvers.asynchronous import Asynchronous
-from ...solvers.base import Solver, at_step
-from ...solvers.step_schedules import StepSchedule
-from ...solvers.steps import iterate
+from ...solvers import Solver, StepSchedule
+from ...solvers.internals import Asynchronous, at_step, iterate
 from ..answers import Answers
 from .choice import Choice, with_size
 from .linear import GradientModel, Linearization, dimensions, evaluations, linear_model
@@ -27,9 +25,8 @@ from .race import HORIZON
 from .reference import MOST_EVALUATIONS, composite_minimizer, minimizer, together
 
 if TYPE_CHECKING:
-    from ...comm.mixing.network import Network
-    from ...problems import Oracle, Problem
-    from ...problems.terms import Term
+    from ...comm.mixing import Network
+    from ...problems import Oracle, Problem, Term
     from ...topology import Schedule, Topology
 
 # Relative error to which steps are counted, at most.

@@ -6,12 +6,11 @@ from contextlib import closing
 
 import numpy as np
 
-from ...comm.mixing.network import Network
-from ...comm.mixing.operator import Kept, Operator, StepOperator
-from ...comm.runtime.agreement import on_all_ranks
-from ...comm.runtime.mpi import MPI
-from ...solvers.base import Solver, at_step, name_of, step_size_of, with_step_size
-from ...solvers.steps import iterate
+from ...comm.mixing import Network
+from ...comm.mixing.internals import Kept, Operator, StepOperator
+from ...comm.runtime import MPI, on_all_ranks
+from ...solvers import Solver
+from ...solvers.internals import at_step, iterate, name_of, step_size_of, with_step_size
 from .linear import GradientModel
 from .search import undisturbed
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
-from ...driver.simulate import simulate
+from ...driver.internals import simulate
 from ...solvers import A2CiD2
 from .. import dense
 from ..drawing import curves

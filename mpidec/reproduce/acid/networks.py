@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ... import solvers, topology
-from ...driver.simulate import simulate
+from ...driver.internals import simulate
 from ...topology import Topology
 from .. import dense
 from ..drawing import curves
@@ -69,7 +69,7 @@ class AsynchronousTraining(Experiment[Cell]):
         """Loss of the average of all workers and consensus distance over time, accuracies (%); how
         far the first events are from the equations.
         """
-        from ...nn.schedules import goyal
+        from ...nn.internals import goyal
 
         graph, method, averagings, n, seed = cell
         problem = Perceptron(n, HIDDEN, self.batch)

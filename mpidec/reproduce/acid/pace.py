@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
-from ...driver.asynchronous.draws import AVERAGING, GRADIENT, meetings
-from ...driver.simulate import simulate
+from ...driver.internals import AVERAGING, GRADIENT, meetings, simulate
 from ...problems import LeastSquares
 from ...solvers import A2CiD2, PairwiseGossip
 from ...topology import Topology, edge_rates

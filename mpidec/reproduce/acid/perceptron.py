@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...datasets.images import images
+from ...datasets import images
 
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,7 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...driver.asynchronous.draws import GRADIENT, meetings
-from ...driver.simulate import simulate
+from ...driver.internals import GRADIENT, meetings, simulate
 from ...problems import Oracle
 from ...solvers import A2CiD2
 from ...topology import Topology, edge_rates

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
-from ...driver.solve import solve
+from ...driver.internals import solve
 from ...problems import MiniBatch, Softmax, digits, partition, stack
 from ...solvers import DGD
 from ...topology import Schedule, Topology

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
-from ...driver.iterate import iterate
+from ...driver.internals import iterate
 from ...problems import LeastSquares
 from ...solvers import DGD, ExactDiffusion, PushDIGing, PushSum, Solver
 from ...topology import Schedule, Topology

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...driver.iterate import iterate
+from ...driver.internals import iterate
 from ...solvers import DSGDCECA
 from ..dense import each_against_dense
 from ..drawing import curves

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ... import topology
-from ...driver.iterate import iterate
+from ...driver.internals import iterate
 from ...solvers import DGD, DSGDCECA, Solver
 from ...topology import Schedule, Topology
 from .. import dense

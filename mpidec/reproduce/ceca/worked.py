@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
-from ...driver.iterate import iterate
+from ...driver.internals import iterate
 from ...solvers import DSGDCECA
 from ..drawing import heat
 from ..experiment import Experiment, Results, alone

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...driver.solve import solve
+from ...driver.internals import solve
 from ...problems import LeastSquares, Problem, synthetic_least_squares
 from ...solvers import Solver
 from ...topology import Schedule, Topology

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 
 from ... import topology
 from ..._validation import Array
-from ...driver.iterate import iterate
-from ...solvers import RelaySGD
-from ...solvers.base import Solver
+from ...driver.internals import iterate
+from ...solvers import RelaySGD, Solver
 from ...topology import Topology
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone

@@ -12,10 +12,9 @@ import numpy as np
 
 from ... import topology
 from ..._validation import Array
-from ...driver.iterate import iterate
+from ...driver.internals import iterate
 from ...exceptions import ConfigError
-from ...solvers import D2, DGD, ExactDiffusion, GradientTracking, RelaySGD
-from ...solvers.base import Solver
+from ...solvers import D2, DGD, ExactDiffusion, GradientTracking, RelaySGD, Solver
 from ...topology import Schedule, Topology
 from ..experiment import alone
 from ..graphs import two_half_rounds

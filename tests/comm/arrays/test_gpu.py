@@ -13,7 +13,7 @@ import mpidec
 from mpidec import topology as T
 from mpidec.comm.arrays import devices, host as arrays
 from mpidec.comm.arrays.formats import BFLOAT16, narrow, widen
-from mpidec.comm.runtime import cuda_aware
+from mpidec.comm.runtime import cuda as cuda_aware
 from mpidec.comm.transport import device as transport_device
 
 pytestmark = pytest.mark.gpu

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpidec.comm.checks import presence
-from mpidec.comm.runtime import progress
+from mpidec.comm.runtime import waiting as progress
 
 pytestmark = pytest.mark.serial
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.runtime import progress
+from mpidec.comm.runtime import waiting as progress
 
 pytestmark = [pytest.mark.most(1), pytest.mark.timeout(200)]
 

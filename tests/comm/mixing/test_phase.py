@@ -4,7 +4,7 @@ import pytest
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.runtime import memory
+from mpidec.comm.runtime import arena as memory
 from mpidec.comm.transport.node_reader import NodeReader
 from mpidec.comm.transport.sums import LocalSum, MessageSum, MixedSum
 

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from mpidec.comm.rma.messenger import _HEADER, Kind, Message, WindowMessenger
-from mpidec.comm.runtime.progress import ProgressEngine, wait_until
+from mpidec.comm.runtime.waiting import ProgressEngine, wait_until
 
 pytestmark = pytest.mark.library
 

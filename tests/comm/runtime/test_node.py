@@ -7,7 +7,7 @@ import pytest
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.runtime import memory as arena_module
+from mpidec.comm.runtime import arena as arena_module
 
 shared = arena_module.shared
 

@@ -263,7 +263,7 @@ def test_few_descriptors(mpirun, transport):
 SMALL_ARENA = (
     HEAD
     + """
-from mpidec.comm.runtime import memory
+from mpidec.comm.runtime import arena as memory
 memory._MOST = memory._LEAST = int(sys.argv[1])
 net = mpidec.Network(); W = net.mixer(T.complete(n))
 with net.memory():

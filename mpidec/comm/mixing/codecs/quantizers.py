@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from .... import _validation as check
 from ...._random import ROUNDING, Streams
-from ...arrays.formats import BFLOAT16, narrow, widen
+from ...arrays import BFLOAT16, narrow, widen
 from .base import Agents, Codec, bytes_of, numbers_of
 
 _TINY = float(np.finfo(np.float32).tiny)

@@ -13,7 +13,7 @@ from typing import NamedTuple, SupportsFloat, SupportsIndex
 import numpy as np
 
 from .... import _validation as check
-from ...transport.plan import Routes
+from ...transport import Routes
 
 Nodes = Mapping[int, float] | Iterable[int] | None  # with their weights, or each with weight 1
 Weight = SupportsFloat | None

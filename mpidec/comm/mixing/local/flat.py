@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...arrays.formats import BFLOAT16, narrow, widen
-from ...arrays.host import to_host
-from ...runtime.memory import empty
+from ...arrays import BFLOAT16, narrow, to_host, widen
+from ...runtime import empty
 from ..gradients import refuse_grad
 
 # Numbers of an array that is summed in one expression, and of a piece of a larger one, which stays

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...runtime.partition import Partition
-from ...transport.plan import Routes
+from ...runtime import Partition
+from ...transport import Routes
 
 if TYPE_CHECKING:
     from ....topology import Schedule, Topology

@@ -8,11 +8,20 @@ from typing import Any, cast
 import numpy as np
 
 from ....exceptions import RankMismatchError
-from ...arrays.formats import flat_dtype, narrow, working
-from ...arrays.host import to_host
-from ...checks.header import CONFIRMATION, DOWN, EDGE, FROM_LEADER, TO_LEADER, UP, Subject
-from ...checks.operation import ARRIVED, Operation, Steps
-from ...kernels.weighted import Weights, weighted_sum
+from ...arrays import flat_dtype, narrow, to_host, working
+from ...checks import (
+    ARRIVED,
+    CONFIRMATION,
+    DOWN,
+    EDGE,
+    FROM_LEADER,
+    TO_LEADER,
+    UP,
+    Operation,
+    Steps,
+    Subject,
+)
+from ...kernels import Weights, weighted_sum
 from .edges import Edges
 from .flat import FlatArray, combine
 

@@ -18,18 +18,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....topology import Schedule, Topology
-from ....topology.schedule import refuse_filter
-from ...arrays.devices import Array
-from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
-from ...checks.matching import Matching
-from ...checks.mismatch import lists_disagree
-from ...checks.operation import Operation, Steps
-from ...rma.window import Window
-from ...runtime.context import Checked
-from ...runtime.mpi import MPI
-from ...runtime.pending import Pending
-from ...transport.node_calls import NodeCalls, WeightedSum
-from ...transport.plan import Routes
+from ....topology.internals import refuse_filter
+from ...arrays import Array
+from ...checks import (
+    CONFIRMATION,
+    EDGE,
+    FROM_LEADER,
+    TO_LEADER,
+    Matching,
+    Operation,
+    Steps,
+    lists_disagree,
+)
+from ...rma import Window
+from ...runtime import MPI, Checked, Pending
+from ...transport import NodeCalls, Routes, WeightedSum
 from ..agreement import Agreement
 from ..mixers import Mixers
 from ..traced import trace
@@ -39,7 +42,7 @@ from .flat import FlatArray, combine
 from .graph import LocalGraph
 
 if TYPE_CHECKING:
-    from ....topology.given import TopologyLike
+    from ....topology.internals import TopologyLike
     from ..mixer import Mixer
 
 _NUMBERS = "biufc"  # kinds of dtypes that can be sent

@@ -11,9 +11,7 @@ import weakref
 
 import numpy as np
 
-from ...runtime.collectives import Collectives
-from ...runtime.mpi import MPI
-from ...runtime.progress import abandon
+from ...runtime import MPI, Collectives, abandon
 from ..records import native
 
 WORD = 8  # bytes of a word

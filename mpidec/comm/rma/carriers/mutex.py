@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ...runtime.progress import progress, timeout
+from ...runtime import progress, timeout
 from ..messenger import Kind, Message
 from ..records import native
 

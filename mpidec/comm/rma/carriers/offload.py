@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ...runtime.mpi import MPI
+from ...runtime import MPI
 
 SYSTEM = Path("/sys/class")
 _SLOW = {"tcp", "sockets", "udp", "shm", "self", "sm", "vader", "posix", "sysv", "cma", "net"}

@@ -22,9 +22,8 @@ from enum import Enum, auto
 
 import numpy as np
 
-from ...arrays.formats import flat_dtype, widen
-from ...runtime.mpi import MPI
-from ...runtime.progress import progress
+from ...arrays import flat_dtype, widen
+from ...runtime import MPI, progress
 from .. import records
 from ..messenger import Message
 from .carrier import Edge, Records, Weights

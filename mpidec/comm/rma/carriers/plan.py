@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...runtime.collectives import Collectives
-from ...runtime.context import Context
-from ...runtime.node import ranks_of_node
+from ...runtime import Collectives, Context, ranks_of_node
 from . import offload
 from .mpi_memory import Ended, MPIMemory, refusal
 from .one_sided import front, mailbox

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ...runtime.progress import progress, timeout
+from ...runtime import progress, timeout
 from ..messenger import Message
 from .mpi_memory import WORD, MPIMemory
 from .mutex import HeldMutexes

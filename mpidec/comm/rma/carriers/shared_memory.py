@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...runtime.collectives import Collectives
-from ...runtime.context import Context
+from ...runtime import Collectives, Context
 from ..records import COMPILED, native
 
 # Memory that no other process maps: a forked child gets a copy.

@@ -25,7 +25,7 @@ ENVIRONMENT = {  # variable: values that enable CUDA support
 _MPICH_CUDA = 0
 
 
-def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
+def detect_cuda(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
     """Return whether MPI accepts device arrays (None: unknown), and the source of this information.
 
     The first of these sources that gives an answer: `MPIDEC_GPU_MPI=on|off`; the library
@@ -39,7 +39,7 @@ def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, s
 
     Examples
     --------
-    >>> detect({"MPIDEC_GPU_MPI": "off"})
+    >>> detect_cuda({"MPIDEC_GPU_MPI": "off"})
     (False, 'MPIDEC_GPU_MPI=off')
     """
     environment = os.environ if environment is None else environment
@@ -65,7 +65,7 @@ def cuda_aware() -> tuple[bool, str]:
     """Return whether device arrays are passed to MPI, and the reason; determined once per
     process.
     """
-    aware, reason = detect()
+    aware, reason = detect_cuda()
     return bool(aware), reason
 
 

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.runtime import memory as arena_module
+from mpidec.comm.runtime import arena as arena_module
 
 shared = arena_module.shared
 

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.runtime import memory, progress
+from mpidec.comm.runtime import arena as memory, waiting as progress
 
 pytestmark = [
     pytest.mark.most(1),

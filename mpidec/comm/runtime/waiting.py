@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from .arena import shared
 from .cores import cores
-from .memory import shared
 from .mpi import MPI
 
 _TURNS = 100  # tests before a clock is read

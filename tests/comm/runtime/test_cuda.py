@@ -8,7 +8,7 @@ import pytest
 from helpers.formats import network, stack
 from mpi4py import MPI
 
-from mpidec.comm.runtime import cuda_aware
+from mpidec.comm.runtime import cuda as cuda_aware
 
 pytestmark = pytest.mark.most(2)
 
@@ -25,22 +25,24 @@ def test_a_bad_choice_is_an_error(device, monkeypatch):
 
 def test_who_is_asked_first(monkeypatch):
     monkeypatch.setattr(cuda_aware, "query_library", lambda: (True, "the library"))
-    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "off"}) == (False, "MPIDEC_GPU_MPI=off")
-    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "ON"}) == (True, "MPIDEC_GPU_MPI=on")
+    assert cuda_aware.detect_cuda({"MPIDEC_GPU_MPI": "off"}) == (False, "MPIDEC_GPU_MPI=off")
+    assert cuda_aware.detect_cuda({"MPIDEC_GPU_MPI": "ON"}) == (True, "MPIDEC_GPU_MPI=on")
     assert (
-        cuda_aware.detect({"MPIDEC_GPU_MPI": "auto"})
-        == cuda_aware.detect({})
+        cuda_aware.detect_cuda({"MPIDEC_GPU_MPI": "auto"})
+        == cuda_aware.detect_cuda({})
         == (True, "the library")
     )
     monkeypatch.setattr(cuda_aware, "query_library", lambda: (False, "the library"))
-    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (False, "the library")
+    assert cuda_aware.detect_cuda({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (False, "the library")
     monkeypatch.setattr(cuda_aware, "query_library", lambda: None)
-    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (
+    assert cuda_aware.detect_cuda({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (
         True,
         "MPICH_GPU_SUPPORT_ENABLED=1",
     )
     assert (
-        cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0] is cuda_aware.detect({})[0] is None
+        cuda_aware.detect_cuda({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0]
+        is cuda_aware.detect_cuda({})[0]
+        is None
     )
 
 

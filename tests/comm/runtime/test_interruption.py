@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from mpidec.comm.runtime.interrupts import interrupt, interrupts
+from mpidec.comm.runtime.interruption import interrupt, interrupts
 
 pytestmark = pytest.mark.serial
 

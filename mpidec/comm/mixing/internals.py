@@ -1,0 +1,17 @@
+"""What the rest of the package uses of mpidec.comm.mixing beside its public names."""
+
+from .codecs.base import Codec as Codec
+from .compressed import with_feedback as with_feedback
+from .faults import Fault as Fault, Noise as Noise, Round as Round
+from .lifecycle import TRANSPORTS as TRANSPORTS
+from .local.edges import repeatable as repeatable
+from .operator import (
+    EXCLUDED as EXCLUDED,
+    FAULTS as FAULTS,
+    ORDER as ORDER,
+    Channel as Channel,
+    Kept as Kept,
+    Operator as Operator,
+    StepOperator as StepOperator,
+    Wrapped as Wrapped,
+)

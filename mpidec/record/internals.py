@@ -1,0 +1,16 @@
+"""What the rest of the package uses of mpidec.record beside its public names."""
+
+from .atomic import AtomicFile as AtomicFile
+from .checked import open_checked as open_checked
+from .origin import (
+    DATA as DATA,
+    ON as ON,
+    changed_file as changed_file,
+    changed_settings as changed_settings,
+    changes as changes,
+    file_hashes as file_hashes,
+    table as table,
+)
+from .reader import last_values as last_values, stored as stored
+from .recorder import MODEL as MODEL, Recorder as Recorder, phases as phases, resumed as resumed
+from .runfile import COUNTERS as COUNTERS, annotate as annotate, rises as rises
