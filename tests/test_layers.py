@@ -140,6 +140,7 @@ PROTOCOLS = {
     "LinearModel",
     "Streams",
 }  # the concrete ones have examples
+PUBLIC_FOLDERS = ("mpidec.nn.models", "mpidec.nn.schedules")  # documented under these names
 API = [
     "mpidec",
     "mpidec.topology",
@@ -154,8 +155,7 @@ API = [
 if importlib.util.find_spec("torch"):
     API += [
         "mpidec.nn",
-        "mpidec.nn.models",
-        "mpidec.nn.schedules",
+        *PUBLIC_FOLDERS,
         "mpidec.reproduce",
         "mpidec.train",
     ]
@@ -293,6 +293,71 @@ def test_imports_point_downwards():
             if name.partition(".")[0] not in (*known, *sys.stdlib_module_names)
         ]
     assert not found, found
+
+
+# What the rooms that only use the package take beside its public names: of `internals`, and of the rooms of comm but mixing.
+SHARED = {
+    "theory": "MPI Asynchronous Channel Fault Operator Round StepOperator TopologyLike after as_oracle as_solver "
+    "as_topology at_step is_sampled moves name_of step_size_of term_of with_step_size x_star_of",
+    "testing": "MPI Asynchronous Codec LinearSteps PushSolver Result adapted after as_topology at_step check_dataclass "
+    "is_sampled limits mismatch prox_of rest simulate smoothness_of solution_of solve step_size_of term_of with_step_size",
+    "plot": "positions rises table",
+    "bench": "MPI CARRIERS COMPILED TRANSPORTS Weights Window library simulate solve weighted_sum",
+    "bluefog": "MPI Bucket Checked Collectives Pending Timeline Window buckets clock repeatable unscale",
+    "sweep": "MPI CHOSEN FLAGS MISSING Outcome Result RunLine View X abort_when_uncaught arrange cannot_resume "
+    "changed_file check_name check_names displayed drawn file_hashes find flat look on_root own_names rises split "
+    "step_size_of together worded",
+    "reproduce": "MPI AVERAGING AtomicFile GRADIENT Training WorkQueue graph interrupts iterate meetings on_root "
+    "open_checked simulate solve stored",
+}
+# The package's own face reaches where a name is defined: what `import mpidec` loads stays small.
+FACES = ("__init__", "__main__")
+
+
+def imported_names(tree: ast.AST, path: Path) -> list[tuple[str, str, int]]:
+    """Return (module, name, line) of each ``from module import name`` of `tree`."""
+    base = module_name(path).split(".")
+    base = base if path.name == "__init__.py" else base[:-1]
+    return [
+        (
+            ".".join([*base[: len(base) - node.level + 1], *filter(None, [node.module])]),
+            alias.name,
+            node.lineno,
+        )
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+        for alias in node.names
+    ]
+
+
+def test_rooms_are_entered_by_their_doors():
+    """Their ``__init__``, or ``internals`` where that is public; of comm, at most six of them."""
+    found, comm = [], set()
+    for path, tree in sources().items():
+        own = room(module_name(path))
+        for module, name, line in imported_names(tree, path):
+            other = room(module)
+            if own in FACES or other in (own, "__init__", "comm"):
+                continue
+            if not own.startswith("comm") and other.startswith("comm"):
+                comm.add(module)
+            if module not in (f"mpidec.{other}", f"mpidec.{other}.internals", *PUBLIC_FOLDERS):
+                found.append(f"{where(path, line)} takes {name} of {module}")
+    assert not found, f"{found}: expected of {{room}} or {{room}}.internals"
+    assert len(comm) <= 6, comm
+
+
+def test_who_uses_the_package_only_names_what_is_not_public():
+    taken = {client: set() for client in SHARED}
+    for path, tree in sources().items():
+        own = room(module_name(path))
+        if own not in SHARED:
+            continue
+        for module, name, _ in imported_names(tree, path):
+            inside = module.startswith("mpidec.comm.") and module != "mpidec.comm.mixing"
+            if inside or module.endswith(".internals"):
+                taken[own].add(name)
+    assert taken == {client: set(names.split()) for client, names in SHARED.items()}
 
 
 def test_nothing_takes_what_is_private_to_a_network():

@@ -1,4 +1,4 @@
 """What the rest of the package uses of mpidec.nn beside its public names."""
 
-from .schedules import SCHEDULES as SCHEDULES, factor as factor, goyal as goyal
+from .schedules import SCHEDULES as SCHEDULES, factor as factor
 from .stacked import BATCHED as BATCHED, evaluate as evaluate, loops as loops

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from .._validation import choice
-from ..comm.checks import is_told
 from ..comm.mixing import Network
+from ..comm.mixing.internals import is_told
 from ..comm.runtime import COMPILED, MPI, watch
 from ..driver.internals import arguments as resolve
 from ..exceptions import RankMismatchError, mark

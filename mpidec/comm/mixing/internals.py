@@ -1,5 +1,6 @@
 """What the rest of the package uses of mpidec.comm.mixing beside its public names."""
 
+from ..checks import is_told as is_told
 from .codecs.base import Codec as Codec
 from .compressed import with_feedback as with_feedback
 from .faults import Fault as Fault, Noise as Noise, Round as Round

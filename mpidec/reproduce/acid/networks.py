@@ -69,7 +69,7 @@ class AsynchronousTraining(Experiment[Cell]):
         """Loss of the average of all workers and consensus distance over time, accuracies (%); how
         far the first events are from the equations.
         """
-        from ...nn.internals import goyal
+        from ...nn.schedules import goyal
 
         graph, method, averagings, n, seed = cell
         problem = Perceptron(n, HIDDEN, self.batch)
