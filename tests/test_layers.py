@@ -383,39 +383,44 @@ def test_circles_are_found():
         ["d"],
     ]
     tree = ast.parse(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..mixing import network\n"
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..rma import window\n"
         "def f():\n    from .plan import Plan\n    import mpidec.driver.solve\n"
     )
     modules = {
-        "mpidec.comm.mixing",
-        "mpidec.comm.mixing.network",
+        "mpidec.comm.rma",
+        "mpidec.comm.rma.window",
         "mpidec.comm.transport.plan",
         "mpidec.driver.solve",
     }
     assert dependencies(tree, PACKAGE / "comm" / "transport" / "halo.py", modules) == modules - {
-        "mpidec.comm.mixing"
+        "mpidec.comm.rma"
     }
 
 
-def test_inside_of_mixing():
-    """Codecs know nothing of mixing, and nothing below the network knows the network, or the local-view calls, which it has."""
-    for name, known in import_graph().items():
-        inside = {
-            other.removeprefix("mpidec.comm.mixing.")
-            for other in known
-            if other.startswith("mpidec.comm.mixing.")
-        }
-        part = name.removeprefix("mpidec.comm.mixing.")
-        if name.startswith("mpidec.comm.mixing.codecs"):
-            assert not {one for one in inside if not one.startswith("codecs")}, (
-                f"{name} imports {inside}"
-            )
-        elif name.startswith("mpidec.comm.mixing."):
-            assert "network" not in inside, f"{name} imports the network"
-            if part not in ("network", "internals") and not part.startswith("local"):
-                assert not {one for one in inside if one.startswith("local")}, (
-                    f"{name} imports {inside}"
-                )
+# The folders of a room, from its ground up; beside its `internals` and ``__init__``, which know them all.
+FLOORS = {
+    "topology": ("base", "derived", "graphs", "schedules"),
+    "comm.mixing": ("codecs", "base", "faults", "phases", "mixers", "local", "network"),
+}
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_folders_of_a_room_import_those_below_them(name):
+    prefix, floors = f"mpidec.{name}.", FLOORS[name]
+    place = {floor: at for at, floor in enumerate(floors)}
+    found = []
+    for module, known in import_graph().items():
+        own = module.removeprefix(prefix).partition(".")[0]
+        if module.startswith(prefix) and own in place:
+            others = {
+                one.removeprefix(prefix).partition(".")[0]
+                for one in known
+                if one.startswith(prefix)
+            }
+            found += [
+                (module, other) for other in others if place.get(other, len(floors)) > place[own]
+            ]
+    assert not found, f"{found}: {name} has the floors {floors}"
 
 
 def test_carriers_know_records_and_messages_only():

@@ -3,7 +3,7 @@ networks.
 
 Each function in `CATALOGUE` builds a `Topology` or a `Schedule` from the number of agents n;
 `from_weights`, `from_networkx` and `cycle` build one from a matrix, a networkx graph and a list of
-topologies.  Edge weights are described in `mpidec.topology.weights`.
+topologies.  Edge weights are described in `mpidec.topology.base.weights`.
 
 To add a graph, put its rule into `rules` and its function into `static` (a circulant graph into
 `circulant`, a random graph into `random_graphs`).  To add a schedule, write a module like
@@ -16,39 +16,20 @@ from inspect import isfunction, signature
 from typing import NoReturn
 
 from ..plugins import no_attribute
-from .ceca import CecaRound as CecaRound, ceca as ceca
-from .changing import Changing as Changing, from_function as from_function
-from .circulant import (
+from .base.optimized import fastest_mixing as fastest_mixing, sinkhorn as sinkhorn
+from .base.schedule import Periodic as Periodic, Schedule as Schedule, cycle as cycle
+from .base.topology import Topology as Topology
+from .base.weights import hastings as hastings, relative_variance as relative_variance
+from .derived.pair import push_pull as push_pull
+from .derived.striped import Striped as Striped, striped as striped
+from .graphs.circulant import (
     complete as complete,
     exponential as exponential,
     ring as ring,
     symmetric_exponential as symmetric_exponential,
 )
-from .equitopo import equitopo as equitopo
-from .explicit import from_networkx as from_networkx, from_weights as from_weights
-from .failing import failing_links as failing_links, sleeping_agents as sleeping_agents
-from .finite_time import (
-    base_k as base_k,
-    hypercuboid as hypercuboid,
-    one_peer_hypercube as one_peer_hypercube,
-)
-from .inner_outer import inner_outer as inner_outer
-from .matchings import Matcha as Matcha, matcha as matcha, random_matchings as random_matchings
-from .named_graph import of_named_graph as _of_named_graph
-from .one_peer import one_peer_exponential as one_peer_exponential
-from .optimized import fastest_mixing as fastest_mixing, sinkhorn as sinkhorn
-from .pair import push_pull as push_pull
-from .pairwise import edge_rates as edge_rates, mixing_constants as mixing_constants
-from .periodic_average import periodic_average as periodic_average
-from .random_graphs import (
-    erdos_renyi as erdos_renyi,
-    geometric as geometric,
-    small_world as small_world,
-)
-from .sampled import sampled_average as sampled_average
-from .schedule import Periodic as Periodic, Schedule as Schedule, cycle as cycle
-from .spanning import spanning_tree as spanning_tree
-from .static import (
+from .graphs.explicit import from_networkx as from_networkx, from_weights as from_weights
+from .graphs.lattices import (
     binary_tree as binary_tree,
     chain as chain,
     double_binary_trees as double_binary_trees,
@@ -58,9 +39,32 @@ from .static import (
     star as star,
     torus as torus,
 )
-from .striped import Striped as Striped, striped as striped
-from .topology import Topology as Topology
-from .weights import hastings as hastings, relative_variance as relative_variance
+from .graphs.random_graphs import (
+    erdos_renyi as erdos_renyi,
+    geometric as geometric,
+    small_world as small_world,
+)
+from .graphs.spanning import spanning_tree as spanning_tree
+from .named_graph import of_named_graph as _of_named_graph
+from .pairwise import edge_rates as edge_rates, mixing_constants as mixing_constants
+from .schedules.ceca import CecaRound as CecaRound, ceca as ceca
+from .schedules.changing import Changing as Changing, from_function as from_function
+from .schedules.equitopo import equitopo as equitopo
+from .schedules.failing import failing_links as failing_links, sleeping_agents as sleeping_agents
+from .schedules.finite_time import (
+    base_k as base_k,
+    hypercuboid as hypercuboid,
+    one_peer_hypercube as one_peer_hypercube,
+)
+from .schedules.inner_outer import inner_outer as inner_outer
+from .schedules.matchings import (
+    Matcha as Matcha,
+    matcha as matcha,
+    random_matchings as random_matchings,
+)
+from .schedules.one_peer import one_peer_exponential as one_peer_exponential
+from .schedules.periodic_average import periodic_average as periodic_average
+from .schedules.sampled import sampled_average as sampled_average
 
 RETURNED = ("Topology", "Schedule", "Periodic", "Striped", "Topology | Schedule")
 

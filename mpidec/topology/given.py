@@ -12,12 +12,12 @@ import numpy as np
 
 from ..plugins import Components
 from . import CATALOGUE
-from .explicit import from_networkx, from_weights
-from .schedule import Schedule
-from .topology import Topology
+from .base.schedule import Schedule
+from .base.topology import Topology
+from .graphs.explicit import from_networkx, from_weights
 
 if TYPE_CHECKING:
-    from .weights import WeightsLike
+    from .base.weights import WeightsLike
 
 EXPECTED = 'expected a name such as "ring", a topology such as mpidec.topology.ring(16), a networkx graph or a matrix'
 UNNAMED = "from_networkx", "from_weights"

@@ -1,7 +1,12 @@
 """What the rest of the package uses of mpidec.topology beside its public names."""
 
-from .changing import DENSE as DENSE
-from .drawing import positions as positions
+from .base.drawing import positions as positions
+from .base.schedule import refuse_filter as refuse_filter
+from .base.source import TOLERANCE as TOLERANCE, EdgeBlock as EdgeBlock
+from .base.topology import undirected_edges as undirected_edges
+from .base.weights import FOR_DIGRAPHS as FOR_DIGRAPHS, WeightsLike as WeightsLike
+from .derived.pair import column_part as column_part
+from .derived.transposed import transpose as transpose
 from .given import (
     TOPOLOGIES as TOPOLOGIES,
     Graph as Graph,
@@ -15,10 +20,5 @@ from .given import (
     required_parameters as required_parameters,
     what_is as what_is,
 )
-from .matchings import undirected_edges as undirected_edges
-from .pair import column_part as column_part
-from .schedule import refuse_filter as refuse_filter
-from .source import TOLERANCE as TOLERANCE, EdgeBlock as EdgeBlock
-from .spanning import tree_of_parents as tree_of_parents
-from .transposed import transpose as transpose
-from .weights import FOR_DIGRAPHS as FOR_DIGRAPHS, WeightsLike as WeightsLike
+from .graphs.spanning import tree_of_parents as tree_of_parents
+from .schedules.changing import DENSE as DENSE

@@ -10,8 +10,8 @@ from functools import wraps
 from inspect import Parameter, signature
 
 from .. import _validation as check
-from .schedule import Schedule
-from .topology import Topology
+from .base.schedule import Schedule
+from .base.topology import Topology
 
 Made = Callable[..., Topology | Schedule]
 DEFAULT = "symmetric_exponential"

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._words import with_known_options
-from .spectra import DENSE, _lanczos
-from .topology import Topology
+from .base.spectra import DENSE, _lanczos
+from .base.topology import Topology
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

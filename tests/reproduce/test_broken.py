@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from mpidec import reproduce, topology
-from mpidec.comm.mixing.mixers import Mixers
-from mpidec.comm.mixing.step import EdgeOperator
+from mpidec.comm.mixing.base.step import EdgeOperator
+from mpidec.comm.mixing.mixers.factory import Mixers
 from mpidec.driver.answers import Answers
 from mpidec.driver.asynchronous import draws, events
 from mpidec.reproduce.acid.networks import AsynchronousTraining
@@ -33,7 +33,7 @@ from mpidec.solvers import (
 from mpidec.solvers.asynchronous import Asynchronous as AsynchronousSolver
 from mpidec.theory.linear import QuadraticColumns
 from mpidec.topology import Schedule, Topology, pairwise
-from mpidec.topology.striped import Striped
+from mpidec.topology.derived.striped import Striped
 from tests.helpers.verdicts import lines_of
 
 pytestmark = pytest.mark.serial

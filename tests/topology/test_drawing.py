@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpidec import topology
-from mpidec.topology.drawing import positions
+from mpidec.topology.base.drawing import positions
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.serial

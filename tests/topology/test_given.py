@@ -6,7 +6,7 @@ import pytest
 
 import mpidec.topology as T
 from mpidec.driver.arguments import as_topology
-from mpidec.topology.drawing import positions
+from mpidec.topology.base.drawing import positions
 from mpidec.topology.given import as_graph
 
 pytestmark = pytest.mark.serial

@@ -10,7 +10,7 @@ import pytest
 from helpers.graphs import UNDIRECTED, edges_of
 
 import mpidec.topology as T
-from mpidec.topology.matchings import matching_decomposition, undirected_edges
+from mpidec.topology.schedules.matchings import matching_decomposition, undirected_edges
 
 pytestmark = pytest.mark.serial
 

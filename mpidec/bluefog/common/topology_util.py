@@ -198,7 +198,7 @@ def GetInnerOuterExpo2DynamicSendRecvRanks(
         raise ValueError(
             f"GetInnerOuterExpo2DynamicSendRecvRanks: {world_size} ranks, {local_size} per "
             "machine, expected at least two "
-            "machines with three ranks each: mpidec.topology.inner_outer takes any numbers"
+            "machines with three ranks each: mpidec.topology.schedules.inner_outer takes any numbers"
         )
     machine, place = divmod(self_rank, local_size)
     outer, inner = (machines - 1).bit_length(), (local_size - 2).bit_length()

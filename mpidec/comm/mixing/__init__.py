@@ -2,9 +2,9 @@
 
 from ..runtime import Pending as Pending
 from . import codecs as codecs
-from .mixer import Mixer as Mixer
-from .network import Network as Network
-from .phase import Phase as Phase
+from .mixers.mixer import Mixer as Mixer
+from .network.network import Network as Network
+from .phases.phase import Phase as Phase
 
 __all__ = ["Mixer", "Network", "Pending", "Phase", "codecs"]
 

@@ -1,12 +1,11 @@
 """What the rest of the package uses of mpidec.comm.mixing beside its public names."""
 
 from ..checks import is_told as is_told
+from .base.lifecycle import TRANSPORTS as TRANSPORTS
 from .codecs.base import Codec as Codec
-from .compressed import with_feedback as with_feedback
-from .faults import Fault as Fault, Noise as Noise, Round as Round
-from .lifecycle import TRANSPORTS as TRANSPORTS
+from .faults.faults import Fault as Fault, Noise as Noise, Round as Round
 from .local.edges import repeatable as repeatable
-from .operator import (
+from .mixers.operator import (
     EXCLUDED as EXCLUDED,
     FAULTS as FAULTS,
     ORDER as ORDER,
@@ -16,3 +15,4 @@ from .operator import (
     StepOperator as StepOperator,
     Wrapped as Wrapped,
 )
+from .phases.compressed import with_feedback as with_feedback

@@ -9,10 +9,10 @@ import mpidec
 from mpidec import topology as T
 from mpidec.comm.checks.matching import Matching
 from mpidec.comm.checks.operation import Operation
-from mpidec.comm.mixing import reductions
-from mpidec.comm.mixing.agreement import Agreement
+from mpidec.comm.mixing.base.agreement import Agreement
 from mpidec.comm.mixing.local import operations
 from mpidec.comm.mixing.local.flat import FlatArray
+from mpidec.comm.mixing.network import reductions
 from mpidec.comm.rma.carriers.shared_memory import SharedMemory
 from mpidec.comm.rma.claims import RankLocks
 from mpidec.comm.runtime.collectives import Collectives

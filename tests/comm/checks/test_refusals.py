@@ -301,7 +301,7 @@ def test_neighbours_are_told_of_what_is_refused_on_one_rank(transport, comm, mon
     with monkeypatch.context() as patch:
         if wrong and call.startswith("no memory for"):
             patch.setattr("mpidec.comm.transport.sums.empty", no_memory)
-            patch.setattr("mpidec.comm.mixing.phase.empty", no_memory)
+            patch.setattr("mpidec.comm.mixing.phases.phase.empty", no_memory)
         with pytest.raises((TypeError, ValueError, MemoryError)) as caught:
             REFUSED[call](W, C, F, A, X, wrong)
     assert wrong or "rank 0 gave up" in str(caught.value)

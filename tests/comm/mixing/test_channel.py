@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.mixing.faults import Loss
+from mpidec.comm.mixing.faults.faults import Loss
 
 N, D = 7, 5
 

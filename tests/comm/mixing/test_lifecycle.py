@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.mixing.lifecycle import _LEFT
+from mpidec.comm.mixing.base.lifecycle import _LEFT
 
 pytestmark = [pytest.mark.most(1), pytest.mark.timeout(200)]
 

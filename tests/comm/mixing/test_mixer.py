@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.mixing import mixer
+from mpidec.comm.mixing.mixers import mixer
 from mpidec.comm.transport.messages import NeighborCollective, PointToPoint
 
 pytestmark = [pytest.mark.wide, pytest.mark.library]

@@ -52,7 +52,7 @@ def test_without_a_timeline_nothing_is_in_the_way(comm):
     with mpidec.Network() as net:
         assert type(net) is mpidec.Network and net.context.timeline is None
         phase = net.mixer(mpidec.topology.ring(net.n)).at(0)
-        assert type(phase).__module__ == "mpidec.comm.mixing.phase"
+        assert type(phase).__module__ == "mpidec.comm.mixing.phases.phase"
         assert "_timeline" not in vars(phase)
 
 

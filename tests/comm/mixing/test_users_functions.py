@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.mixing.edges import edges_into, edges_out_of
+from mpidec.comm.mixing.base.edges import edges_into, edges_out_of
 
 N, D = 5, 3
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...arrays import BFLOAT16, narrow, to_host, widen
 from ...runtime import empty
-from ..gradients import refuse_grad
+from ..base.gradients import refuse_grad
 
 # Numbers of an array that is summed in one expression, and of a piece of a larger one, which stays
 # in the cache from the product to the sum.

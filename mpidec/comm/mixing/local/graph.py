@@ -10,7 +10,7 @@ from ...transport import Routes
 
 if TYPE_CHECKING:
     from ....topology import Schedule, Topology
-    from ..mixer import Mixer
+    from ..mixers.mixer import Mixer
 
 _PLANS = 64  # that are kept of a schedule without a period
 

@@ -33,9 +33,9 @@ from ...checks import (
 from ...rma import Window
 from ...runtime import MPI, Checked, Pending
 from ...transport import NodeCalls, Routes, WeightedSum
-from ..agreement import Agreement
-from ..mixers import Mixers
-from ..traced import trace
+from ..base.agreement import Agreement
+from ..base.traced import trace
+from ..mixers.factory import Mixers
 from . import operations
 from .edges import Edges, Nodes, Weight, index, number, repeatable, valid_nodes
 from .flat import FlatArray, combine
@@ -43,7 +43,7 @@ from .graph import LocalGraph
 
 if TYPE_CHECKING:
     from ....topology.internals import TopologyLike
-    from ..mixer import Mixer
+    from ..mixers.mixer import Mixer
 
 _NUMBERS = "biufc"  # kinds of dtypes that can be sent
 # Lists of neighbours that are remembered.

@@ -1,0 +1,115 @@
+"""Agreement of all ranks on the collective call that they are in, and on refused arguments."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+
+from ....exceptions import RankMismatchError
+from ...checks import PastOperation, tree
+from ...runtime import MPI, Collectives, Context
+
+# Characters of a call that ranks tell each other.
+_WORDS = 160
+
+
+class Agreement:
+    """Comparisons that all ranks of a network make before a collective operation of MPI.
+
+    Parameters
+    ----------
+    context : Context
+    collectives : Collectives
+    """
+
+    def __init__(self, context: Context, collectives: Collectives):
+        self.context, self.collectives = context, collectives
+        self._agreed: set[tuple[str, str]] = set()
+        self.others = frozenset(range(context.size))
+        parent, children = tree(context.rank, context.size)
+        self._near = children if parent is None else [parent, *children]
+
+    @contextmanager
+    def agreeing(self, op: str) -> Iterator[None]:
+        """A context of all ranks: if one refuses its arguments in it, all raise the error of the
+        lowest such rank.
+        """
+        error = None
+        try:
+            yield
+        except (TypeError, ValueError) as caught:
+            error = caught
+        self.agree(error, op)
+
+    def agree(self, error: Exception | None, op: str) -> None:
+        """Raise on every rank if any rank has an error: that of the lowest such rank."""
+        if self.context.size == 1:
+            if error is not None:
+                raise error
+            return
+        with self.collectives:
+            number, ask = self._asking(op)
+            first = self._compare(
+                number, op, "", ask, self.context.size if error is None else self.context.rank
+            )
+            self.collectives.raise_from(first, error, op)
+
+    def operation(
+        self, op: str, signature: str = ""
+    ) -> Callable[[Callable[[], MPI.Request]], None]:
+        """Begin a call of all ranks, after they have agreed on its signature once; the function
+        that completes its requests.
+        """
+        number, ask = self._asking(op, signature)
+        if self.context.matching.check:
+            self._compare(number, op, signature, ask, self.context.size)
+        return partial(self.collectives.wait, what=op, ask=ask)
+
+    def _asking(self, op: str, signature: str = "") -> tuple[int, Callable[[], None]]:
+        with self.context.engine:
+            matching, before = self.context.matching, self.context.mixings
+            if signature and matching.check and (op, signature) not in self._agreed:
+                number = matching.agree(op, signature)
+                self._agreed.add((op, signature))
+            else:
+                number = matching.register(PastOperation(op, "", signature, self.others, ""))
+        ask = partial(matching.ask, self._near, number, op, signature, before)
+        self.collectives.ask = (
+            ask  # also of waits that this call consists of, and of those after it
+        )
+        return number, ask
+
+    def _compare(
+        self, number: int, op: str, signature: str, ask: Callable[[], None], first: int
+    ) -> int:
+        """Return the least `first` of all ranks, when all have come to the same call of all ranks.
+
+        Different collectives of MPI meet without a word, and return wrong numbers.
+
+        Raises
+        ------
+        RankMismatchError
+            On every rank: some are in another call.
+        """
+        words = f"{op} call {number}{f' ({signature})' if signature else ''}"
+        mine = np.array([first, number, zlib.crc32(words.encode())])
+        least, most = np.split(self.collectives.minimum(np.concatenate([mine, -mine]), op, ask), 2)
+        if not np.array_equal(least[1:], -most[1:]):
+            all_ = self.collectives.gather_all(
+                np.array(words[:_WORDS].encode(), f"S{_WORDS}").reshape(1).view(np.uint8), op
+            )
+            texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in all_]
+            texts = [
+                text if text.isascii() and text.isprintable() else "another call" for text in texts
+            ]
+            other = next(rank for rank, text in enumerate(texts) if text != texts[0])
+            raise RankMismatchError(
+                f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make "
+                "the same calls in "
+                "the same order"
+            )
+        return int(least[0])

@@ -1,0 +1,1 @@
+"""Faults of edges and agents, and robust rules against them."""

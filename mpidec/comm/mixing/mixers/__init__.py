@@ -1,0 +1,1 @@
+"""Mixers, W of all steps: the plain one, and those derived from it."""

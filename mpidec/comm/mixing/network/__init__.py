@@ -1,0 +1,1 @@
+"""The network: agents on ranks."""

@@ -1,0 +1,240 @@
+"""Reductions of a network: sums over all agents, rows to and from rank 0, and decisions of all
+ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ....exceptions import on_all_ranks
+from ...arrays import native
+from ...kernels import ordered_sum
+from ...runtime import MPI, Partition
+from ..base.agreement import Agreement
+from ..base.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from ...runtime import Checked  # where jedi finds this, it cannot complete `net.`
+
+
+class NetworkReductions(Lifecycle):
+    """Sums, gathers and agreements over all ranks of a network, which are compared before they
+    meet in MPI.
+    """
+
+    agreement: Agreement
+
+    @property
+    def check(self) -> Checked:
+        """Whether ranks compare what they are going to send, when it is of another kind than
+        before; True by default.
+
+        With "all", calls with lists of neighbours compare those of all ranks, each time; see
+        `local.view.LocalView`.
+        """
+        return self.matching.check
+
+    @check.setter
+    def check(self, value: Checked) -> None:
+        self.matching.check = value
+
+    def sum(self, X: np.ndarray) -> np.ndarray:
+        """Sum of the rows of all agents, on every rank: the same bits for any number of ranks.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: rows of different kinds, a wrong number of rows, entries that are no
+            numbers.
+
+        Notes
+        -----
+        Each rank sums a slice of the columns over all agents in their order: an `Alltoallv` and an
+        `Allgatherv` of about one row per agent.
+        """
+        rows = self._rows("net.sum", X)
+        if rows.dtype == np.float16:
+            return self._sum("net.sum", rows.astype(np.float32)).astype(np.float16)
+        return self._sum("net.sum", rows)
+
+    def _sum(self, op: str, X: np.ndarray) -> np.ndarray:
+        """Return the sum of checked rows."""
+        Z = X.reshape(self.m, math.prod(X.shape[1:]))
+        # Whole numbers as NumPy sums them: int64 or uint64.
+        if Z.dtype.kind not in "fc":
+            Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)
+        if self.size == 1:
+            return ordered_sum(Z).reshape(X.shape[1:])
+        columns, row_type = Partition(Z.shape[1], self.size), self.context.row_type
+        width, held = columns.counts(), self.partition.counts()
+        cuts = np.cumsum(width)[:-1]
+        out = np.concatenate(list(map(np.ravel, np.split(Z, cuts, axis=1))))
+        mine = np.empty((self.n, width[self.rank]), Z.dtype)
+        item = row_type(Z.itemsize)
+        sent, received = width * self.m, held * width[self.rank]
+        with self.collectives:
+            wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
+            wait(
+                partial(
+                    self.comm.Ialltoallv,
+                    [out, (sent, np.cumsum(sent) - sent), item],
+                    [mine, (received, np.cumsum(received) - received), item],
+                )
+            )
+            total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
+            wait(
+                partial(
+                    self.comm.Iallgatherv,
+                    [slice_sum, int(width[self.rank]), item],
+                    [total, (width, np.cumsum(width) - width), item],
+                )
+            )
+        return total.reshape(X.shape[1:])
+
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        """Average of the rows of all agents, on every rank: the same bits for any number of ranks.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     net.mean(np.array([[1., 0.], [2., 0.], [6., 3.]])).tolist()
+        [3.0, 1.0]
+        """
+        rows = self._rows("net.mean", X)
+        if rows.dtype == np.float16:  # summed in float32, rounded once
+            return (self._sum("net.mean", rows.astype(np.float32)) / self.n).astype(np.float16)
+        return self._sum("net.mean", rows) / self.n
+
+    def gather(self, X: np.ndarray) -> np.ndarray | None:
+        """Return the rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the
+        others.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: rows of different kinds, a wrong number of rows, entries that are no
+            numbers.
+        """
+        return self.gather_rows(X, self.partition.counts())
+
+    def gather_rows(self, X: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the local rows of all ranks, one rank after the other, on rank 0; None on the
+        others.
+
+        `counts` are the numbers of rows on each rank, if they are known.
+        """
+        with self.agreeing("net.gather"):
+            rows = np.ascontiguousarray(native(X, "biufcSUV"))
+            if rows.ndim == 0 or (counts is not None and len(rows) != counts[self.rank]):
+                raise ValueError(
+                    f"rank {self.rank}: rows have shape {rows.shape}, expected "
+                    f"({'m' if counts is None else counts[self.rank]}, ...): one row for each "
+                    "agent on the rank"
+                )
+        if self.size == 1:
+            return np.array(rows)
+        with self.collectives:
+            wait = self.operation(
+                "net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}"
+            )
+            if counts is None:
+                counts = self.collectives.gather_all(np.array(len(rows)), "net.gather")
+            row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+            stack = (
+                np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype)
+                if self.rank == 0
+                else None
+            )
+            into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
+            wait(partial(self.comm.Igatherv, [rows, len(rows), row], into))
+        return stack
+
+    def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
+        """Return the local agents' rows of a stack `(n, ...)` that rank 0 holds; the inverse of
+        `gather`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: a wrong number of rows, entries that are no numbers.
+        """
+        counts = self.partition.counts() if counts is None else counts
+        whole = np.empty(0)
+        with self.agreeing("net.scatter"):
+            if self.rank == 0:
+                whole = np.ascontiguousarray(native(stack, "biufcSUV"))
+                if whole.ndim == 0 or len(whole) != counts.sum():
+                    raise ValueError(
+                        f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one "
+                        "row for each agent"
+                    )
+        if self.size == 1:
+            return whole
+        with self.collectives:
+            wait = self.operation("net.scatter")
+            shape, dtype = self.collectives.broadcast((whole.shape, whole.dtype), 0, "net.scatter")
+            rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)
+            row = self.context.row_type(rows.itemsize * int(np.prod(shape[1:])))
+            source = [whole, (counts, np.cumsum(counts) - counts), row] if self.rank == 0 else None
+            wait(partial(self.comm.Iscatterv, source, [rows, len(rows), row]))
+        return rows
+
+    def agreeing(self, op: str) -> AbstractContextManager[None]:
+        """A context of all ranks: if one refuses its arguments in it, all raise the error of the
+        lowest such rank.
+        """
+        return self.agreement.agreeing(op)
+
+    def operation(
+        self, op: str, signature: str = ""
+    ) -> Callable[[Callable[[], MPI.Request]], None]:
+        """Begin a call of all ranks, after they have agreed on its signature once; the function
+        that completes its requests.
+        """
+        return self.agreement.operation(op, signature)
+
+    def agree(self, error: Exception | None = None) -> None:
+        """Raise on every rank if any rank has an error: that of the lowest such rank.
+
+        Notes
+        -----
+        Collective: one small reduction when no rank has an error.
+        """
+        self.agreement.agree(error, "net.agree")
+
+    @contextmanager
+    def raising_together(self) -> Iterator[None]:
+        """Context that an exception on one rank ends on all ranks, each in its next wait; the
+        network is then out of step.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.size > 1 and not self.matching.departures.left and not on_all_ranks(error):
+                self.matching.fail(error)
+            raise
+
+    def _rows(self, op: str, X: ArrayLike) -> np.ndarray:
+        """Return the rows `X`, checked; errors are reported to the other ranks."""
+        try:
+            rows = native(X, "biufc")
+            if rows.ndim == 0 or len(rows) != self.m:
+                hint = "; net.comm.allreduce(x) adds a number of each rank" * (rows.ndim == 0)
+                raise ValueError(
+                    f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): "
+                    "one row for each "
+                    f"agent on the rank{hint}"
+                )
+        except (TypeError, ValueError) as error:
+            if self.size > 1:
+                self.matching.withdraw(op, error, self.agreement.others - {self.rank})
+            raise
+        return rows

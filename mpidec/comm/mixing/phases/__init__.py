@@ -1,0 +1,1 @@
+"""The operators of one step, W_k: plain, faulty, compressed, repeated, accelerated, striped."""

@@ -1,0 +1,1 @@
+"""Topologies and schedules: their classes, mixing matrices, edge weights, spectra and pictures."""

@@ -1,0 +1,1 @@
+"""Topologies made of others: pairs of weightings, stripes of columns, transposes."""

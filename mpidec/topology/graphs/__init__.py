@@ -1,0 +1,1 @@
+"""Constant graphs: lattices, trees, circulant, random and given ones."""

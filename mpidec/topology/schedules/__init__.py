@@ -1,0 +1,1 @@
+"""Time-varying graphs: one-peer, finite-time, random, failing and moving ones."""
