@@ -14,7 +14,15 @@ import numpy as np
 
 from .. import problems, registry as catalogue
 from ..comm.mixing import Network
-from ..comm.mixing.internals import EXCLUDED, FAULTS, ORDER, Operator, StepOperator, with_feedback
+from ..comm.mixing.internals import (
+    EXCLUDED,
+    FAULTS,
+    ORDER,
+    Operator,
+    StepOperator,
+    clipped,
+    with_feedback,
+)
 from ..comm.runtime import MPI, REFUSALS, agreed, message, on_root
 from ..driver.internals import (
     Choice,
@@ -44,7 +52,7 @@ from ..problems.internals import (
     usual_partition,
 )
 from ..record import Record
-from ..solvers import Solver
+from ..solvers import Consensus, Solver
 from ..solvers.internals import is_asynchronous
 from ..topology import Schedule, Topology
 from ..topology.internals import named
@@ -251,6 +259,8 @@ def build(experiment: Experiment, net: Network) -> Job:
                 for agent in range(net.n)
             ]
         )
+        if experiment.mixing.clip is not None and isinstance(solver, Consensus):
+            x0 = clipped(x0, experiment.mixing.clip)
     with agreed(net):
         named_so = experiment.run.own_metrics().items()
         metrics = checked({name: catalogue.METRICS.find(place) for name, place in named_so})
@@ -283,6 +293,8 @@ def mixed(
 ) -> Operator[StepOperator]:
     """Return the mixer of an experiment, made of `W`; see `Job.mixing`."""
     wanted = experiment.mixing
+    if isinstance(solver, Consensus):  # its initial rows are clipped
+        wanted = replace(wanted, clip=None)
     try:
         if wanted.codec is not None:
             own = wanted.codec in catalogue.CODECS.own

@@ -32,6 +32,7 @@ from ..driver.internals import cannot_resume, tune
 from ..exceptions import ConfigError
 from ..record import read as read_run
 from . import build, settings as config
+from .account import account, state as account_state, worded as account_worded
 from .expected import expected, state, worded
 from .pace import pace
 from .schema import flag_settings, flags
@@ -68,7 +69,8 @@ tables of an experiment file (flags override the file, and --set overrides flags
               cosine(auto, steps=2000), warm_up(auto, 100, then=cosine), ...
   [topology]  name; weights, ...
   [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" |
-              "fastmix"; loss = 0.1, fill = "renormalize" | "own" | "zero"; repeat = 2; noise = 0.1,
+              "fastmix"; loss = 0.1, fill = "renormalize" | "own" | "zero"; repeat = 2; noise = 0.1
+              (clip = 1: rows are shortened to this norm, and the summary states the privacy),
               attack = "2:sign_flip,5:100", robust = "clip" | "trimmed_mean" (tau or delta; trim)
   [run]       agents, steps, seed, every, out, stop_error, stop = "accuracy=0.95,..." (limits of
               metrics), trajectory, checkpoint (seconds between checkpoints),
@@ -276,14 +278,20 @@ def _run(job: build.Job, args: argparse.Namespace, net: Network) -> int:
     waited = traced(net, args.trace)
     slow = pace(job, result, net)
     told = expected(job, result, net)
+    private = account(job, result) if net.rank == 0 else ""
     if net.rank == 0:
         state(wanted.out, told)
+        account_state(wanted.out, private)
     job = job.with_step_size(result.step_size)
     if net.rank == 0:
         if line := ending(job, result, ranks):
             say("run", line)
         if not args.quiet:
-            print(f"{summary(job, result, ranks, slow, worded(told))}\n", end="", flush=True)
+            print(
+                f"{summary(job, result, ranks, slow, worded(told), account_worded(private))}\n",
+                end="",
+                flush=True,
+            )
             if waited:
                 print(f"{stragglers(waited, args.trace)}\n", end="", flush=True)
     return Status.of(result.outcome)

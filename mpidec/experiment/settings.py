@@ -157,6 +157,7 @@ class Mixing:
     fill: Literal["renormalize", "own", "zero"] | None = setting(None, requires="loss")
     attack: str | None = setting(None)
     noise: float | None = setting(None, ">= 0")
+    clip: float | None = setting(None, "> 0", requires="noise")
     robust: Literal["clip", "trimmed_mean"] | None = setting(None)
     tau: float | None = setting(None, ">= 0", requires="robust")
     delta: float | None = setting(None, "> 0", requires="robust")
@@ -198,7 +199,7 @@ class Mixing:
         """
         calls: dict[str, tuple[str, dict[str, Any]]] = {
             "attacked": ("attack", {"attacks": self.attacks()}),
-            "noisy": ("noise", {"sigma": self.noise, "seed": seed}),
+            "noisy": ("noise", {"sigma": self.noise, "seed": seed, "clip": self.clip}),
             "lossy": (
                 "loss",
                 {"messages": self.loss, "seed": seed, "fill": self.fill or "renormalize"},

@@ -64,9 +64,11 @@ def _given(job: Job, result: Result) -> dict[str, Any]:
     return found
 
 
-def summary(job: Job, result: Result, ranks: int, slow: str = "", theory: str = "") -> str:
-    """Return the table printed at the end of a run; `slow` says what makes it slow, and `theory`
-    what is expected of it.
+def summary(
+    job: Job, result: Result, ranks: int, slow: str = "", theory: str = "", privacy: str = ""
+) -> str:
+    """Return the table printed at the end of a run; `slow` says what makes it slow, `theory` what
+    is expected of it, and `privacy` what its noise hides.
     """
     problem, wanted, n = job.experiment.problem, job.experiment.run, job.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
@@ -92,6 +94,7 @@ def summary(job: Job, result: Result, ranks: int, slow: str = "", theory: str = 
         "outcome": _outcome(result, job.limits),
         **{name: f"{metrics[name]:.6g}" for name in shown if name in metrics},
         "theory": theory,
+        "privacy": privacy,
         "time": _time(result, wanted),
         "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,
@@ -199,6 +202,8 @@ def _mixing(wanted: config.Mixing) -> str:
     parts = [f"{short(wanted.codec)}{options(wanted.options)}"] if wanted.codec else []
     if wanted.accelerate:
         parts.append(f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}")
-    faults = {name: vars(wanted)[name] for name in ("attack", "noise", "loss", "robust", "repeat")}
+    faults = {
+        name: vars(wanted)[name] for name in ("attack", "noise", "clip", "loss", "robust", "repeat")
+    }
     parts += [f"{name} {value}" for name, value in faults.items() if value is not None]
     return ", ".join(parts)

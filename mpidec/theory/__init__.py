@@ -1,7 +1,8 @@
 """Theory beside a run: rate, bias, stability limit and steady state of any solver, from the linear
-map that its own `step` is.
+map that its own `step` is; privacy of noisy messages.
 """
 
+from .accounting import Privacy, privacy
 from .noise import Noise
 from .quadratic import Quadratic
 from .stability import StableSteps, largest_step
@@ -9,10 +10,12 @@ from .steady import SteadyState, rate, steady_state
 
 __all__ = [
     "Noise",
+    "Privacy",
     "Quadratic",
     "StableSteps",
     "SteadyState",
     "largest_step",
+    "privacy",
     "rate",
     "steady_state",
 ]

@@ -67,6 +67,22 @@ def test_encoded_rows(codec):
         np.testing.assert_allclose(change, np.outer(others[here, 1], (sent - Q)[1]), atol=1e-12)
 
 
+def test_longer_rows_are_clipped():
+    n, C = 7, 2.0
+    graph, X = T.erdos_renyi(n, seed=1), stack(n, 6)
+    lengths = np.linalg.norm(X, axis=1, keepdims=True)
+    assert lengths.min() < C < lengths.max()
+    V = graph.W.toarray()
+    D = np.diag(V.diagonal())
+    want = D @ X + (V - D) @ (X * np.minimum(1, C / lengths))
+    with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
+        W, here = net.mixer(graph).noisy(0.0, clip=C), slice(net.lo, net.hi)
+        np.testing.assert_allclose(W.at(3)(X[here]), want[here], atol=1e-14)
+        assert repr(W.faults[0]) == "noisy(0.0, seed=0, clip=2.0)" and not W.columnwise
+        noise, both = (some.mixer(graph).noisy(0.5, clip=C).at(3) for some in (net, alone))
+        np.testing.assert_array_equal(noise(X[here]), both(X)[here])
+
+
 def test_edges_bear_attacks_and_noise():
     n, seen = 5, []
     graph = T.ring(n)
@@ -120,6 +136,7 @@ def test_refusals():
             (lambda: W.attacked({5: 1.0}), "agent is 5, expected"),
             (lambda: W.attacked({1: "flip"}), "attack of agent 1 is 'flip'"),
             (lambda: W.noisy(-1), "sigma is -1"),
+            (lambda: W.noisy(1, clip=0), "clip is 0"),
             (lambda: W.attacked({1: lambda *_: None})(X), "the attack of agent 1 returned None"),
             (lambda: W.attacked({1: lambda k, i, x: x[:1]})(X), r"agent 1 returned .* \(1,\)"),
             (lambda: W.robust(lambda x, Y, w: Y.mean())(X), r"rule returned .* shape \(\), exp"),

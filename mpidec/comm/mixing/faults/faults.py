@@ -283,34 +283,43 @@ def _is_told(attack: Callable[..., object]) -> bool:
 class Noise(Fault):
     r"""Gaussian noise on arriving rows; added by `Mixer.noisy`.
 
-    .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} (X_j + \sigma \xi_{ij})
+    .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} (c(X_j) + \sigma \xi_{ij}), \qquad
+              c(x) = \min(1, C / \|x\|)\, x
 
     with independent standard normal :math:`\xi_{ij}` for each step, each call within it, each edge
-    and each entry (circular and of variance 1 for complex rows).
+    and each entry (circular and of variance 1 for complex rows); without `clip`, c(x) = x.
 
     Parameters
     ----------
-    sigma, seed
+    sigma, seed, clip
         See `Mixer.noisy`.
 
     Notes
     -----
-    Sent per call: as without noise.  The average of all agents is preserved in expectation only.
+    Sent per call: as without noise.  The average of all agents is preserved in expectation only,
+    and not if rows are clipped.
     """
 
     sigma: float
     seed: int = 0
+    clip: float | None = None
     call: ClassVar[str] = "noisy"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", check.number(self.sigma, "noisy: sigma", least=0))
         Streams(self.seed, CHANNELS)  # refuses a wrong seed
+        if self.clip is not None:
+            object.__setattr__(self, "clip", check.number(self.clip, "noisy: clip", above=0))
+        object.__setattr__(self, "columnwise", self.clip is None)
 
     def __repr__(self) -> str:
-        return f"noisy({self.sigma}, seed={self.seed})"
+        clip = "" if self.clip is None else f", clip={self.clip}"
+        return f"noisy({self.sigma}, seed={self.seed}{clip})"
 
     def __str__(self) -> str:
-        return f"channel noise of {self.sigma:.3g} is added to each row" if self.sigma else ""
+        clip = "" if self.clip is None else f"rows are clipped to the norm {self.clip:.3g}"
+        noise = f"channel noise of {self.sigma:.3g} is added to each row" if self.sigma else ""
+        return " and ".join(filter(None, (clip, noise)))
 
     @property
     def draws(self) -> bool:
@@ -326,6 +335,8 @@ class Noise(Fault):
                 f"more than {MAX_CALLS} calls in one step of a noisy mixer: use the operator of "
                 "each step, W.at(k)"
             )
+        if self.clip is not None:
+            rows = clipped(rows, self.clip)
         step = (at.step * MAX_CALLS + call) * at.graphs + at.graph
         shape = (len(rows), width(rows))
         draws = self._streams.normals(at.agents, at.edges.ends, step, shape)
@@ -333,6 +344,20 @@ class Noise(Fault):
             draws = from_reals(draws) / np.sqrt(2)
         rows += (self.sigma * draws).astype(rows.dtype)
         return rows
+
+
+def clipped(rows: np.ndarray, norm: float) -> np.ndarray:
+    """Return the rows (m, d), those longer than `norm` shortened to it.
+
+    Examples
+    --------
+    >>> clipped(np.array([[6.0, 8.0], [0.3, 0.4]]), 5.0).tolist()
+    [[3.0, 4.0], [0.3, 0.4]]
+    """
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    scale = np.divide(norm, lengths, out=np.ones_like(lengths), where=lengths > norm)
+    shorter: np.ndarray = rows * scale
+    return shorter
 
 
 @dataclass(frozen=True, repr=False)

@@ -306,7 +306,7 @@ class Operator(ABC, Generic[Step]):
         """
         return self._past("attacked", lambda: Attacks(attacks, self.n))
 
-    def noisy(self, sigma: float, *, seed: int = 0) -> Channel:
+    def noisy(self, sigma: float, *, seed: int = 0, clip: float | None = None) -> Channel:
         """This mixer with Gaussian noise on what arrives; see `faults.Noise`.
 
         Parameters
@@ -315,6 +315,9 @@ class Operator(ABC, Generic[Step]):
             Standard deviation of the noise in each entry of each row that arrives.
         seed : int
             Of the draws: they belong to the seed, the step and the edge.
+        clip : float, optional
+            Longer rows are shortened to this Euclidean norm before the noise is added, so that
+            `mpidec.theory.privacy` can say what the noise hides.
 
         Examples
         --------
@@ -326,7 +329,7 @@ class Operator(ABC, Generic[Step]):
         ...     float(Y.mean().round(2)), float(Y.std().round(3))     # 0.1 sqrt(3) / 4
         (1.0, 0.043)
         """
-        return self._past("noisy", lambda: Noise(sigma, seed))
+        return self._past("noisy", lambda: Noise(sigma, seed, clip))
 
     def robust(
         self,
