@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from inspect import isfunction, ismethod
+from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from .._complex import is_complex
+from .._validation import integer, returned, takes
 from ..comm.mixing.internals import Operator, StepOperator
 from ..problems import OracleLike
 from ..solvers import Solver
 from ..solvers.internals import Asynchronous, OfSteps, at_step, iterate as _iterate, name_of
 from .answers import Answers, gradients_for
-from .arguments import as_oracle
+from .arguments import as_oracle, check_callbacks
+from .plan import State
 from .stepsize import requested_rule
 
 if TYPE_CHECKING:
@@ -69,12 +73,14 @@ def iterate(
     Raises
     ------
     TypeError, ValueError
-        `solver` is asynchronous, or needs what `F` does not have.
+        `solver` is asynchronous, needs what `F` does not have, or a graph of another kind; rows or
+        gradients have another shape than those of the local agents.
 
     Notes
     -----
-    Collective, step by step: each rank takes the same number of them.  Nothing is checked, measured
-    or recorded on the way.
+    Collective, step by step: each rank takes the same number of them.  The graph is checked where
+    `s` are the initial rows, and what a function returns at each step; nothing is measured or
+    recorded.
 
     Examples
     --------
@@ -91,10 +97,13 @@ def iterate(
     for name, given, kind, expected in (
         ("solver", solver, Solver, "a solver: mpidec.solvers.EXTRA(0.1)"),
         ("W", W, Operator, "a mixer: net.mixer(topology)"),
-        ("s", s, (np.ndarray, tuple), "the rows, an array (m, d), or a state"),
+        ("s", s, (np.ndarray, State), "the rows, an array (m, d), or a state"),
+        ("agents", agents, (Sequence, np.ndarray, NoneType), "the numbers of the local agents"),
     ):
         if not isinstance(given, kind):
-            raise TypeError(f"{name} is {given!r:.60}, expected {expected}")
+            raise TypeError(f"{name} is {' '.join(repr(given).split()):.60}, expected {expected}")
+    first, seed = integer(first, "first", least=0), integer(seed, "seed", least=0)
+    steps = None if steps is None else integer(steps, "steps", least=0)
     if isinstance(solver, Asynchronous):
         raise TypeError(
             f"{name_of(solver)} is asynchronous: run it with mpidec.solve, or mpidec.simulate"
@@ -104,30 +113,58 @@ def iterate(
             f"{name_of(solver)}: step_size is {solver.step_size!r}, expected a number, or a "
             "function of the step: mpidec.tune finds one"
         )
+    X = s if isinstance(s, np.ndarray) else s.X
+    if np.ndim(X) < 1 or len(X) != W.m:
+        raise ValueError(
+            f"s has rows of shape {np.shape(X)}, expected {(W.m, *np.shape(X)[1:])}: one for each "
+            "agent of this rank"
+        )
+    asked = F if isinstance(F, OfSteps) else _answers(solver, F, X, W, agents, seed)
     if isinstance(s, np.ndarray):
+        graph = W.topology
+        solver.check(graph.at(0) if graph.period == 1 else graph)
         s = at_step(solver, first).init(s, W.at(first))
-    asked = F if isinstance(F, OfSteps) else _answers(solver, F, len(s.X), agents, seed)
     return _iterate(solver, asked, W, s, first, steps)
 
 
 def _answers(
     solver: Solver,
     F: Problem | OracleLike | Functions | None,
-    m: int,
+    X: np.ndarray,
+    W: Operator[StepOperator],
     agents: Sequence[int] | None,
     seed: int,
 ) -> Answers:
-    if solver.needs.argmin and (
-        F is None or isfunction(F) or ismethod(F) or isinstance(F, partial)
-    ):
+    """Return the functions that the solver asks; those of a user are checked."""
+    called = isfunction(F) or ismethod(F) or isinstance(F, partial)
+    if solver.needs.argmin and (F is None or called):
         raise TypeError(
             f"{name_of(solver)} needs minimizers of the local functions, F is {F!r:.60}: pass the "
             "problem"
         )
     if F is None:
         return Answers(None, None, lambda X, k: np.zeros_like(X))
-    if isfunction(F) or ismethod(F) or isinstance(F, partial):
-        return Answers(None, None, F)
+    if called:
+        return Answers(None, None, _checked(cast("Functions", F)))
     oracle = cast("Oracle", as_oracle(cast("Problem", F)))
-    gradients = gradients_for(solver, oracle, agents or range(m), seed)
+    if oracle.problem.m != W.m:
+        raise ValueError(
+            f"the problem has {oracle.problem.m} agents, but this rank hosts {W.m} of the {W.n} of "
+            "W: pass the data of the local agents, A[net.lo:net.hi]"
+        )
+    check_callbacks(oracle.problem, X, W.agents.start, solver.needs.problem)
+    gradients = gradients_for(solver, oracle, range(W.m) if agents is None else agents, seed)
     return Answers(oracle.problem, oracle.term, gradients)
+
+
+def _checked(gradient: Functions) -> Functions:
+    """Return the function `gradient`, refused where it returns other things than gradients: NumPy
+    would spread a row, or a number, over all agents.
+    """
+    takes(gradient, "gradient", "X", "k")
+
+    def checked(X: np.ndarray, k: int) -> np.ndarray:
+        what = "numbers" if is_complex(X) else "real numbers"
+        return returned(gradient(X, k), "gradient(X, k)", X.shape, what)
+
+    return checked

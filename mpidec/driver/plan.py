@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -59,6 +59,7 @@ def as_progress(progress: Progress | bool | None) -> Progress | None:
     return progress
 
 
+@runtime_checkable
 class State(Protocol):
     """State of a solver: a named tuple with the rows of the local agents."""
 

@@ -59,12 +59,43 @@ def test_what_it_cannot_run_is_refused():
                 "ADMM needs minimizers of the local functions, F is <fun",
             ),
             ("extra", local(net), "solver is 'extra', expected a solver"),
+            (
+                S.DGD(0.1),
+                lambda X, k: np.zeros(D),
+                r"gradient\(X, k\) returned .*shape \(3,\), exp",
+            ),
+            (S.DGD(0.1), lambda X, k: X + 1j, r"gradient\(X, k\) returned .*complex"),
+            (S.DGD(0.1), lambda X: X, r"gradient is .*, expected a function of \(X, k\)"),
+            (S.DGD(0.1), P.LeastSquares(A[:3], B[:3]), "the problem has 3 agents, but this rank"),
+            (S.DSGDCECA(0.1), local(net), "DSGDCECA needs .* got the ring topology"),
+            (S.EXTRA(0.1), P.Custom(lambda X: X[:, 0], lambda X: 0, net.m, D), "grad"),
         ):
             with pytest.raises((TypeError, ValueError), match=words):
                 next(mpidec.iterate(solver, F, W, X))
         for mixer, s, words in (
             (T.ring(N), X, "W is Topology.*, expected a mixer"),
             (W, X.tolist(), "s is .*, expected the rows"),
+            (W, (X, X), "s is .*, expected the rows"),
+            (W, np.ones((5, D)), r"s has rows of shape \(5, 3\), expected \(., 3\): one for each"),
         ):
-            with pytest.raises(TypeError, match=words):
+            with pytest.raises((TypeError, ValueError), match=words):
                 next(mpidec.iterate(S.DGD(0.1), local(net), mixer, s))
+        for given, words in (
+            ({"steps": -1}, "steps is -1, expected an integer >= 0"),
+            ({"first": -1}, "first is -1, expected an integer >= 0"),
+            ({"seed": -1}, "seed is -1, expected an integer >= 0"),
+            ({"agents": 3}, "agents is 3, expected the numbers of the local agents"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=words):
+                next(mpidec.iterate(S.DGD(0.1), P.MiniBatch(local(net), 5), W, X, **given))
+
+
+def test_compressed_rows_give_the_states_of_solve():
+    def mixing(W):
+        return W.compress("top_k", fraction=0.4)
+
+    with mpidec.Network(N) as net:
+        W = mixing(net.mixer(T.ring(N)))
+        states = mpidec.iterate(S.DGD(0.01), local(net), W, np.zeros((net.m, D)), steps=8)
+        whole = mpidec.solve(local(net), S.DGD(0.01), T.ring(N), steps=8, net=net, mixing=mixing)
+        np.testing.assert_array_equal([*states][-1].X, whole.X)
