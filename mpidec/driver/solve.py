@@ -37,7 +37,7 @@ from .arguments import (
 )
 from .asynchronous.draws import losses
 from .asynchronous.events import Events
-from .asynchronous.prepared import as_asynchronous, checked_rates, pauses
+from .asynchronous.prepared import check_queue, checked_rates, pauses
 from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.simulated import run as simulated
 from .attempts import attempted
@@ -327,14 +327,7 @@ def _check_clock(solver: Solver, clock: Queue | None, net: Network, steps: int |
         if steps is None:
             raise TypeError("steps is missing, expected the number of steps: steps=1000")
         return
-    if not isinstance(clock, Queue):
-        raise TypeError(f"clock is {clock!r:.60}, expected mpidec.Queue(), or leave it out")
-    as_asynchronous(solver)
-    if net.size > 1:
-        raise ValueError(
-            f"net has {net.size} ranks, but a queue of events is in one process: leave net out, "
-            "or pass a Network(n, comm=MPI.COMM_SELF)"
-        )
+    check_queue(clock, solver, net)
     if (steps is None) == (clock.events is None):
         raise ValueError(
             f"{'neither steps nor events is' if steps is None else 'both steps and events are'} "

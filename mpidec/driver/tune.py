@@ -29,8 +29,9 @@ from .arguments import (
     network_for,
     problem_of,
 )
+from .asynchronous.draws import GRADIENT
 from .asynchronous.events import Events
-from .asynchronous.prepared import prepared
+from .asynchronous.prepared import check_queue, prepared
 from .asynchronous.search import AsyncSearch
 from .plan import Mixing, Queue, arithmetic, closing, derived
 from .stepsize import Choice, Search, Task
@@ -78,7 +79,8 @@ def tune(
         As in `simulate`: the run to come is simulated, and the time of `delay` is that of its
         clocks; 1 if all agents are equal.
     clock : mpidec.Queue, optional
-        As in `solve`: the run to come is simulated.
+        As in `solve`: the run to come is simulated.  With a table of events, `steps` is the length
+        of the table.
 
     Returns
     -------
@@ -104,11 +106,13 @@ def tune(
     """
     with ExitStack() as stack:
         if net is None:
-            net = stack.enter_context(network_for(problem, topology, x0))
+            net = stack.enter_context(network_for(problem, topology, x0, alone=clock is not None))
         with on_all_ranks(net):
             oracle = as_oracle(problem)
             method = as_solver(solver, oracle)
             graph = as_topology(topology, net.n, solver=method)
+            if clock is not None:
+                check_queue(clock, method, net)
             steps, seed = integer(steps, "steps", least=0), integer(seed, "seed", least=0)
             functions = problem_of(oracle)
             check_hosted(oracle, net)
@@ -140,6 +144,13 @@ def tune(
                         drop=drop,
                         seed=seed,
                     )
+                if clock is not None and clock.events is not None:
+                    steps = events.steps
+                    if not (clock.events["kind"] == GRADIENT).any():
+                        raise ValueError(
+                            "the table of events has no gradients, which step sizes scale: give a "
+                            "step size, or other events"
+                        )
             elif delay is not None or drop or straggler or rates is not None:
                 raise ValueError(
                     f"{type(method).__name__} is synchronous: leave out delay, drop, straggler "

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._validation import unmasked
+from ...protocols import Reductions
 from ...solvers import Solver
 from ...solvers.internals import PairwiseSolver, PushSolver
 from ...topology import Topology, mixing_constants
+from ..plan import Queue
 
 
 def as_asynchronous(solver: Solver) -> PairwiseSolver | PushSolver:
@@ -27,6 +29,23 @@ def as_asynchronous(solver: Solver) -> PairwiseSolver | PushSolver:
             "AsyncPushSum, PairwiseGossip and RunningSumTracking"
         )
     return solver
+
+
+def check_queue(clock: object, solver: Solver, net: Reductions) -> None:
+    """Refuse what is no queue of events, and what cannot run on one.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not isinstance(clock, Queue):
+        raise TypeError(f"clock is {clock!r:.60}, expected mpidec.Queue(), or leave it out")
+    as_asynchronous(solver)
+    if net.size > 1:
+        raise ValueError(
+            f"net has {net.size} ranks, but a queue of events is in one process: leave net out, "
+            "or pass a Network(n, comm=MPI.COMM_SELF)"
+        )
 
 
 def prepared(

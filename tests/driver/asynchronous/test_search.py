@@ -197,3 +197,27 @@ def test_tune_finds_what_a_run_finds(solver):
     assert (choice.step_size, choice.rule) == (run.step_size, run.choice.rule)
     with pytest.raises(ValueError, match="EXTRA is synchronous: leave out delay"):
         mpidec.tune(problem(), S.EXTRA(), T.ring(N), delay=1.0)
+
+
+@pytest.mark.serial
+def test_tune_on_a_table_finds_what_its_run_finds():
+    """The race has the length of the table; one without gradients, and other solvers, are refused."""
+    event = [("time", float), ("kind", int), ("i", int), ("j", int)]
+    rows = [
+        (0.01 * k, k % 2, i := k // 2 % N, i if k % 2 == 0 else (i + 1) % N) for k in range(2400)
+    ]
+    table = np.array(rows, event)
+    for solver in S.A2CiD2(), S.PairwiseGossip():
+        choice = mpidec.tune(problem(), solver, T.ring(N), clock=mpidec.Queue(table))
+        assert (
+            choice.step_size
+            == mpidec.simulate(problem(), solver, T.ring(N), events=table).step_size
+        )
+    for solver, clock, words in (
+        (S.A2CiD2(), mpidec.Queue(table[:0]), "the table of events has no gradients"),
+        (S.A2CiD2(), mpidec.Queue(table[1::2]), "the table of events has no gradients"),
+        (S.EXTRA(), mpidec.Queue(), "EXTRA is synchronous"),
+        (S.A2CiD2(), "queue", "clock is 'queue', expected mpidec.Queue"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            mpidec.tune(problem(), solver, T.ring(N), clock=clock)
