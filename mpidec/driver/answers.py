@@ -201,18 +201,28 @@ class Answers:
         """
         self.gradients, self.points = gradients, points
         gradient = self._gradient if isinstance(self._gradient, Gradients) else None
-        remembered = gradient and gradient.remembered
-        if step > 0 and (remembered is None) == bool(memory):
-            raise ResumeError(
-                f"the checkpoint of step {step} has {'a' if memory else 'no'} memory of "
-                "variance-reduced gradients: "
-                "resume with the oracle that wrote it"
-            )
-        if memory and remembered is not None:
-            try:
-                remembered.recall(memory)
-            except ValueError as error:
-                raise ResumeError(str(error)) from error
+        recall(gradient, memory, step)
+
+
+def recall(gradients: Gradients | None, memory: Mapping[str, np.ndarray], step: int) -> None:
+    """Continue after `step` steps with what the gradients remembered then.
+
+    Raises
+    ------
+    ResumeError
+        The file is that of an oracle with another memory.
+    """
+    remembered = None if gradients is None else gradients.remembered
+    if step > 0 and (remembered is None) == bool(memory):
+        raise ResumeError(
+            f"the checkpoint of step {step} has {'a' if memory else 'no'} memory of "
+            "variance-reduced gradients: resume with the oracle that wrote it"
+        )
+    if memory and remembered is not None:
+        try:
+            remembered.recall(memory)
+        except ValueError as error:
+            raise ResumeError(str(error)) from error
 
 
 def _at_once(

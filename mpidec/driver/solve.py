@@ -249,7 +249,7 @@ def solve(
                 method.check(graph.at(0) if graph.period == 1 else graph)
             own, known = checked(metrics, functions), x_star_of(functions)
             target = target_of(stop, functions, counters_of(method, clock), own)
-            if isinstance(method, Asynchronous):
+            if isinstance(method, Asynchronous) and clock is None:
                 _refuse_memory(saved, gradient)
             pauses(straggler, net.n), losses(drop, seed), checked_rates(rates, net.n)
             events = None
@@ -356,9 +356,9 @@ def _refuse(solver: Solver, **given: object) -> None:
 
 
 def _refuse_memory(record: Record | None, gradient: Gradients | None) -> None:
-    """Refuse to resume an asynchronous run whose gradients depend on earlier steps."""
+    """Refuse to resume a run on ranks whose gradients depend on earlier steps."""
     if record and record.resume and gradient and gradient.remembered:
         raise ResumeError(
-            f"{record.path}: files of asynchronous runs hold no memory of variance-reduced "
-            "gradients: repeat the run"
+            f"{record.path}: files of asynchronous runs on ranks hold no memory of "
+            "variance-reduced gradients: repeat the run, or simulate it, with mpidec.simulate"
         )

@@ -121,6 +121,25 @@ def test_a_resumed_queue_is_an_uninterrupted_one(tmp_path, solver, faults, data)
 
 @pytest.mark.serial
 @pytest.mark.parametrize("solver", [S.A2CiD2(0.005), SOLVER["queue"]], ids=["pairwise", "push"])
+@pytest.mark.parametrize("oracle", [P.SAGA, P.SVRG, P.LSVRG], ids=lambda kind: kind.__name__)
+def test_a_resumed_queue_has_the_memory_of_its_gradients(tmp_path, oracle, solver):
+    problem = P.LeastSquares(A, B)
+
+    def run(steps, kind, record=None):
+        given = {"seed": 5, "delay": (0, 2), "drop": 0.1, "record": record}
+        return mpidec.simulate(kind(problem), solver, T.ring(N), steps=steps, **given)
+
+    path, whole = tmp_path / "run.h5", run(40, oracle)
+    run(13, oracle, path)
+    with pytest.raises(mpidec.ResumeError, match=r"run\.h5"):
+        run(40, P.SARAH, mpidec.Record(path, resume=True))
+    for steps in 21, 40:
+        resumed = run(steps, oracle, mpidec.Record(path, resume=True))
+    np.testing.assert_array_equal(whole.X, resumed.X)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("solver", [S.A2CiD2(0.005), SOLVER["queue"]], ids=["pairwise", "push"])
 def test_complex_rows_are_pairs_of_reals(solver):
     given = {"steps": 60, "seed": 1, "delay": (0, 1)}
     problem = P.LeastSquares(Z, B + 0j)

@@ -309,7 +309,7 @@ def test_refusals():
 
 
 @pytest.mark.serial
-def test_asynchronous_runs_take_them_but_cannot_be_resumed(tmp_path):
+def test_asynchronous_runs_take_them_but_are_not_resumed_on_ranks(tmp_path):
     problem = made()
     result = mpidec.simulate(
         P.SAGA(problem, 2), S.RunningSumTracking(0.01), T.ring(N), steps=900, seed=1

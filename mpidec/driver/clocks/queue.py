@@ -15,7 +15,7 @@ from ..._complex import is_complex
 from ...exceptions import ResumeError
 from ...problems.internals import of_one, real_view
 from ...solvers.internals import PairwiseSolver, PushSolver
-from ..answers import Errors
+from ..answers import Errors, recall
 from ..asynchronous.events import Events
 from ..asynchronous.result import AsyncResult, LocalAgents, collected, histogram
 from ..metrics import Metrics, of_events
@@ -56,7 +56,8 @@ class Simulated:
         if oracle is not None and is_complex(plan.X):
             oracle = real_view(oracle)
         agents = range(plan.net.n)
-        gradient = None if oracle is None else of_one(oracle.gradients(agents, plan.seed))
+        self._gradients = None if oracle is None else oracle.gradients(agents, plan.seed)
+        gradient = None if self._gradients is None else of_one(self._gradients)
         self._agents = LocalAgents.of(solver, plan.topology.at(0), plan.X, agents)
         self._simulator = events.simulator(solver, self._agents, gradient)
         self._end = plan.steps * events.unit if events.end is None else events.end
@@ -144,7 +145,7 @@ class Simulated:
         return [self._t, counted.events, counted.messages, sent, counted.gradients]
 
     def memory(self) -> Arrays:
-        return {}
+        return {} if self._gradients is None else self._gradients.memory()
 
     def arrays(self) -> Arrays:
         return self._undelivered[1] if self._undelivered else self._arrays()
@@ -177,6 +178,10 @@ class Simulated:
                 f"{path}: with other rates, stragglers or events a step takes another time, so that "
                 "its records cannot go on: give those of the file, or begin a new run"
             )
+        try:
+            recall(self._gradients, memory, int(totals[-1]))  # the number of gradients
+        except ResumeError as error:
+            raise ResumeError(f"{path}: {error}") from error
         self._agents.recall(s._asdict())
         rows = {name[6:]: found for name, found in arrays.items() if name.startswith("queue.")}
         for name, lengths in facts["ragged"].items():
