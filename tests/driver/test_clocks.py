@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 
@@ -223,6 +224,31 @@ def test_the_file_of_an_interrupted_queue_has_the_records_of_a_whole_one(tmp_pat
         found, expected = mpidec.read(path).metrics, mpidec.read(tmp_path / "whole.h5").metrics
         for name, values in expected.items():
             np.testing.assert_array_equal(found[name], values, name)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("solver", [S.A2CiD2(0.005), SOLVER["queue"]], ids=["pairwise", "push"])
+def test_the_file_of_a_killed_queue_goes_on(tmp_path, solver):
+    """What is on the disk at any record is a file that a run resumes, as after SIGKILL."""
+    whole, killed = tmp_path / "whole.h5", tmp_path / "killed.h5"
+
+    def run(record, progress=None):
+        given = {"steps": 40, "every": 5, "seed": 2, "delay": (0, 3), "drop": 0.1}
+        problem = P.SVRG(P.LeastSquares(A, B), 5)
+        return mpidec.simulate(
+            problem, solver, T.ring(N), record=record, progress=progress, **given
+        )
+
+    def copy(step, steps, metrics):
+        if step == 25:
+            shutil.copy(whole, killed)
+
+    expected = run(mpidec.Record(whole, checkpoint_seconds=1e-9), copy)
+    assert 0 < mpidec.read(killed).metrics["step"][-1] < 40
+    np.testing.assert_array_equal(run(mpidec.Record(killed, resume=True)).X, expected.X)
+    found, all_ = mpidec.read(killed).metrics, mpidec.read(whole).metrics
+    for name, values in all_.items():
+        np.testing.assert_array_equal(found[name], values, name)
 
 
 def test_records_of_a_queue_closer_than_steps_are_refused_with_a_file(tmp_path):
