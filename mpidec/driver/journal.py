@@ -181,7 +181,7 @@ class Journal(RunLog):
             )
         arrays = recorder.asynchronous() if source.name else {}
         s, elapsed = source.recall(os.fspath(record.path), k, s, totals.tolist(), memory, arrays)
-        self._plan.note(resumed_at(k, recorder.resume(k, meta)))
+        self._plan.note(resumed_at(k, recorder.resume(k, meta, source.repeats(k))))
         return k, s, elapsed
 
     # -- on the way --------------------------------------------------------------------------------

@@ -316,12 +316,12 @@ class Recorder(Generic[State]):
         self._net.agree(self.error)
         return found
 
-    def resume(self, step: int, meta: Mapping[str, Any]) -> bool:
+    def resume(self, step: int, meta: Mapping[str, Any], repeated: bool = False) -> bool:
         """Reopen the file to continue after `step`; whether it has later records; collective, an
         error is raised on all ranks.
 
         `meta` are the root attributes of this part of the run: some replace those of the file,
-        others are added to `resumed`.
+        others are added to `resumed`.  `repeated` is as for `RunFile.resume`.
         """
         kept = {name: value for name, value in meta.items() if name in CHANGED}
         if meta and self._net.rank == 0:
@@ -331,7 +331,9 @@ class Recorder(Generic[State]):
 
         def reopen() -> RunFile:
             try:
-                return RunFile.resume(path, step, meta=meta, flush_seconds=seconds)
+                return RunFile.resume(
+                    path, step, repeated=repeated, meta=meta, flush_seconds=seconds
+                )
             except ValueError as error:
                 raise ResumeError(str(error)) from error
 

@@ -225,6 +225,7 @@ class RunFile:
         path: str | os.PathLike[str],
         step: int | None = None,
         *,
+        repeated: bool = False,
         meta: Mapping[str, str | int] | None = None,
         flush_seconds: float = 2.0,
     ) -> RunFile:
@@ -239,6 +240,7 @@ class RunFile:
         ----------
         path : name of the file
         step : last step to keep (default: that of the last checkpoint)
+        repeated : whether a record of ``step`` is still to come, which replaces that of the file
         meta : root attributes to change, such as ``ranks``
         flush_seconds : as in the constructor
 
@@ -262,7 +264,8 @@ class RunFile:
         ahead = int(steps[-1]) if len(steps) else -1
         # An interrupted run has a record of its last step, which an uninterrupted one would not
         # have between two records: it is dropped.
-        steps = steps[steps <= step if _is_asked_for(step, every) else steps < step]
+        kept_too = _is_asked_for(step, every) and not repeated
+        steps = steps[steps <= step if kept_too else steps < step]
         kept = len(steps)
         self = cls.__new__(cls)
         self._begin(AtomicFile(path, existing=True), layout, flush_seconds)

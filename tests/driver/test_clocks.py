@@ -227,6 +227,19 @@ def test_the_file_of_an_interrupted_queue_has_the_records_of_a_whole_one(tmp_pat
 
 
 @pytest.mark.serial
+def test_the_end_of_a_short_queue_does_not_replace_a_record_in_its_step(tmp_path):
+    def run(steps, **record):
+        record = mpidec.Record(tmp_path / f"{len(record)}.h5", **record)
+        given = {"steps": steps, "every": 1.04, "record": record}
+        mpidec.simulate(P.LeastSquares(A, B), S.A2CiD2(0.01), T.ring(N), **given)
+        return mpidec.read(record.path).metrics["time"]
+
+    expected = run(40)
+    run(31, resume=False)  # ends at 31; the next record is at 31.2
+    np.testing.assert_array_equal(run(40, resume=True), expected)
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize("solver", [S.A2CiD2(0.005), SOLVER["queue"]], ids=["pairwise", "push"])
 def test_the_file_of_a_killed_queue_goes_on(tmp_path, solver):
     """What is on the disk at any record is a file that a run resumes, as after SIGKILL."""

@@ -102,6 +102,9 @@ class Clock(Watched, Protocol):
         ResumeError
         """
 
+    def repeats(self, k: int) -> bool:
+        """Whether a later record has the number `k` of the step, too, after `recall`."""
+
     def finish(self) -> None:
         """End what is on its way, after the last checkpoint."""
 

@@ -94,24 +94,28 @@ class Simulated:
         return Iterates(self._agents.X)
 
     def states(self, first: int, s: State) -> Iterator[tuple[int, State, bool]]:
-        unit, end = self._events.unit, self._end
-        between = self._plan.every * unit
-        number = int(self._t / between + 1e-9)
-        while self._t < end:
-            number += 1
-            t = number * between
-            # two records are not at times that rounding errors alone separate
-            self._t = t = t if t < end * (1 - 1e-12) else end
-            self._simulator.run(t)
-            if t == end:
+        while self._t < self._end:
+            self._t = self._next
+            self._simulator.run(self._t)
+            if self._t == self._end:
                 self.finish()
-            yield self._step, self._rows(), True
+            yield self._step(self._t), self._rows(), True
 
     @property
-    def _step(self) -> int:
-        if self._t >= self._end:
-            return self._plan.steps
-        return int(self._t / self._events.unit + 1e-9)
+    def _next(self) -> float:
+        """The time of the next record: a multiple of `every`, or the end.  Two records are not at
+        times that rounding errors alone separate.
+        """
+        between = self._plan.every * self._events.unit
+        t = (int(self._t / between + 1e-9) + 1) * between
+        return t if t < self._end * (1 - 1e-12) else self._end
+
+    def _step(self, t: float) -> int:
+        return self._plan.steps if t >= self._end else int(t / self._events.unit + 1e-9)
+
+    def repeats(self, k: int) -> bool:
+        """A shorter run has a record of its end, which may be in the step of the next record."""
+        return self._t < self._end and self._step(self._next) == k
 
     def moment(self, k: int) -> str:
         return f"at time {self._t:g}"

@@ -165,6 +165,9 @@ class Steps:
         counts.messages = int(rows) * root
         return s, elapsed
 
+    def repeats(self, k: int) -> bool:
+        return False
+
     def finish(self) -> None:
         pass
 
