@@ -186,6 +186,30 @@ def unmasked(values: T, name: str) -> T:
     return values
 
 
+def floats(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Return `values` in float64; complex numbers only if all imaginary parts are 0, which NumPy
+    would drop with a warning, whatever they are.
+
+    Raises
+    ------
+    TypeError, ValueError
+
+    Examples
+    --------
+    >>> floats([1, 2 + 0j], "rates")
+    array([1., 2.])
+    >>> floats([1j], "rates")
+    Traceback (most recent call last):
+    TypeError: rates has imaginary parts, expected real numbers
+    """
+    array = np.asarray(unmasked(values, name))
+    if array.dtype.kind == "c":
+        if array.imag.any():
+            raise TypeError(f"{name} has imaginary parts, expected real numbers")
+        array = array.real
+    return np.asarray(array, np.float64)
+
+
 def real(values: ArrayLike, name: str, complex_too: bool = False) -> NDArray[np.number]:
     """Return `values` as an array of real numbers (integers and booleans included), or with
     `complex_too` of complex ones.

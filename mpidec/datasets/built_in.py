@@ -390,7 +390,7 @@ def signs(y: ArrayLike) -> Array:
     """
     values, numbers = _distinct_labels(y)
     if len(values) == 1 and values[0] in (-1, 1):
-        return np.asarray(y, dtype=np.float64)
+        return check.floats(y, "y")
     if len(values) != 2:
         shown = (
             check.some(values) if values.dtype.kind in "biuf" else ", ".join(map(str, values[:5]))

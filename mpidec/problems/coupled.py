@@ -88,7 +88,7 @@ class ConstraintCoupled(Described):
         check.takes(argmin, "ConstraintCoupled: argmin", "C")
         check.takes(value, "ConstraintCoupled: value", "X")
         self.A = check.data(A)
-        self.b = np.asarray(b, dtype=np.float64)
+        self.b = check.floats(b, "b")
         self.m, self.d, self.p = self.A.shape
         if self.b.shape != (self.m, self.d):
             raise ValueError(
@@ -100,7 +100,7 @@ class ConstraintCoupled(Described):
         self.term = box(lower=0.0) if inequality else None
         self.x_star: Array | None = None
         if strong_convexity is not None:
-            mu = np.broadcast_to(np.asarray(strong_convexity, dtype=np.float64), (self.m,))
+            mu = np.broadcast_to(check.floats(strong_convexity, "strong_convexity"), (self.m,))
             if not (np.isfinite(mu) & (mu > 0)).all():
                 raise ValueError(f"strong_convexity = {strong_convexity}, expected numbers > 0")
             self.smoothness = np.linalg.norm(self.A, ord=2, axis=(1, 2)) ** 2 / mu

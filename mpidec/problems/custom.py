@@ -104,7 +104,7 @@ class Custom(Described):
                 )
         self._smoothness: Array | None = None
         if smoothness is not None:
-            constants = np.asarray(smoothness, dtype=np.float64)
+            constants = valid.floats(smoothness, "smoothness")
             if (
                 constants.shape not in ((), (self.m,))
                 or not (np.isfinite(constants) & (constants > 0)).all()

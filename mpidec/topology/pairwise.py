@@ -94,7 +94,8 @@ def _given(topology: Topology, rate: Any) -> csr_array:
         i, j = np.array(list(whole), np.int64).reshape(-1, 2).T
         R = csr_array(coo_array((list(whole.values()), (i, j)), shape=(n, n), dtype=float))
     else:
-        R = csr_array(rate, dtype=float)
+        R = csr_array(rate)
+        R.data = check.floats(R.data, "edge_rates: rate")
         if R.shape != (n, n) or abs(R - R.T).max() > 0:
             raise ValueError(
                 f"edge_rates: rate has shape {R.shape}, expected a symmetric matrix of shape "

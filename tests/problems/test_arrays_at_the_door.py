@@ -160,3 +160,38 @@ def of_custom(returned):
 def test_masked_numbers_are_refused(array, enter):
     with pytest.raises((TypeError, ValueError), match="mask"):
         enter(masked(array))
+
+
+def simulated(rates=None, edges=1.0):
+    solver = mpidec.solvers.A2CiD2(0.01, rate=edges)
+    return mpidec.simulate(P.LeastSquares(STACK, TARGETS), solver, "ring", steps=2, rates=rates).X
+
+
+def of_smoothness(L):
+    return P.Custom(lambda X: 0, lambda X: X, N, D, smoothness=L).smoothness
+
+
+def coupled(b, strong=None):
+    functions = (lambda C: C, lambda X: X[:, 0])
+    made = P.ConstraintCoupled(*functions, np.ones((N, 2, D)), b, strong_convexity=strong)
+    return made.b if strong is None else made.smoothness
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("array", "enter"),
+    [
+        (np.ones(N), simulated),
+        (RING - np.diag(np.diag(RING)), lambda R: simulated(edges=R)),
+        (np.ones(N), of_smoothness),
+        (np.ones((N, 2)), coupled),
+        (np.ones(N), lambda mu: coupled(np.ones((N, 2)), mu)),
+        (np.ones(N), P.signs),
+    ],
+    ids=["rates", "edge_rates", "smoothness", "b", "strong_convexity", "signs"],
+)
+def test_complex_numbers_are_real_ones_if_no_imaginary_part_is_lost(array, enter):
+    """NumPy drops imaginary parts with a warning, whatever they are."""
+    np.testing.assert_array_equal(enter(array + 0j), enter(array))
+    with pytest.raises((TypeError, ValueError), match=r"imaginary|expected|labels"):
+        enter(array * (1 + 1j))

@@ -137,6 +137,8 @@ def checked(
             "dimension with the "
             "fields time, kind, i and j"
         )
+    if np.iscomplexobj(events["time"]):
+        raise TypeError("events has complex times, expected real numbers")
     times, n = np.asarray(events["time"], float), topology.n
 
     def refuse(wrong: np.ndarray, text: Callable[[Any], str]) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..._validation import unmasked
+from ..._validation import floats, unmasked
 from ...protocols import Reductions
 from ...solvers import Solver
 from ...solvers.internals import PairwiseSolver, PushSolver
@@ -67,7 +67,7 @@ def prepared(
 def checked_rates(rates: ArrayLike | None, n: int) -> np.ndarray:
     unmasked(rates, "rates")
     try:
-        pace = np.asarray(1.0 if rates is None else rates, float)
+        pace = floats(1.0 if rates is None else rates, "rates")
     except (TypeError, ValueError):
         pace = np.array(np.nan)
     if (
