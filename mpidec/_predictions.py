@@ -16,7 +16,7 @@ from . import _validation as check
 from ._complex import as_reals, double, doubled, from_reals, is_complex, squares
 from ._validation import Array
 
-# Of the held-out samples that a file stores at most.
+# Of the held-out samples that a file stores at most, which is small without them.
 TEST_BYTES = 4 << 20
 
 
@@ -84,6 +84,8 @@ class Given:
         How the file of the samples was read where it can be read in another way.
     names : tuple of str
         Those of the features; empty if they have none.
+    omitted : int
+        Bytes of held-out samples that a file has left out, being more than 4 MiB.
     """
 
     scaling: Scaling | None = None
@@ -91,6 +93,7 @@ class Given:
     test: tuple[Array, Array] | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    omitted: int = 0
 
 
 AS_THEY_ARE = Given()
@@ -249,6 +252,8 @@ class LinearPredictor:
         samples of more than 4 MiB are left out.
         """
         given = self.given
+        size = sum(part.nbytes for part in given.test or ())
+        omitted = size if size > TEST_BYTES else given.omitted
         about = {
             "labels": self.labels,
             "features": self.features,
@@ -256,13 +261,14 @@ class LinearPredictor:
             "complex": self.complex_too,
             "classes": None if given.labels is None else given.labels.tolist(),
             "names": given.names,
+            "omitted": omitted,
         }
         found: dict[str, NDArray[Any]] = {
             "about": np.frombuffer(json.dumps(about).encode(), np.uint8)
         }
         if given.scaling is not None:
             found |= {f"scaling_{name}": part for name, part in vars(given.scaling).items()}
-        if given.test is not None and sum(part.nbytes for part in given.test) <= TEST_BYTES:
+        if given.test is not None and not omitted:
             found["test_A"], found["test_y"] = given.test
         return found
 
@@ -285,7 +291,8 @@ class LinearPredictor:
         scaling = Scaling(*parts) if all(part is not None for part in parts) else None  # type: ignore[arg-type]
         test = (arrays["test_A"], arrays["test_y"]) if "test_A" in arrays else None
         classes = None if about["classes"] is None else np.array(about["classes"])
-        given = Given(scaling, classes, test, names=tuple(about["names"]))
+        omitted = about.get("omitted", 0)
+        given = Given(scaling, classes, test, names=tuple(about["names"]), omitted=omitted)
         labels = check.choice(about["labels"], "labels", ("numbers", "signs", "classes"))
         return cls(labels, int(about["features"]), about["intercept"], about["complex"], given)
 

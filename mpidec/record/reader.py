@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._predictions import LinearPredictor, scored
+from .._predictions import TEST_BYTES, LinearPredictor, scored
 from .._words import ByName
 from ..exceptions import ResumeError
 from .atomic import is_written
@@ -155,6 +155,11 @@ class Run:
             the file has no samples.
         """
         model, x = self._fitted()
+        if A is None and y is None and (size := model.given.omitted):
+            raise ValueError(
+                f"score() has no samples: those held out take {size / 2**20:.3g} MiB, and "
+                f"{self.path} stores at most {TEST_BYTES >> 20} MiB: give them, score(A, y)"
+            )
         return scored(model, model.held_out, x, A, y)
 
     def _fitted(self) -> tuple[LinearPredictor, NDArray[Any]]:

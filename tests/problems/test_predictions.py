@@ -176,6 +176,19 @@ def test_without_arguments_the_score_is_that_of_the_samples_held_out(y):
         plain.score()
 
 
+@pytest.mark.serial
+def test_held_out_samples_that_a_file_does_not_store_are_named(tmp_path, monkeypatch):
+    problem = load_problem((A, TWO), n=N, test=0.2)
+    mpidec.solve(problem, "dgd", "complete", steps=2, record=tmp_path / "all.h5")
+    monkeypatch.setattr(mpidec._predictions, "TEST_BYTES", 100)
+    path = tmp_path / "part.h5"
+    mpidec.solve(problem, "dgd", "complete", steps=2, record=path)
+    with pytest.raises(ValueError, match=r"those held out take .* MiB, and .*part\.h5 stores at"):
+        mpidec.read(path).score()
+    expected = mpidec.read(tmp_path / "all.h5").score()
+    assert mpidec.read(path).score(*problem.held_out) == expected
+
+
 NAMES = ["u", "v", "w", "z"]
 
 
