@@ -8,8 +8,10 @@ import dataclasses
 import inspect
 import numbers
 import os
+import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar, cast
 
@@ -642,6 +644,41 @@ def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarr
             f"{tuple(bad[0].tolist())}"
         )
     return rows
+
+
+# Held by the thread whose run makes a network of all ranks.
+_OF_ALL_RANKS = threading.RLock()
+
+
+@contextmanager
+def network_of_run(
+    call: str,
+    net: Network | None,
+    problem: Problem | OracleLike | None,
+    topology: TopologyLike,
+    x0: ArrayLike | None,
+    alone: bool = False,
+) -> Iterator[Network]:
+    """The network of a run, for the time of the run: `net`, or one of its own (`network_for`).
+
+    Raises
+    ------
+    RuntimeError
+        Another thread of this rank has a run on the network; or both make their own, and their
+        collective calls would meet those of the other run on other ranks.
+    """
+    with ExitStack() as stack:
+        if net is not None or not (alone or MPI.COMM_WORLD.size == 1):
+            lock = _OF_ALL_RANKS if net is None else net.engine.run
+            if not lock.acquire(blocking=False):
+                raise RuntimeError(
+                    f"{call}: another thread of this rank has a run on the same network, expected "
+                    "one at a time: give each thread its network, net=, made before they begin"
+                )
+            stack.callback(lock.release)
+        if net is None:
+            net = stack.enter_context(network_for(problem, topology, x0, alone))
+        yield net
 
 
 def network_for(

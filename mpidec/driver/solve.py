@@ -32,7 +32,7 @@ from .arguments import (
     explained,
     in_words,
     initial_rows,
-    network_for,
+    network_of_run,
     problem_of,
 )
 from .asynchronous.draws import losses
@@ -216,8 +216,8 @@ def solve(
     ([2.0], 'completed')
     """
     with ExitStack() as stack:
-        if net is None:
-            net = stack.enter_context(network_for(problem, topology, x0, alone=clock is not None))
+        own = network_of_run("solve", net, problem, topology, x0, alone=clock is not None)
+        net = stack.enter_context(own)
         with on_all_ranks(net):
             saved = as_record(record)
             if saved is not None and net.rank == 0:
@@ -247,8 +247,8 @@ def solve(
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
                 method.check(graph.at(0) if graph.period == 1 else graph)
-            own, known = checked(metrics, functions), x_star_of(functions)
-            target = target_of(stop, functions, counters_of(method, clock), own)
+            more, known = checked(metrics, functions), x_star_of(functions)
+            target = target_of(stop, functions, counters_of(method, clock), more)
             if isinstance(method, Asynchronous) and clock is None:
                 _refuse_memory(saved, gradient)
             pauses(straggler, net.n), losses(drop, seed), checked_rates(rates, net.n)
@@ -306,7 +306,7 @@ def solve(
             straggler=straggler,
             rates=rates,
             clock=clock,
-            metrics=own,
+            metrics=more,
         )
         if events is not None:
             result = simulated(plan, events)

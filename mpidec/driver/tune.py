@@ -26,7 +26,7 @@ from .arguments import (
     check_hosted,
     explained,
     initial_rows,
-    network_for,
+    network_of_run,
     problem_of,
 )
 from .asynchronous.draws import GRADIENT
@@ -105,8 +105,8 @@ def tune(
     ('steps', True)
     """
     with ExitStack() as stack:
-        if net is None:
-            net = stack.enter_context(network_for(problem, topology, x0, alone=clock is not None))
+        own = network_of_run("tune", net, problem, topology, x0, alone=clock is not None)
+        net = stack.enter_context(own)
         with on_all_ranks(net):
             oracle = as_oracle(problem)
             method = as_solver(solver, oracle)

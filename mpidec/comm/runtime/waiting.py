@@ -64,12 +64,18 @@ class ProgressEngine:
     -----
     One thread at a time may be in a call of a network; `with engine:` around a call refuses a
     second one.
+
+    Attributes
+    ----------
+    run : threading.RLock
+        Held by the thread of a run, which makes many calls.
     """
 
     def __init__(self) -> None:
         self.lock: Any = _Guard() if shared is None else shared.Guard()
         self.lock.acquire(False)  # from now on it knows its thread
         self.lock.release()
+        self.run = threading.RLock()
         self._polls: list[Callable[[], None]] = []
         self._on_interrupt: list[Callable[[str], None]] = []
         self._polling = self._closed = False
