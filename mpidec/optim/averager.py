@@ -130,7 +130,7 @@ class Averager:
             _polled(self._model.parts, net.engine.poll) if method.overlaps and not near else ()
         ):
             self._closing.callback(hook.remove)
-        self._apart = self._loaded = False
+        self._apart = self._loaded = self._begun = False
         self._copies = Copies(net, method.asynchronous, self.buckets)
         self._guard = TrainingGuard(net, self._method, self._mixers, self.buckets)
         traced = trace is not None or net.context.timeline is not None
@@ -212,24 +212,23 @@ class Averager:
 
     def before(self) -> None:
         """Do the communication that precedes the optimizer's update."""
-        self._compare_loaded()
-        self._settle()
-        self._look()
+        self._begin()
         if self._method.of_gradients:
             with self._span("wait"), torch.no_grad(), self._same_steps():
+                self._settle()
                 self._method.before(self.steps)
                 self._guard.show(self.steps, self.steps - 1, 0, self._copies)
 
     def after(self) -> None:
         """Do the communication that follows the optimizer's update."""
-        self._compare_loaded()
-        self._look()
-        self._copies.looked = False
+        if not self._begun:
+            self._begin()
+        self._begun = self._copies.looked = False
         self._model.check_unchanged()
         if (self.steps + 1) % self.every == 0:
             k = self.steps // self.every
-            self._settle()
             with self._span("mix"), torch.no_grad(), self._same_steps():
+                self._settle()
                 if self._method.asynchronous and self._method.checked:
                     self._guard.look(self.steps)
                 self._method.after(k)
@@ -238,15 +237,16 @@ class Averager:
                     self._model.average_buffers(self.net)
         self.steps += 1
 
-    def _compare_loaded(self) -> None:
-        """Refuse loaded states of different steps, on all ranks; once after they have been
-        loaded.  Collective.
-        """
+    def _begin(self) -> None:
+        """Do what comes first in a step, before the update or, without `before`, after it."""
+        self._refuse_average("a step is taken")
         if self._loaded:
             self._compare_moments(self.steps)
+        self._look()
+        self._begun = True
 
     def _compare_moments(self, moment: int) -> None:
-        """Raise on all ranks unless their states are of the same step.  Collective."""
+        """Raise on all ranks unless the states they have loaded are of the same step.  Collective."""
         mine, theirs = np.array([moment, self.steps]), np.empty((self.net.size, 2), dtype=np.int64)
         self.net.operation("comparison of the steps of loaded states")(
             lambda: self.net.comm.Iallgather(mine, theirs)
@@ -287,10 +287,8 @@ class Averager:
 
     def _settle(self) -> None:
         """Copy the parameters into the rows."""
-        self._refuse_average("a step is taken")
-        with torch.no_grad():
-            for bucket in self.buckets:
-                bucket.settle(self._method.travelling)
+        for bucket in self.buckets:
+            bucket.settle(self._method.travelling)
 
     def _refuse_average(self, what: str) -> None:
         if self._apart:
@@ -315,9 +313,11 @@ class Averager:
         -----
         Collective.  The workers' own parameters return with the end of the context.
         """
-        self._compare_loaded()
+        if self._loaded:
+            self._compare_moments(self.steps)
         if not self._apart:
-            self._settle()
+            with torch.no_grad():
+                self._settle()
         if self._method.asynchronous:
             self._copies.compare()
         with torch.no_grad():

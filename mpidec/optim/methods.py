@@ -173,6 +173,11 @@ class AdaptThenCombine(Method):
         """Begin to mix each part of the buckets' rows, or of others like them, by its own
         operator of step `k`.
         """
+        if len(self._mixers) == 1:
+            W = self._mixers[0].at(k)
+            return [
+                self._start(X, None, W) for X in rows or [each.mixable for each in self._buckets]
+            ]
         operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
         given = rows or [bucket.rows for bucket in self._buckets]
         whose = {id(bucket): X for bucket, X in zip(self._buckets, given)}
@@ -184,7 +189,7 @@ class AdaptThenCombine(Method):
     def _joined(self, pending: list[Pending]) -> list[torch.Tensor]:
         """Return the rows of the buckets, of the mixed parts that `_begun` returned."""
         if len(self._mixers) == 1:
-            return [each.wait() for each in pending]
+            return [torch.as_tensor(each.wait()) for each in pending]
         mixed = {
             id(bucket): self._net.empty(bucket.d, like=bucket.rows) for bucket in self._buckets
         }
