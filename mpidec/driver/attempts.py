@@ -93,15 +93,10 @@ class Attempt:
     last: bool = True
     unstable: str = ""
 
-    def check(self, k: int, X: np.ndarray) -> None:
-        """Check the iterates after step `k`, where that is due; collective.
-
-        Raises
-        ------
-        Retry
-        """
-        if self.guard is not None and not self.last and self.guard.due(k):
-            self.guard.check(k, as_reals(X))
+    @property
+    def on_the_way(self) -> Guard | None:
+        """The guard, unless it judges the end only."""
+        return None if self.last else self.guard
 
     def retry(self, end: RunEnd, k: int) -> None:
         """Begin again if the run has diverged, not at once, and there are smaller step sizes to
@@ -111,7 +106,7 @@ class Attempt:
         ------
         Retry
         """
-        again = self.guard is not None and not self.last and not self._at_once(k)
+        again = self.on_the_way is not None and not self._at_once(k)
         if end.outcome is Outcome.DIVERGED and again:
             raise Retry(end.reason)
 

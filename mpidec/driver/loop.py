@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .._complex import as_reals
 from ..comm.runtime import interrupts
 from .attempts import Attempt
 from .clocks import Clock
@@ -44,11 +45,11 @@ def _run(
     k, s = journal.begin()
     control = Control(plan.net, plan.record.checkpoint_seconds if plan.record else None)
     stopped = journal.recorded_at_once(k) and journal.record(k, s)
-    states = iter(()) if stopped else clock.states(k, s)
+    states, guard = iter(()) if stopped else clock.states(k, s), attempt.on_the_way
     for k, s, recorded in states:
         control.watch(k, s.X)
-        if attempt.guard is not None:
-            attempt.check(k, s.X)
+        if guard is not None and k >= guard.next:
+            guard.check(k, as_reals(s.X))
         if not (recorded or k >= control.next):
             continue
         decision = control.decide(k, interrupted(), errors.first or journal.error)

@@ -33,7 +33,7 @@ def descend(X: np.ndarray, step_size: Any, G: Any) -> np.ndarray:
     """
     if type(step_size) is np.ndarray:
         return _columns(X, step_size, G)
-    a = -_number(step_size, G)
+    a = -(step_size if type(step_size) is float else _number(step_size, G))
     if (
         _kernel is not None
         and type(X) is np.ndarray

@@ -295,19 +295,21 @@ def _passes(rows: np.ndarray, checks: int) -> bool:
 
 
 def weighted_sum(
-    weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int = 0
+    weights: Weights | Runs, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int = 0
 ) -> np.ndarray:
     """Weighted sums of rows: `out[i]` is the sum for the agent whose own row is `X[first + i]`.
 
     Parameters
     ----------
-    weights : Weights
-        Indices below `len(X)` refer to rows of `X`, the others to rows of `halo`.
+    weights : Weights or Runs
+        Indices of weights below `len(X)` refer to rows of `X`, the others to rows of `halo`.
     X, halo, out : array (rows, d), (others, d), (m, d)
         C-contiguous, of one floating-point dtype.
     first : int
     """
-    if out.dtype.kind == "c":
+    if isinstance(weights, Runs):
+        weights.sum(X, out)
+    elif out.dtype.kind == "c":
         real = out.real.dtype
         weighted_sum(weights, X.view(real), halo.view(real), out.view(real), first)
     elif _kernel is not None and out.dtype.char in "df":
@@ -335,11 +337,7 @@ def difference(
     """
     # (W - I) X = 2^-s ((X + 2^s (W - I) X) - X): the factor lifts the difference above X before the
     # sum is rounded, so that rounding errors are relative to the difference.
-    scaled = weights.scaled(out.dtype)
-    if isinstance(scaled, Runs):
-        scaled.sum(X, out)
-    else:
-        weighted_sum(scaled, X, halo, out)
+    weighted_sum(weights.scaled(out.dtype), X, halo, out)
     out -= X
     out *= 0.5 ** _BITS[out.dtype.char.lower()]
     return out

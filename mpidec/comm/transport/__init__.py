@@ -12,5 +12,4 @@ from .sums import (
     LocalSum as LocalSum,
     MessageSum as MessageSum,
     MixedSum as MixedSum,
-    average as average,
 )

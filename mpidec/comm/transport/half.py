@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import BFLOAT16, narrow, row_bytes, widen
+from ..kernels import weighted_sum
 from ..runtime import Pending, Request, memory
 from .base import Counters, Transport
 from .plan import Routes
-from .sums import MessageSum, average
+from .sums import MessageSum
 
 
 class HalfSum(Transport):
@@ -44,7 +45,7 @@ class HalfSum(Transport):
         messages, halo = self._carrier.fetch(rows, shape)
 
         def sum_up() -> None:
-            average(self._plan.weights, X, widen(halo, format), Y)
+            weighted_sum(self._plan.weights, X, widen(halo, format), Y)
             finish()
 
         return Pending(messages, sum_up)

@@ -27,17 +27,6 @@ _KINDS = 8
 _TURNS, _SPINS = 1000, 100
 
 
-def average(
-    weights: Weights | Runs, rows: np.ndarray, halo: np.ndarray, out: np.ndarray
-) -> np.ndarray:
-    """`out = W X`, from the rows of the local agents and those of the halo."""
-    return (
-        weights.sum(rows, out)
-        if isinstance(weights, Runs)
-        else weighted_sum(weights, rows, halo, out)
-    )
-
-
 def matrices(X: object, out: object, m: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the arrays of a mixing of the common kind, and a new one if `out` is None.
 
@@ -67,7 +56,7 @@ class LocalSum(Transport):
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Form the sums when they are waited for."""
         self._count(rows)
-        return Pending(None, lambda: average(self._weights, rows, rows[:0], target))
+        return Pending(None, lambda: weighted_sum(self._weights, rows, rows[:0], target))
 
     def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
@@ -76,7 +65,7 @@ class LocalSum(Transport):
             return None
         rows, target = arrays
         self._count(rows)
-        return average(self._weights, rows, rows[:0], target)
+        return weighted_sum(self._weights, rows, rows[:0], target)
 
     def _count(self, rows: np.ndarray) -> None:
         counts, edges = self._counts, self._edges
@@ -111,7 +100,7 @@ class MessageSum(Transport):
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo; the sums are formed when they are waited for."""
         arriving, halo = self.fetch(rows, shape)
-        return Pending(arriving, lambda: average(self._plan.weights, rows, halo, target))
+        return Pending(arriving, lambda: weighted_sum(self._plan.weights, rows, halo, target))
 
     def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
@@ -186,7 +175,7 @@ class MessageSum(Transport):
         """Form the sums, with the halo that is there when `arrive()` returns."""
         self._count(rows.itemsize * rows.shape[1])
         arrive()
-        average(self._plan.weights, rows, halo, target)
+        weighted_sum(self._plan.weights, rows, halo, target)
 
     def _keep(self, kind: Kind, d: int) -> None:
         """Make the requests for rows (m, d) of a kind that have just been exchanged without

@@ -4,10 +4,13 @@ minimizer.
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from ...protocols import Reductions
 
+NEVER = sys.maxsize
 LEFT = 0.1  # of the distance, when half of the way should be made with variance reduction
 ATTEMPTS = 6
 # Factors of the distance, during a run and at its end.
@@ -38,6 +41,11 @@ class Guard:
         zero up to rounding.
     left : float
         Part of the first distance that may be left there.
+
+    Attributes
+    ----------
+    next : int
+        The step after which the next check is due.
     """
 
     def __init__(
@@ -58,10 +66,7 @@ class Guard:
         self._half = halfway
         marks = {2**j for j in range(5, 40) if 2**j <= steps} | {halfway} - {0}
         self._marks = sorted(marks, reverse=True)
-
-    def due(self, k: int) -> bool:
-        """Return whether there is a check after step `k`."""
-        return bool(self._marks) and k >= self._marks[-1]
+        self.next = self._marks[-1] if self._marks else NEVER
 
     def check(self, k: int, X: np.ndarray) -> None:
         """Check the iterates after step `k`; collective.
@@ -73,8 +78,9 @@ class Guard:
             half of the way should be made.
         """
         distance, half = self._distance(X), k == self._half
-        while self.due(k):
+        while self._marks and k >= self._marks[-1]:
             half |= self._marks.pop() == self._half
+        self.next = self._marks[-1] if self._marks else NEVER
         if not distance <= self._far or (half and not distance < self._near):
             raise Retry(
                 f"distance {distance:.2g} from the point of the linear model after {k} steps"

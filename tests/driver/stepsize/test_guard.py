@@ -65,8 +65,9 @@ def test_a_run_is_checked_at_half_of_the_expected_steps():
         found, X0 = mpidec.tune(squares(net), S.EXTRA(), T.chain(4), net=net), np.zeros((net.m, D))
         half, point = found.halfway(found.steps), data(4)[2]
         checks = guard.Guard(net, point, X0, found.steps, half)
-        assert half > 32 and checks.due(half)
+        assert half > checks.next == 32
         checks.check(half, X0 + 0.9 * point)
+        assert checks.next > half
         with pytest.raises(guard.Retry):
             checks.check(half, X0)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...arrays import BFLOAT16, ArrayT, Restore, narrow, row_bytes, to_host, widen
-from ...kernels import difference
+from ...kernels import difference, weighted_sum
 from ...runtime import Context, Pending, empty
 from ...transport import (
     Counters,
@@ -20,7 +20,6 @@ from ...transport import (
     Kinds,
     NodeReader,
     Routes,
-    average,
     words,
 )
 from ..base.edges import LocalEdges
@@ -153,7 +152,7 @@ class EdgeExchange(EdgeOperator):
         """`out = W X`, from the rows of the local agents and those that `fetch` brought: `(m,
         d)`, `(len(halo), d)`, `(m, d)`.
         """
-        return average(self.plan.weights, own, halo, out)
+        return weighted_sum(self.plan.weights, own, halo, out)
 
     def difference(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`,
