@@ -30,8 +30,8 @@ def solved(steps: int, every: int = 10**6) -> object:
     "run, most",
     [
         (simulated, 720),
-        (solved, 54),
-        (lambda steps: solved(steps, every=1), 310),
+        (solved, 44),
+        (lambda steps: solved(steps, every=1), 240),
     ],
     ids=["events of a unit of time", "step", "step with a record"],
 )
