@@ -18,7 +18,7 @@ import numpy as np
 import mpidec
 from mpidec import topology as T
 from mpidec.comm.mixing import Mixer
-from mpidec.comm.mixing.mixers.factory.operator import Operator, StepOperator
+from mpidec.comm.mixing.mixers.operator import Operator, StepOperator
 from mpidec.driver.noisy_links import integrates
 from mpidec.driver.stepsize.varying import growth
 from mpidec.solvers import CATALOGUE, Solver

@@ -14,7 +14,7 @@ import pytest
 import mpidec
 from mpidec import datasets, nn, optim, problems, record, solvers, theory, topology
 from mpidec.comm.mixing import codecs
-from mpidec.comm.mixing.mixers.factory.operator import Operator
+from mpidec.comm.mixing.mixers.operator import Operator
 from mpidec.comm.mixing.network.network import Network
 from mpidec.comm.rma.window import Window
 

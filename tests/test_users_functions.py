@@ -11,7 +11,7 @@ import pytest
 
 import mpidec
 from mpidec import datasets, nn, optim, problems, solvers, theory, topology, train
-from mpidec.comm.mixing.mixers.factory.operator import Operator
+from mpidec.comm.mixing.mixers.operator import Operator
 
 pytestmark = pytest.mark.serial
 

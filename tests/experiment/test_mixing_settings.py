@@ -8,7 +8,7 @@ import pytest
 from helpers.commands import prepared
 
 from mpidec.comm.mixing.faults.faults import Fault
-from mpidec.comm.mixing.mixers.factory.operator import Channel, Operator
+from mpidec.comm.mixing.mixers.operator import Channel, Operator
 from mpidec.experiment import build, command as run
 
 pytestmark = pytest.mark.serial

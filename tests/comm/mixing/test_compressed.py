@@ -7,7 +7,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import topology as T
 from mpidec.comm.mixing.codecs import CODECS, Codec, codec
-from mpidec.comm.mixing.mixers.factory.operator import Operator, StepOperator
+from mpidec.comm.mixing.mixers.operator import Operator, StepOperator
 
 N, D = 9, 20
 SMALL = {"top_k": {"fraction": 0.2}, "rand_k": {"fraction": 0.2}, "blockwise8": {"block": 8}}

@@ -8,7 +8,7 @@ import mpidec
 from mpidec import topology as T
 from mpidec.comm.mixing.codecs import QSGD
 from mpidec.comm.mixing.faults.faults import Noise
-from mpidec.comm.mixing.mixers.factory.operator import EXCLUDED, FAULTS, ORDER, Kept, Limits
+from mpidec.comm.mixing.mixers.operator import EXCLUDED, FAULTS, ORDER, Kept, Limits
 
 pytestmark = pytest.mark.serial
 N = 5

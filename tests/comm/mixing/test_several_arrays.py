@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.mixing.mixers.factory.operator import EXCLUDED, FAULTS, ORDER
+from mpidec.comm.mixing.mixers.operator import EXCLUDED, FAULTS, ORDER
 
 N = 7
 GRAPHS = {
