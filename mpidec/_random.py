@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -9,9 +10,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION = 1, 2, 3, 4, 5, 6
-SNAPSHOTS, LOSSES, CHANNELS, STREAM, HELD_OUT = 7, 8, 9, 10, 11
-# purposes: the streams of one seed never overlap
+# The first purposes keep these numbers, so that runs of earlier versions have the same bits; any
+# other name has a number by itself, so that a new purpose is named where it is used alone.
+_NUMBERS = {
+    "": 0,
+    "samples": 1,
+    "noise": 2,
+    "rounding": 3,
+    "coordinates": 4,
+    "epochs": 5,
+    "augmentation": 6,
+    "snapshots": 7,
+    "losses": 8,
+    "channels": 9,
+    "stream": 10,
+    "held out": 11,
+}
+
+
+def number_of(purpose: str) -> int:
+    """Return the number of a purpose, in 0, ..., 2**64 - 1: the streams of one seed for two
+    purposes never overlap.
+
+    Examples
+    --------
+    >>> number_of("losses"), number_of("a new fault") > 2**63
+    (8, True)
+    """
+    found = _NUMBERS.get(purpose)
+    if found is not None:
+        return found
+    digest = hashlib.blake2b(purpose.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") | 1 << 63  # beyond the numbers of the table
 
 
 class Streams:
@@ -25,8 +55,8 @@ class Streams:
     ----------
     seed : int
         In 0, ..., 2**64 - 1.
-    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, ..., HELD_OUT}
-        One of those of this module.
+    purpose : str
+        What the numbers are for, in a word or two that no other use has.
 
     Raises
     ------
@@ -35,12 +65,12 @@ class Streams:
 
     Examples
     --------
-    >>> streams = Streams(seed=7, purpose=NOISE)
+    >>> streams = Streams(seed=7, purpose="noise")
     >>> float(streams.at(agent=3, step=0).random()) == float(streams.at(agent=3, step=0).random())
     True
     """
 
-    def __init__(self, seed: int, purpose: int) -> None:
+    def __init__(self, seed: int, purpose: str) -> None:
         if not hasattr(seed, "__index__"):
             raise TypeError(f"seed = {seed!r}, expected an integer in 0 .. 2**64 - 1")
         if not 0 <= operator.index(seed) < 2**64:
@@ -48,7 +78,7 @@ class Streams:
         self._philox = np.random.Philox(key=0)
         self._generator = np.random.Generator(self._philox)
         self._state: Any = self._philox.state
-        self._state["state"]["counter"][:] = 0, 0, purpose, 0
+        self._state["state"]["counter"][:] = 0, 0, number_of(purpose), 0
         self._state["state"]["key"][0] = seed
 
     def at(self, agent: int, step: int) -> np.random.Generator:
@@ -79,7 +109,7 @@ class Streams:
 
 
 def uniform(
-    seed: int, k: int, i: NDArray[Any], j: NDArray[Any], purpose: int = 0
+    seed: int, k: int, i: NDArray[Any], j: NDArray[Any], purpose: str = ""
 ) -> NDArray[np.float64]:
     """Return a number in [0, 1) for each pair (i, j) at step k, for a purpose, by a hash, so that
     any rank computes any of them.
@@ -93,7 +123,7 @@ def uniform(
     with np.errstate(over="ignore"):
         word = _mixed(np.array([seed % 2**64], np.uint64))
         if purpose:
-            word = _mixed(word ^ np.uint64(purpose))
+            word = _mixed(word ^ np.uint64(number_of(purpose)))
         word = _mixed(word ^ np.uint64(k))
         word = _mixed(word ^ np.asarray(i).astype(np.uint64))
         word = _mixed(word ^ np.asarray(j).astype(np.uint64))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
-from .._random import AUGMENTATION, EPOCHS, Streams
+from .._random import Streams
 from .._words import Described
 from .partition import Index
 
@@ -80,8 +80,8 @@ class Batches(Described):
         self._parts = [parts[agent] for agent in self.agents]
         self.seed = check.integer(seed, "seed", least=0)
         self._epochs, self._augmentation = (
-            Streams(self.seed, EPOCHS),
-            Streams(self.seed, AUGMENTATION),
+            Streams(self.seed, "epochs"),
+            Streams(self.seed, "augmentation"),
         )
         # Epoch and order of the samples in it.
         self._orders = [(-1, part) for part in self._parts]

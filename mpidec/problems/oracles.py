@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._complex import from_reals, is_complex
-from .._random import NOISE, SAMPLES, Streams as Streams
+from .._random import Streams as Streams
 from .._validation import Array
 from .._words import Described
 from .agents import by_agents
@@ -350,7 +350,7 @@ class Draws:
     ) -> None:
         _check_agents(problem, agents)
         self._problem, self._size, self._agents = problem, batch_size, agents
-        self._streams = Streams(check.integer(seed, "seed", least=0), SAMPLES)
+        self._streams = Streams(check.integer(seed, "seed", least=0), "samples")
         self._counts, self._weight = problem.counts.tolist(), problem.counts / batch_size
         mask = problem.mask
         self._order = None if mask is None else np.argsort(~mask, axis=1, kind="stable")
@@ -435,7 +435,7 @@ class Noisy(Oracle):
     def start(self, agents: Sequence[int], seed: int) -> Gradients:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         exact = self.source.gradients(agents, seed)
-        streams = Streams(check.integer(seed, "seed", least=0), NOISE)
+        streams = Streams(check.integer(seed, "seed", least=0), "noise")
         numbers, everyone = agents, range(self.problem.m)
         d = self.problem.d
 

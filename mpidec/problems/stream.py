@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as valid
-from .._random import HELD_OUT, STREAM, Streams
+from .._random import Streams
 from .members import known_minimizer
 from .oracles import Gradient, Oracle
 from .products import adjoint, times
@@ -122,7 +122,7 @@ class Stream(Oracle):
         self.seed = valid.integer(seed, "Stream: seed", least=0)
         few = FEW if callable(loss) else MANY
         self._count = valid.integer(few if held_out is None else held_out, "Stream: held_out")
-        U, y = self._samples(self._streams(HELD_OUT), [self.lo if m else 0], [0])
+        U, y = self._samples(self._streams("held out"), [self.lo if m else 0], [0])
         #: float64 or complex128, as the samples are.
         self.dtype = np.result_type(U, y if y.dtype.kind == "c" else U, np.float64)
         self.check = check and callable(loss)
@@ -139,7 +139,7 @@ class Stream(Oracle):
                 f"Stream: lo = {self.lo} and m = {self.m}, expected {min(agents, default=self.lo)} "
                 f"and {len(agents)}: Stream(draw, m=net.m, d=d, lo=net.lo)"
             )
-        streams = self._streams(STREAM, seed)
+        streams = self._streams("stream", seed)
 
         def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
             some = mine if agents is None else [mine[i] for i in agents]
@@ -173,7 +173,7 @@ class Stream(Oracle):
 
     # -- samples -----------------------------------------------------------------------------------
 
-    def _streams(self, purpose: int, run: int = 0) -> Streams:
+    def _streams(self, purpose: str, run: int = 0) -> Streams:
         """Return the random numbers for one purpose, from the seeds of the stream and of the
         run.
         """
@@ -185,7 +185,7 @@ class Stream(Oracle):
         """The held-out samples; for least squares d + 1 others of the same mean loss, if there are
         fewer.
         """
-        streams, steps = self._streams(HELD_OUT), range(self._count)
+        streams, steps = self._streams("held out"), range(self._count)
         U, Y = self._samples(streams, range(self.lo, self.lo + self.m), steps)
         if callable(self.loss) or self._count <= self.d + 1 or not self.m:
             return U, Y

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .. import _validation as check
-from .._random import SNAPSHOTS
 from .._validation import Array
 from .agents import by_agents
 from .base import LinearModel
@@ -159,7 +158,7 @@ class _LooplessSnapshot(_Snapshot):
         self, problem: LinearModel, batch_size: int, period: int | None, agents: Agents, seed: int
     ) -> None:
         super().__init__(problem, batch_size, period, agents, seed)
-        self._streams = Streams(seed, SNAPSHOTS)
+        self._streams = Streams(seed, "snapshots")
 
     def _due(self, i: int, k: int) -> bool:
         return k == 0

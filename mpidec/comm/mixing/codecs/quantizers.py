@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .... import _validation as check
-from ...._random import ROUNDING, Streams
+from ...._random import Streams
 from ...arrays import BFLOAT16, narrow, widen
 from .base import Agents, Codec, bytes_of, numbers_of
 
@@ -254,7 +254,7 @@ class QSGD(Codec):
 
     @cached_property
     def _streams(self) -> Streams:
-        return Streams(self.seed, ROUNDING)
+        return Streams(self.seed, "rounding")
 
     def nbytes(self, d: int, dtype: DTypeLike) -> int:
         return 4 * -(-d // self.bucket) + self._bits * -(-d // 8)

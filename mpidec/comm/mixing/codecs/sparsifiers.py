@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .... import _validation as check
-from ...._random import COORDINATES, Streams
+from ...._random import Streams
 from .base import Agents, Codec, bytes_of, numbers_of
 
 # A 16-bit index counts from the start of its part of the row.
@@ -165,7 +165,7 @@ class RandK(_Sparse):
 @lru_cache(maxsize=4)
 def _drawn(seed: int, d: int, k: int, step: int) -> np.ndarray:
     indices = (
-        Streams(seed, COORDINATES).at(0, step).choice(d, k, replace=False, shuffle=False)
+        Streams(seed, "coordinates").at(0, step).choice(d, k, replace=False, shuffle=False)
         if d
         else np.empty(0, np.int64)
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from .... import _validation as check
 from ...._complex import from_reals, is_complex, width
-from ...._random import CHANNELS, LOSSES, Streams, uniform
+from ...._random import Streams, uniform
 from ...._words import Drawing, word
 from ...kernels import difference
 from ..base.edges import LocalEdges
@@ -130,6 +130,10 @@ class Fault(Drawing, ABC):
         The method of a mixer that adds it.
     columnwise : bool
         Whether it does the same to each column of the rows.
+    additive : bool
+        Whether it adds random errors of mean zero to the rows, which some exact methods integrate.
+    weighted : bool
+        Whether averages remain weighted sums of rows.
     draws : bool
         Whether it draws random numbers, which a seed changes; by default, whether it has a
         parameter `seed`.
@@ -137,6 +141,11 @@ class Fault(Drawing, ABC):
 
     call: ClassVar[str]
     columnwise: bool = True
+    weighted: ClassVar[bool] = True
+
+    @property
+    def additive(self) -> bool:
+        return False
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -307,7 +316,7 @@ class Noise(Fault):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", check.number(self.sigma, "noisy: sigma", least=0))
-        Streams(self.seed, CHANNELS)  # refuses a wrong seed
+        Streams(self.seed, "channels")  # refuses a wrong seed
         if self.clip is not None:
             object.__setattr__(self, "clip", check.number(self.clip, "noisy: clip", above=0))
         object.__setattr__(self, "columnwise", self.clip is None)
@@ -322,12 +331,16 @@ class Noise(Fault):
         return " and ".join(filter(None, (clip, noise)))
 
     @property
+    def additive(self) -> bool:
+        return self.sigma > 0
+
+    @property
     def draws(self) -> bool:
         return self.sigma > 0
 
     @cached_property
     def _streams(self) -> Streams:
-        return Streams(self.seed, CHANNELS)
+        return Streams(self.seed, "channels")
 
     def arrive(self, rows: np.ndarray, at: Round, call: int) -> np.ndarray:
         if call >= MAX_CALLS:
@@ -402,7 +415,7 @@ class Loss(Fault):
     def __post_init__(self) -> None:
         messages, shape = self.messages, (self.graphs, self.n, self.n)
         check.choice(self.fill, "lossy: fill", FILLS)
-        Streams(self.seed, LOSSES)  # refuses a wrong seed
+        Streams(self.seed, "losses")  # refuses a wrong seed
         if callable(messages):
             check.takes(messages, "lossy: messages", "step", "receivers", "senders")
             return
@@ -448,7 +461,7 @@ class Loss(Fault):
             given: np.ndarray = messages[at.step, at.graph, receivers, senders]
             return given
         place = at.step * at.graphs + at.graph
-        return np.asarray(uniform(self.seed, place, receivers, senders, LOSSES) < messages)
+        return np.asarray(uniform(self.seed, place, receivers, senders, "losses") < messages)
 
 
 def checked(row: object, of: str, like: np.ndarray, number: bool = False) -> np.ndarray:

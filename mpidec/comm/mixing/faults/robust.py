@@ -172,6 +172,7 @@ class Robust(Fault):
 
     rule: RobustRule
     call: ClassVar[str] = "robust"
+    weighted: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columnwise", isinstance(self.rule, TrimmedMean))
