@@ -405,8 +405,8 @@ class Diagnosis:
             return ("it still falls; " if self.falls else "") + self.limits
         if not self.falls:
             return (
-                f"{name} has stopped falling: noise, losses and codecs without error feedback "
-                "leave it there, and so does a "
+                f"{name} has stopped falling: faults of mixings and codecs without error "
+                "feedback leave it there, and so does a "
                 "periodic W, such as that of a bipartite graph without weights of the agents' own"
             )
         return self._more_steps(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..comm.mixing import Network
-from ..comm.mixing.internals import Channel, Fault, Noise, Operator, Round, StepOperator, Wrapped
+from ..comm.mixing.internals import Channel, Fault, Operator, Round, StepOperator, Wrapped
 from ..comm.runtime import MPI
 from ..solvers import Solver
 from ..solvers.internals import iterate, name_of, with_step_size
@@ -96,16 +96,17 @@ def _averages(solver: Solver, graph: Topology | Schedule) -> np.ndarray:
 
 
 def noise_of(mixer: Operator[StepOperator]) -> str:
-    """Return what the noise of a mixer's links is, in words, or ""; also where a rule takes the
-    place of averages, of which nothing is known.
+    """Return the errors that a mixer's faults add to rows, in words, or ""; also where averages
+    are no weighted sums, of which nothing is known.
     """
     faults: list[Fault] = []
     W = mixer
     while isinstance(W, Wrapped):
         faults += W.faults if isinstance(W, Channel) else []
         W = W.W
-    noise = [str(fault) for fault in faults if isinstance(fault, Noise)]
-    return "" if any(fault.call == "robust" for fault in faults) else " and ".join(noise)
+    if not all(fault.weighted for fault in faults):
+        return ""
+    return " and ".join(str(fault) for fault in faults if fault.additive)
 
 
 def warning(solver: Solver, mixer: Operator[StepOperator]) -> str:

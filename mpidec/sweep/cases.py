@@ -39,6 +39,8 @@ DEFAULTS = [
     Setting("run.trajectory", False, "default of sweeps", text=False, level=-1),
     Setting("run.checkpoint", 5.0, "default of sweeps", text=False, level=-1),
 ]
+# What makes the runs of several seeds different, for messages.
+RANDOM = "partition, mini-batch, graph, codec, fault or data set"
 GRAPHS = ("symmetric_exponential", "ring", "binary_tree")  # beside the defaults of solvers
 LONGEST = 120  # characters of a file name
 # What a run may have chosen, if that line is missing.

@@ -25,6 +25,7 @@ from ..plot.internals import flat
 from ..record import read
 from ..solvers.internals import step_size_of
 from .cases import (
+    RANDOM,
     Case,
     CaseStatus,
     Variation,
@@ -216,8 +217,7 @@ def plan(
         what = "these experiments" if set(counts.values()) == {1} else "some of these experiments"
         notes += (
             f"the seeds make no difference where nothing is random, as in {what}, which are run "
-            "once (problem.partition=iid, problem.batch_size, a random graph or random data would "
-            "be random)",
+            f"once (a random {RANDOM} would be)",
         )
     spoilt: dict[str, str] = {}
     states = [_status(case, spoilt) for case in every]

@@ -31,7 +31,7 @@ from ..plot.internals import (
 from ..plugins import is_plugin, short
 from ..record import Run, read
 from ..record.internals import rises
-from .cases import Case, shown
+from .cases import RANDOM, Case, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -447,7 +447,7 @@ def table(
     if recorded and all(_alike(group) for _, group in found):
         notes.append(
             "the seeds make no difference: nothing in these experiments is random "
-            "(problem.partition=iid, problem.batch_size, a random graph or random data would be)"
+            f"(a random {RANDOM} would be)"
         )
     return Table(
         [_row(group, of_group, metric, limit, failures) for group, of_group in found],

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.mixers import CALLS
 from mpi4py import MPI
 
 import mpidec
@@ -12,15 +13,6 @@ from mpidec.comm.mixing.mixers.operator import EXCLUDED, FAULTS, ORDER, Kept, Li
 
 pytestmark = pytest.mark.serial
 N = 5
-CALLS = {
-    "compress": lambda W: W.compress("qsgd", feedback=False),
-    "attacked": lambda W: W.attacked({1: "sign_flip"}),
-    "noisy": lambda W: W.noisy(0.1, seed=2),
-    "lossy": lambda W: W.lossy(0.2),
-    "robust": lambda W: W.robust("clip", tau=1.0),
-    "repeat": lambda W: W.repeat(2),
-    "accelerate": lambda W: W.accelerate(2),
-}
 
 
 @pytest.fixture
@@ -33,13 +25,13 @@ def W():
 def test_a_call_is_refused_after_one_that_it_does_not_follow(W, call):
     assert tuple(CALLS) == ORDER
     for last in ORDER:
-        made = CALLS[last](W)
+        made = CALLS[last][0](W)
         follows = ORDER.index(call) > ORDER.index(last) and (last, call) not in EXCLUDED
         if follows:
-            assert CALLS[call](made).layers[-1] == call
+            assert CALLS[call][0](made).layers[-1] == call
         else:
             with pytest.raises(ValueError, match=f"{call} of a mixer that .* already: "):
-                CALLS[call](made)
+                CALLS[call][0](made)
 
 
 def test_a_call_is_refused_after_any_of_the_earlier_ones(W, monkeypatch):
@@ -51,7 +43,7 @@ def test_a_call_is_refused_after_any_of_the_earlier_ones(W, monkeypatch):
 def test_nothing_follows_error_feedback_that_changes_what_arrives(W):
     for call in FAULTS:
         with pytest.raises(ValueError, match=rf"{call}: .* feedback=False\)\.{call}"):
-            CALLS[call](W.compress("qsgd", feedback=True))
+            CALLS[call][0](W.compress("qsgd", feedback=True))
 
 
 def test_a_mixer_is_rebuilt_on_another_base(W):
