@@ -122,6 +122,8 @@ class Attempt:
         """Return whether iterates not finite after step `k` are so with any step size that a search
         would find.
         """
+        # One step does not overflow unless gradients are not finite already, or rows that arrive:
+        # the latter with the first step that mixes, the last of a period.
         first = self.plan.solver.period if self.clock.disturbance else 1
         return self.choice is not None and k in (1, first)
 
@@ -138,9 +140,8 @@ class Attempt:
         if not self.last or self.unstable:
             return far
         return (
-            f"{far}, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or "
-            "give a step size or a "
-            "schedule"
+            f"{far}, as it was with the {ATTEMPTS} larger step sizes tried before: start closer to "
+            "the minimizer (x0), or give a step size or a schedule"
         )
 
     def judge(

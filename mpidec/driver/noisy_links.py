@@ -134,5 +134,5 @@ def _message(solver: Solver, noise: str) -> str:
         goal, remedy = "minimizer", "use a method that does not, such as Diffusion"
     return (
         f"{name_of(solver)} integrates the noise of its links ({noise}): its distance from the "
-        f"{goal} grows like the square root of the number of steps, without a limit; {remedy}"
+        f"{goal} grows without bound, like the square root of the number of steps; {remedy}"
     )

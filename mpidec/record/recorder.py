@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 State = TypeVar("State", bound=tuple[Any, ...])
 T = TypeVar("T")
-# Time, rounds, bytes, rows, gradients: beside the fields of the state.
+# The counters of a checkpoint, beside the fields of the state.  Each clock counts other things,
+# and only the clock that has written them reads them (`totals` and `recall`):
+#   steps   seconds, rounds, bytes, rows, gradients
+#   queue   simulated time, events, messages, bytes, gradients
+#   ranks   seconds, messages, bytes, events
 _COUNTERS = "counters"
 # Prefix of the mixer's memory; no field has a dot in its name.
 _MEMORY = "memory."

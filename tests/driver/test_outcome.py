@@ -241,7 +241,7 @@ def test_the_last_attempt_that_ends_farther_away_than_it_began_has_diverged(net)
     )
     assert result.outcome == "diverged"
     assert re.search(
-        "from the point of the linear model, .* at the start, .*as with 6 larger step sizes: begin closer",
+        "from the point of the linear model, .* at the start, .*as it was with the 6 larger step sizes tried before: start",
         result.reason,
     )
 

@@ -183,6 +183,8 @@ def checked(
     return result
 
 
+# A checkpoint stores the generators of delays, as a delay of the user's takes any number of draws
+# from them, but of losses only how many numbers were drawn: each takes one.
 class Delays:
     """Random delays, `delay(rng, i, j)`, with random numbers of each sender's own."""
 

@@ -90,7 +90,10 @@ class Events:
         given = {"rates": rates, "straggler": straggler or None}
         for name in (name for name, value in given.items() if value is not None):
             if events is not None:
-                raise ValueError(f"{name} is given, but the events are: leave out one of them")
+                raise ValueError(
+                    f"{name} and a table of events are given, expected one of them: the table says "
+                    "which agent acts when"
+                )
             if averaging:
                 raise ValueError(
                     f"{name} is of gradients, but problem is None; the averagings have the rate of "

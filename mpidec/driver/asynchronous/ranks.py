@@ -45,11 +45,15 @@ from .search import AsyncSearch
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
+# Records of a run, at most: enough for a curve, and few for the reductions that make all of them
+# at its end.
 _RECORDS = 200
 # Seconds between two looks for ranks that have left.
 _LOOK = 0.02
 _SHARES = 100  # of a run, after which progress is reported
-_PAUSE = 50  # of the time of a pause: the least time between two of them
+# The least time between two pauses, in units of the time that a pause takes: checkpoints, during
+# which no agent works, cost at most 2 % of a run.
+_PAUSE = 50
 
 
 def run(plan: Plan) -> AsyncResult:

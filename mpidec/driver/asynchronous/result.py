@@ -92,6 +92,7 @@ class LocalAgents(NamedTuple):
     def recall(self, stored: Mapping[str, np.ndarray]) -> None:
         """Set the states to those of a checkpoint, named as by `collected`."""
         for name, values in stored.items():
+            # A stack of rows has a capital letter, X, and the field of an agent a small one, x.
             stack = self.stacks.get(name[0].lower() + name[1:])
             if stack is not None:
                 stack[:] = as_reals(values)

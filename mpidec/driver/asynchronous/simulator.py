@@ -93,6 +93,9 @@ class EventSimulator(ABC):
         for faults, state in (self.delay, facts["delays"]), (self.lost, facts["losses"]):
             if isinstance(faults, (Delays, Losses)):
                 faults.recall(state)
+        # The source is a function of the seed, or a table, and its draws are not stored: it begins
+        # anew, and the events that have happened are skipped by their number.  `_held` is one that
+        # has not happened, and comes again.
         next(islice(self._source, self.events, self.events), None)
 
 
@@ -141,6 +144,8 @@ class PairwiseSimulator(EventSimulator):
 
     def _meet(self, t: float, i: int, j: int) -> None:
         busy = self._busy
+        # The loss is drawn before it is known whether an agent is busy: what agent i draws then
+        # depends on its own meetings alone, so that runs with other delays lose the same ones.
         if (self.lost is not None and self.lost(i)) or (busy and (i in busy or j in busy)):
             return
         solver, a, b = self.solver, self.states[i], self.states[j]
@@ -153,7 +158,10 @@ class PairwiseSimulator(EventSimulator):
         else:
             busy |= {i, j}
             heapq.heappush(
-                self._in_flight, (t + self.delay(i, j), self.events, i, j, (mine, theirs))
+                # The number of the event comes before the rows: of equal times the earlier event
+                # is first, and rows are never compared.
+                self._in_flight,
+                (t + self.delay(i, j), self.events, i, j, (mine, theirs)),
             )
 
     def _deliver(self, until: float) -> None:
@@ -265,7 +273,8 @@ class PushSimulator(EventSimulator):
             self._box[j] = message if box is None else box + message
             self._ages[j].append(sent)
         elif number > self._arrived.get((j, slot), 0):
-            # Else it is older than the one that has arrived.
+            # Random delays let messages overtake each other: an older one is dropped, as on ranks,
+            # where a slot holds the last row that its sender has published.
             self._arrived[j, slot] = number
             box[slot] = message
             self._ages[j][slot] = sent

@@ -669,7 +669,7 @@ REFUSED = [
     (lambda: simulated(least_squares(4), rates=0), "rates is 0"),
     (
         lambda: simulated(steps=None, events=table((0.0, 1, 0, 1)), rates=1.0),
-        "rates is given, but the events are",
+        "rates and a table of events are given",
     ),
     (
         lambda: simulated(steps=None, events=[(0, 1)]),

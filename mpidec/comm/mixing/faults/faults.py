@@ -380,8 +380,8 @@ class Loss(Fault):
     With :math:`A_i` the neighbours whose message to agent i arrives in a step, :math:`Y_i = w_{ii}
     X_i + \sum_{j \in A_i} w_{ij} X_j` is completed by
 
-    renormalize: the weights of what has arrived, times the same number, so that their sum is that
-    of row i of W;
+    renormalize: the weights of the rows that arrived and of the agent's own, scaled by one factor
+    so that they sum to what row i of W sums to;
 
     own: the agent's own row in place of what is lost, :math:`Y_i + \sum_{j \notin A_i} w_{ij} X_i`;
 
