@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mpidec
-from mpidec import datasets, nn, optim, problems, record, solvers, theory, topology
+from mpidec import nn, optim, problems, record, solvers, theory, topology
 from mpidec.comm.mixing import codecs
 from mpidec.comm.mixing.mixers.operator import Operator
 from mpidec.comm.mixing.network.network import Network
@@ -21,7 +21,7 @@ from mpidec.comm.rma.window import Window
 pytestmark = pytest.mark.serial
 
 TABLE = Path(__file__).with_name("defaults.txt")
-ROOMS = (mpidec, topology, problems, datasets, codecs, solvers, theory, record, nn, optim)
+ROOMS = (mpidec, topology, problems, codecs, solvers, theory, record, nn, optim)
 CLASSES = (Network, Operator, Window)
 
 
