@@ -18,7 +18,7 @@ from .._code import TAG, code
 from .._complex import as_reals, double, width
 from .._words import ADDRESS, number, settings, word
 from ..comm.mixing import Network
-from ..comm.mixing.internals import Operator, StepOperator, Wrapped
+from ..comm.mixing.internals import Operator, StepOperator, Triggered, Wrapped
 from ..comm.runtime import on_all_ranks
 from ..problems.internals import moves, seen, x_star_of
 from ..record.internals import ON
@@ -112,6 +112,8 @@ def _given_to(mixer: Operator[StepOperator] | None) -> Iterable[tuple[str, objec
     while isinstance(mixer, Wrapped):
         for fault in getattr(mixer, "faults", ()):
             yield f"W.{fault.call}", list(settings(fault).values())
+        if isinstance(mixer, Triggered):
+            yield "W.triggered", list(settings(mixer.trigger).values())
         yield "codec", mixer.codec
         mixer = mixer.W
 

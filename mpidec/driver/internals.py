@@ -15,6 +15,7 @@ from .attempts import ANY_SIZE as ANY_SIZE
 from .iterate import iterate as iterate
 from .metrics import (
     BUILT_IN as BUILT_IN,
+    SHARE as SHARE,
     Own as Own,
     checked as checked,
     counters_of as counters_of,

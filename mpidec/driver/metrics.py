@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
 ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
+# Of the messages, the part that was sent by a mixer that leaves some out.
+SHARE = "share_sent"
 # They only grow: a limit on them is a budget, not a target.
 GROWING = frozenset(COUNTERS + ASYNCHRONOUS)
 # Numbers up to it have squares, and sums of many.
@@ -221,7 +223,7 @@ METRICS = {
     )
 }
 ERRORS = tuple(name for name, metric in METRICS.items() if metric.needs is Known.MINIMIZER)
-BUILT_IN = GROWING | METRICS.keys()
+BUILT_IN = GROWING | METRICS.keys() | {SHARE}
 # The first columns of what is summed: bytes, rows, whether the problem failed, squared deviations.
 _SENT, _ROWS, _FAILED, _SPREAD, _FIRST = range(5)
 

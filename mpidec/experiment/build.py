@@ -317,12 +317,12 @@ def mixed(
         for call in ORDER:
             if call in calls:
                 W = methodcaller(call, **calls[call][1])(W)
-        several = calls.keys() & {"accelerate", "repeat", "robust"}
+        several = calls.keys() & {"accelerate", "repeat", "robust", "triggered"}
         if solver.needs.exchange and (several or feedback):
             raise ValueError(
                 f"{experiment.solver.name} sends a row of its own to each neighbour, "
                 "which excludes "
-                "acceleration, repetition, robust rules and error feedback: use "
+                "acceleration, repetition, robust rules, triggered rows and error feedback: use "
                 "mixing.codec=blockwise8, or another solver"
             )
     except REFUSALS as error:

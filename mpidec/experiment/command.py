@@ -68,8 +68,9 @@ tables of an experiment file (flags override the file, and --set overrides flags
               step k: constant, inverse (1/k), inverse_sqrt, step(0.1, ratio=0.5, every=1000),
               cosine(auto, steps=2000), warm_up(auto, 100, then=cosine), ...
   [topology]  name; weights, ...
-  [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" |
-              "fastmix"; loss = 0.1, fill = "renormalize" | "own" | "zero"; repeat = 2; noise = 0.1
+  [mixing]    triggered = 0.01, decay, conserving; codec; fraction, ...; feedback, gamma;
+              accelerate = 3, method = "chebyshev" | "fastmix"; loss = 0.1, fill = "renormalize" |
+              "own" | "zero"; repeat = 2; noise = 0.1
               (clip = 1: rows are shortened to this norm, and the summary states the privacy),
               attack = "2:sign_flip,5:100", robust = "clip" | "trimmed_mean" (tau or delta; trim)
   [run]       agents, steps, seed, every, out, stop_error, stop = "accuracy=0.95,..." (limits of

@@ -37,6 +37,7 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "> 0": lambda x: 0 < x < HUGE,
     ">= 0": lambda x: 0 <= x < HUGE,
     "in (0, 1)": lambda x: 0 < x < 1,
+    "in (0, 1]": lambda x: 0 < x <= 1,
     "in [0, 1)": lambda x: 0 <= x < 1,
     "in [0, 1]": lambda x: 0 <= x <= 1,
 }

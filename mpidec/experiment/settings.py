@@ -144,10 +144,19 @@ class Topology:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Table ``[mixing]``: the codec of the rows (by default none), attacks, noise, lost
-    messages, robust rules, several mixings.
+    """Table ``[mixing]``: rows that are sent only if they have moved, the codec of the rows (by
+    default none), attacks, noise, lost messages, robust rules, several mixings.
     """
 
+    triggered: float | None = setting(
+        None,
+        ">= 0",
+        metavar="TAU",
+        help="agents send a row only if it has moved by more than TAU since they sent it last; with "
+        "--set mixing.decay=R, by more than TAU * R^k in step k",
+    )
+    decay: float | None = setting(None, "in (0, 1]", requires="triggered")
+    conserving: bool | None = setting(None, requires="triggered")
     codec: str | None = setting(None, locate=plugins.located)
     feedback: bool | None = setting(None, requires="codec")
     gamma: float | None = setting(None, "> 0", requires="codec")
@@ -198,6 +207,14 @@ class Mixing:
         and arguments; draws have the seed.
         """
         calls: dict[str, tuple[str, dict[str, Any]]] = {
+            "triggered": (
+                "triggered",
+                {
+                    "threshold": self.triggered,
+                    "decay": self.decay or 1.0,
+                    "conserving": self.conserving is not False,
+                },
+            ),
             "attacked": ("attack", {"attacks": self.attacks()}),
             "noisy": ("noise", {"sigma": self.noise, "seed": seed, "clip": self.clip}),
             "lossy": (

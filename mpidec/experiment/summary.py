@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..cli import COLUMNS, facts, options, plural, quantity, resume_command
-from ..driver.internals import ANY_SIZE, BUILT_IN, AsyncResult, Result, Target
+from ..driver.internals import ANY_SIZE, BUILT_IN, SHARE, AsyncResult, Result, Target
 from ..plugins import short
 from ..record.internals import rises
 from . import settings as config
@@ -96,7 +96,8 @@ def summary(
         "theory": theory,
         "privacy": privacy,
         "time": _time(result, wanted),
-        "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent",
+        "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent"
+        + (f", {metrics[SHARE]:.1%} of the messages" if SHARE in metrics else ""),
         "file": wanted.out,
         "pace": slow,
         "note": job.note,
@@ -202,6 +203,9 @@ def _mixing(wanted: config.Mixing) -> str:
     parts = [f"{short(wanted.codec)}{options(wanted.options)}"] if wanted.codec else []
     if wanted.accelerate:
         parts.append(f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}")
+    if wanted.triggered is not None:
+        decays = f" * {wanted.decay}^k" * bool(wanted.decay)
+        parts.append(f"triggered {wanted.triggered:g}{decays}")
     faults = {
         name: vars(wanted)[name] for name in ("attack", "noise", "clip", "loss", "robust", "repeat")
     }

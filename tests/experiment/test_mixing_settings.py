@@ -22,6 +22,8 @@ SMALL = ["--agents=4", "--topology=ring", "--steps=600", "--force"]
         (["loss=1.1"], "--set mixing.loss: expected a probability"),
         (["codec=top_k", "loss=0.1"], "mixing.loss: .* add --set mixing.feedback=false"),
         (["loss=0.1", "robust=clip", "tau=1"], "mixing.robust with mixing.loss: .* omit one"),
+        (["decay=0.9"], "without mixing.triggered|no effect"),
+        (["triggered=0.1", "loss=0.1"], "must have heard the same row"),
     ],
 )
 def test_what_excludes_or_needs_something_else_is_named(
@@ -45,6 +47,16 @@ def test_a_codec_with_which_a_run_diverges_is_named(capsys, tmp_path, monkeypatc
     error = capsys.readouterr().err
     assert "the likely cause is the codec, top_k, fraction 0.1" in error
     assert "step size smaller" not in error
+
+
+def test_rows_that_are_not_sent_are_a_share_of_the_summary(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--triggered=0.5", "--set=mixing.decay=0.95", "--step-size=0.04", "--steps=100"]
+    assert run.main([*SMALL, *words, "--set=run.stop_error=none"]) == 0
+    out = capsys.readouterr().out
+    assert "triggered 0.5 * 0.95^k" in out
+    share = re.search(r"per agent, ([\d.]+)% of the messages", out)
+    assert share and 5 < float(share[1]) < 100
 
 
 @pytest.mark.parametrize(

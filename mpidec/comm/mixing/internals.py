@@ -13,6 +13,7 @@ from .mixers.operator import (
     Kept as Kept,
     Operator as Operator,
     StepOperator as StepOperator,
+    Triggered as Triggered,
     Wrapped as Wrapped,
 )
 from .phases.compressed import with_feedback as with_feedback

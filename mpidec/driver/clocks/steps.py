@@ -15,7 +15,7 @@ from ...solvers import Solver
 from ...solvers.internals import at_step, iterate, state
 from .. import codec_limits
 from ..answers import Answers, Errors, gradients_for
-from ..metrics import Metrics
+from ..metrics import SHARE, Metrics
 from ..plan import Plan, State
 from ..result import Result
 from .clock import Arrays
@@ -63,7 +63,7 @@ class Steps:
         return codec_limits.limit(self._plan.solver, self._mixer, d)
 
     def names(self, measure: Metrics) -> tuple[str, ...]:
-        return measure.names
+        return measure.names + (SHARE,) * (self._mixer.withheld is not None)
 
     def conditions(self) -> dict[str, object]:
         return {}
@@ -109,7 +109,7 @@ class Steps:
 
     def measured(self, measure: Metrics, k: int, s: State, seconds: float) -> dict[str, float]:
         mixer, answers = self._mixer, self._answers
-        return {
+        record = {
             "step": k,
             "time": seconds,
             "rounds": mixer.rounds,
@@ -117,6 +117,10 @@ class Steps:
             "prox": answers.points,
             **measure.at(k)(s.X, mixer.messages, mixer.bytes),
         }
+        if mixer.withheld is not None:
+            sent, withheld = record["rows"], float(self._plan.net.sum(mixer.withheld)[0])
+            record[SHARE] = sent / (sent + withheld) if sent else float(withheld == 0)
+        return record
 
     def stored(self, s: Any) -> tuple[Any, ...]:
         found: tuple[Any, ...] = s

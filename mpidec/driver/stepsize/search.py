@@ -434,11 +434,14 @@ class Search(ModelSearch):
         if W.disturbance and self.modelled.point is not None:
             origin = model.coordinates(self.modelled.point[None])[0]
 
-        def stack(sizes: np.ndarray, start: np.ndarray) -> Stack:
+        def stack(sizes: np.ndarray, start: np.ndarray, W: Operator[StepOperator] = W) -> Stack:
             return Stack(solver, factor, W, model, sizes, start, first=first, origin=origin)
 
         def one_by_one(sizes: np.ndarray, start: np.ndarray) -> Candidates:
-            return Apart([stack(a, start) for a in np.split(sizes, len(sizes))])
+            # each with a memory of its own
+            return Apart(
+                [stack(a, start, W.rebuilt(W.base, Kept())) for a in np.split(sizes, len(sizes))]
+            )
 
         return stack if W.columnwise else one_by_one
 

@@ -80,6 +80,11 @@ class LocalEdges:
         return self.out_of.senders - self._agents.start
 
     @cached_property
+    def degrees(self) -> np.ndarray:
+        """The number of edges out of each agent."""
+        return np.bincount(self.senders, minlength=len(self._agents))
+
+    @cached_property
     def turned(self) -> np.ndarray:
         """Where each edge into the agents is among those out of them, if they are all agents."""
         return np.lexsort((self.out_of.senders, self.out_of.receivers))

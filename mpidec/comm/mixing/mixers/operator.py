@@ -28,13 +28,14 @@ from ..phases.compressed import CompressedPhase, Compression
 from ..phases.exchange import EdgeExchange
 from ..phases.repeated import RepeatedPhase
 from ..phases.striped import StripedPhase
+from ..phases.triggered import Heard, Trigger, TriggeredPhase
 
 if TYPE_CHECKING:
     from ....topology import Schedule, Topology
 
 # The calls that make a mixer of another one, in their order: each at most once.
 FAULTS = "attacked", "noisy", "lossy", "robust"
-ORDER = "compress", *FAULTS, "repeat", "accelerate"
+ORDER = "triggered", "compress", *FAULTS, "repeat", "accelerate"
 _MADE = {
     "compress": "is compressed",
     "lossy": "loses messages",
@@ -43,8 +44,20 @@ _MADE = {
 }
 # What is refused, (an earlier call, the next one), beside what the order refuses: what to do
 # instead, where more is to be said.
+_HEARD = (
+    "the neighbours of an agent must have heard the same row, which losses, noise, attacks and "
+    "robust rules change: take one of both"
+)
 EXCLUDED = {
     **{(fault, "accelerate"): "" for fault in FAULTS},
+    **{pair: _HEARD for fault in FAULTS for pair in ((fault, "triggered"), ("triggered", fault))},
+    **dict.fromkeys(
+        [("compress", "triggered"), ("triggered", "compress")],
+        "a codec and a threshold both decide what neighbours know of a row: take one of both",
+    ),
+    ("triggered", "triggered"): "state one threshold, as a function of the step",
+    ("repeat", "triggered"): "W.triggered(...).repeat(S)",
+    ("accelerate", "triggered"): "W.triggered(...).accelerate(K)",
     ("compress", "compress"): "compress once, then accelerate: W.compress(...).accelerate(K)",
     ("lossy", "compress"): "compress first: W.compress(...).lossy(...)",
     ("lossy", "accelerate"): "its W changes from step to step: W.lossy(...).repeat(K)",
@@ -219,6 +232,44 @@ class Operator(ABC, Generic[Step]):
         self._allow("compress")
         made = codecs.codec(codec, seed, **options)
         return Compressed(self, made, None if feedback is None else bool(feedback), gamma)
+
+    def triggered(
+        self,
+        threshold: float | Callable[[int], float],
+        *,
+        decay: float = 1.0,
+        conserving: bool = True,
+    ) -> Triggered:
+        """This mixer with rows that are sent only if they have moved; see `triggered.Trigger`.
+
+        Parameters
+        ----------
+        threshold : float or function of the step k
+            An agent sends its row if its distance from the row that its neighbours have heard last
+            is larger.
+        decay : float
+            By which the threshold is multiplied in each step, in (0, 1].
+        conserving : bool
+            Whether a doubly stochastic W preserves the average, whatever is not sent.
+
+        Raises
+        ------
+        ValueError
+            If the topology is a schedule without a period, or the mixer is made of another one
+            already.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.ring(4)).triggered(0.5)
+        ...     Y = W(np.array([[3.0], [0.1], [0.0], [0.0]]))  # agents 1 to 3 stay silent
+        ...     Y.round(9).ravel().tolist(), W.messages
+        ([1.0, 1.1, 0.0, 1.0], 2)
+        """
+        self._allow("triggered")
+        return Triggered(self, Trigger(threshold, decay, conserving))
 
     def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
         """K mixings in one call, combined so that they average better than K separate ones; see
@@ -461,6 +512,11 @@ class Operator(ABC, Generic[Step]):
         return ""
 
     @property
+    def withheld(self) -> np.ndarray | None:
+        """How many messages each local agent has not sent, (m, 1), of a triggered mixer."""
+        return None
+
+    @property
     def draws(self) -> bool:
         """Whether its codec or one of its faults draws random numbers, which a seed changes."""
         return False
@@ -541,6 +597,10 @@ class Wrapped(Operator[Step]):
     def disturbance(self) -> str:
         """That of the mixer below; see `Operator.disturbance`."""
         return self.W.disturbance
+
+    @property
+    def withheld(self) -> np.ndarray | None:
+        return self.W.withheld
 
     @property
     def draws(self) -> bool:
@@ -724,6 +784,89 @@ class Compressed(Wrapped[CompressedPhase]):
             self._compression.restore(memory, self._phase_at(0))
         else:
             super().recall(memory)
+
+
+class Triggered(Wrapped[StepOperator]):
+    """A mixer whose rows are sent only if they have moved; made by `triggered`.  See
+    `triggered.Trigger`.
+
+    Parameters
+    ----------
+    W : Mixer
+    trigger : Trigger
+    """
+
+    def __init__(self, W: Operator[StepOperator], trigger: Trigger):
+        trigger.check(W.topology)
+        super().__init__(W, "triggered")
+        self.trigger, self.feedback, self.columnwise = trigger, True, False
+        self._heard = Heard(W.m)
+
+    @property
+    def call(self) -> str:
+        """The call that makes it of the mixer below."""
+        return repr(self.trigger)
+
+    def over(self, W: Operator[StepOperator]) -> Triggered:
+        return Triggered(W, self.trigger)
+
+    def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
+        return self.over(base) if keep.faults and self.disturbance else base
+
+    def limits(self, d: int) -> Limits:
+        return Limits(disturbance=self.disturbance)
+
+    @property
+    def disturbance(self) -> str:
+        """What the threshold does to averages; see `Operator.disturbance`."""
+        return str(self.trigger)
+
+    @property
+    def withheld(self) -> np.ndarray:
+        return self._heard.withheld
+
+    def at(self, k: int) -> StepOperator:
+        """Return the operator of step `k`; its calls are counted from zero."""
+        phase, period = self.W.at(k), cast(int, self.topology.period)
+        if isinstance(phase, EdgeExchange):
+            return self._phase(phase, k, k % period)
+        parts = [self._phase(part, k, graph) for graph, part in enumerate(phase.parts)]
+        return StripedPhase(parts, k, self.at, self.agents)
+
+    def _phase(self, phase: StepOperator, k: int, graph: int) -> TriggeredPhase:
+        below, place = cast(EdgeExchange, phase), f"W{graph}"
+        return TriggeredPhase(below, k, self.at, self.trigger, self._heard, place, count())
+
+    def _below(self, place: str) -> EdgeExchange:
+        """Return the operator of the mixer below that has this name; see `TriggeredPhase`."""
+        graph = int(place[1:])
+        phase = self.W.at(graph)
+        below = phase if isinstance(phase, EdgeExchange) else phase.parts[graph]
+        return cast(EdgeExchange, below.C if place[0] == "C" else below)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        r"""Return the rows that the neighbours of the local agents have heard last, by
+        "operator_call_d_dtype", and how many messages each agent has not sent, "withheld".
+
+        Notes
+        -----
+        Collective: mixings under way are completed.
+        """
+        return self._heard.save()
+
+    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Continue with the rows that `memory` returned, perhaps on another number of ranks.
+
+        Raises
+        ------
+        ValueError
+            If an array does not have the local agents' rows.
+
+        Notes
+        -----
+        Collective: the rows of neighbours on other ranks are fetched in full.
+        """
+        self._heard.restore(memory, self._below)
 
 
 class Repeated(Wrapped[RepeatedPhase]):

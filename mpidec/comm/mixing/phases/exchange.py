@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from ...arrays import BFLOAT16, ArrayT, Restore, narrow, row_bytes, to_host, widen
 from ...kernels import difference, weighted_sum
-from ...runtime import Context, Pending, empty
+from ...runtime import Context, Pending, Several, empty
 from ...transport import (
     Counters,
     Ending,
@@ -20,10 +21,12 @@ from ...transport import (
     Kinds,
     NodeReader,
     Routes,
+    start_moved,
     words,
 )
 from ..base.edges import LocalEdges
 from ..base.gradients import refuse_grad
+from ..base.packing import joined, split
 from ..base.step import EdgeOperator
 from ..codecs.base import bytes_of
 
@@ -114,6 +117,51 @@ class EdgeExchange(EdgeOperator):
                 self.plan, self.plan.halo_route, flat, halo, ("fetch", words(shape), flat.dtype)
             )
         return Pending(arriving, lambda: halo.reshape(len(halo), *shape))
+
+    def fetch_moved(
+        self, arrays: list[np.ndarray], moved: list[np.ndarray], halos: list[np.ndarray]
+    ) -> Pending:
+        """Begin to fetch the neighbours' rows of several arrays (m, d), of which only those that
+        have `moved` are sent, and counted.
+
+        Parameters
+        ----------
+        moved : list of array (m,) of bool
+            For each array.
+        halos : list of array (len(halo), d)
+            The neighbours' rows of the last call, for each array; they are brought up to date.
+
+        Returns
+        -------
+        Pending
+            Of the new halos.
+        """
+        with self._context.engine, self._propagate_errors("fetch"):
+            if self._single_node:
+                whole = self.fetch(joined(arrays))
+                arriving = Pending(whole, lambda: split(whole.wait(), arrays))
+                self._count_edges(-1, -self.plan.edges, sum(map(row_bytes, arrays)))
+            else:
+                parts = [self._start_moved(*each) for each in zip(arrays, moved, halos)]
+                arriving = Pending(Several(parts), lambda: [part.wait() for part in parts])
+        degrees = self.edges.degrees
+        self._count_edges(1, int(degrees[np.any(moved, axis=0)].sum()), 0)
+        for X, some in zip(arrays, moved):
+            self._counts.bytes += int(degrees[some].sum()) * row_bytes(X)
+        return arriving
+
+    def _start_moved(self, rows: np.ndarray, moved: np.ndarray, halo: np.ndarray) -> Pending:
+        if self._alone:
+            return Pending(None, lambda: halo)
+        kind = "fetch", f"{rows.shape[1]} that have moved", rows.dtype
+        return start_moved(self._exchange, self._point_to_point, rows, moved, halo, kind)
+
+    @cached_property
+    def _point_to_point(self) -> Routes:
+        """The same plan, which `use` does not set collectives for: these fix the lengths of
+        messages.
+        """
+        return copy(self.plan)
 
     @cached_property
     def _halo_reader(self) -> NodeReader:
@@ -265,8 +313,11 @@ class EdgeExchange(EdgeOperator):
 
     def _count(self, row_bytes: int) -> None:
         """Count rows of `row_bytes` bytes that have been sent over all edges."""
-        counts, edges = self._counts, self.plan.edges
-        counts.rounds += 1
+        self._count_edges(1, self.plan.edges, row_bytes)
+
+    def _count_edges(self, rounds: int, edges: int, row_bytes: int) -> None:
+        counts = self._counts
+        counts.rounds += rounds
         counts.messages += edges
         counts.bytes += edges * row_bytes
 
