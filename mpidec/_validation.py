@@ -319,6 +319,18 @@ def minimizer(x_star: ArrayLike | None, d: int, complex_too: bool = False) -> Ar
     return array
 
 
+def minimizers(x_star: ArrayLike, n: int, d: int) -> Array:
+    """Return the known minimizers of at least n agents as an array (n, d), a copy."""
+    array = np.array(real(x_star, "x_star", True))
+    if len(array) < n or array.shape[1:] != (d,):
+        raise ValueError(
+            f"x_star has shape {array.shape}, expected ({d},), or a row for each of all agents, "
+            f"of which there are at least {n}: (n, {d})"
+        )
+    finite(array, "x_star", ("agent", "entry"))
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
 def finite(array: Array, name: str, axes: Sequence[str] = ("local agent", "row", "column")) -> None:
     """Raise an error that names the place, an index along each of `axes`, if `array` holds a NaN
     or an infinity.

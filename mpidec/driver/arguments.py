@@ -36,6 +36,7 @@ from ..problems.internals import (
     mismatch,
     moves,
     seen,
+    targets_of,
     term_of,
     x_star_of,
 )
@@ -737,6 +738,25 @@ def check_equal(net: Network, arguments: Mapping[str, object]) -> None:
                     f"{other.decode(errors='replace')}; every rank must pass the same"
                 )
     net.agree(error)
+
+
+def known_minimizer(problem: Problem | None, n: int) -> np.ndarray | None:
+    """Return the minimizer, (d,), or those of all agents' own functions, (n d,), if known.
+
+    Raises
+    ------
+    ValueError
+        If these are of other agents.
+    """
+    targets = targets_of(problem)
+    if targets is None:
+        return x_star_of(problem)
+    if len(targets) != n:
+        raise ValueError(
+            f"problem {name_of(problem)}: x_star has shape {targets.shape}, expected ({n}, "
+            f"{targets.shape[1]}): a row for each of all {n} agents, on every rank"
+        )
+    return targets.ravel()
 
 
 def check_minimizer(net: Network, known: np.ndarray | None) -> None:

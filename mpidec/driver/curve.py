@@ -20,7 +20,7 @@ from .._words import ADDRESS, number, settings, word
 from ..comm.mixing import Network
 from ..comm.mixing.internals import Operator, StepOperator, Triggered, Wrapped
 from ..comm.runtime import on_all_ranks
-from ..problems.internals import moves, seen, x_star_of
+from ..problems.internals import moves, seen, targets_of, x_star_of
 from ..record.internals import ON
 from ..solvers import Solver
 from ..solvers.internals import name_of, step_size_of
@@ -204,11 +204,12 @@ def _at_start(net: Network, problem: Problem | None, X: np.ndarray) -> Words:
 
 
 def _minimizer(problem: Problem | None, X: np.ndarray) -> Words:
-    """Numbers of the minimizer; of one that moves, of those of the first steps."""
+    """Numbers of the minimizer, or those of the agents; of one that moves, of those of the first steps."""
     found: list[float] = []
     with suppress(Exception):  # of a function that ends
         for k in STEPS if moves(problem) else (0,):
-            x = x_star_of(seen(problem, X), k)
+            each = targets_of(seen(problem, X))
+            x = x_star_of(seen(problem, X), k) if each is None else each.ravel()
             if x is not None:
                 found += [float(x @ np.cos(np.arange(1.0, len(x) + 1))), float(np.linalg.norm(x))]
     return {"x_star": found} if found else {}

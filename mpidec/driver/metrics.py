@@ -18,7 +18,7 @@ from .._complex import as_reals, double, is_complex
 from .._validation import takes
 from .._words import ByName
 from ..comm.runtime import on_all_ranks
-from ..problems.internals import is_sampled, metrics_of, moves, seen, term_of, x_star_of
+from ..problems.internals import is_sampled, metrics_of, moves, seen, targets_of, term_of, x_star_of
 from ..protocols import Reductions
 from ..record.internals import COUNTERS as WHOLE
 from ..solvers import Solver
@@ -59,12 +59,16 @@ class Rows:
         The mean, once for each local agent.
     problem : Problem
         Of metrics that need one.
+    targets : array (m, d) or None
+        The minimizers of the local agents' own functions.
     """
 
-    __slots__ = ("X", "mean", "means", "problem")
+    __slots__ = ("X", "mean", "means", "problem", "targets")
 
-    def __init__(self, X: np.ndarray, mean: np.ndarray, problem: Problem) -> None:
-        self.X, self.mean, self.problem = X, mean, problem
+    def __init__(
+        self, X: np.ndarray, mean: np.ndarray, problem: Problem, targets: np.ndarray | None
+    ) -> None:
+        self.X, self.mean, self.problem, self.targets = X, mean, problem, targets
         self.means = np.empty_like(X)
         self.means[:] = mean
 
@@ -96,8 +100,10 @@ class Totals:
     unit : float
         1, or of huge means a power of two, by which deviations are divided.
     x_star : array (d,) or None
+        The minimizer; where each agent has its own, their mean.
     scale, worst : float
-        The norm of the minimizer, and the largest distance of an agent from it.
+        The norm of the minimizer (of the agents' own, the root mean square), and the largest
+        distance of an agent from it.
     away, by : float
         The distance of the mean from the minimizer is `away` times `by`, a power of two.
     prox : Term or None
@@ -177,7 +183,12 @@ def _error_rms(totals: Totals) -> float:
     return sqrt(spread + totals.away * totals.away) * totals.by / totals.scale
 
 
+def _own_error_rms(totals: Totals) -> float:
+    return sqrt(totals.sums[AWAY] / totals.n) * totals.unit / totals.scale
+
+
 SPREAD = Term(_squares)
+AWAY = Term(lambda rows: (((rows.X - rows.targets) / _unit(rows.mean)) ** 2).sum(axis=1))
 VALUE = Term(lambda rows: rows.problem.value(rows.means))
 GRADIENT = Term(lambda rows: rows.problem.grad(rows.means), vector=True)
 METRICS = {
@@ -222,17 +233,20 @@ METRICS = {
         ),
     )
 }
+OWN_ERROR_RMS = Metric("error_rms", Known.MINIMIZER, (AWAY,), _own_error_rms)
 ERRORS = tuple(name for name, metric in METRICS.items() if metric.needs is Known.MINIMIZER)
 BUILT_IN = GROWING | METRICS.keys() | {SHARE}
 # The first columns of what is summed: bytes, rows, whether the problem failed, squared deviations.
 _SENT, _ROWS, _FAILED, _SPREAD, _FIRST = range(5)
 
 
-def provided(problem: Problem | None, x_star: object) -> list[Metric]:
+def provided(problem: Problem | None) -> list[Metric]:
     """Return the metrics of runs with a problem and a minimizer, or without."""
+    own = targets_of(problem) is not None
     known = Known.ROWS if problem is None else Known.PROBLEM
-    has = known.value if x_star is None else Known.MINIMIZER.value
-    return [metric for metric in METRICS.values() if metric.needs.value <= has]
+    has = Known.MINIMIZER if own or x_star_of(problem) is not None else known
+    table = {**METRICS, OWN_ERROR_RMS.name: OWN_ERROR_RMS} if own else METRICS
+    return [metric for metric in table.values() if metric.needs.value <= has.value]
 
 
 def counters_of(solver: Solver, clock: object) -> tuple[str, ...]:
@@ -351,7 +365,9 @@ class Metrics:
         \text{error\_max} = \max_i \|x_i - x^\star\| / \|x^\star\|
 
     with :math:`f = \tfrac{1}{n} \sum_i f_i`; the errors only if :math:`x^\star` is known (absolute
-    if it is zero).  Of functions with a term r, :math:`f_i = s_i + r`, the gradient norm is that of
+    if it is zero).  Where each agent has a minimizer of its own, the errors are those of the
+    deviations :math:`x_i - x_i^\star`, with the root mean square of :math:`\|x_i^\star\|` in place of
+    :math:`\|x^\star\|`.  Of functions with a term r, :math:`f_i = s_i + r`, the gradient norm is that of
     the proximal gradient mapping with the step 1,
 
     .. math:: \| \bar x - \mathrm{prox}_r(\bar x - \nabla s(\bar x)) \|,
@@ -405,9 +421,11 @@ class Metrics:
         self.failed = False
         self.error: Exception | None = None
         self._k, self._moves = 0, moves(problem)
-        self._x_star = self._known(0)
-        self._scale = self._norm()
-        self._metrics = [*provided(problem, self._x_star), *map(self._agents_mean, own.items())]
+        every = targets_of(problem)
+        self._targets = None if every is None else every[net.lo : net.lo + net.m]
+        self._x_star = self._known(0) if every is None else every.mean(axis=0)
+        self._scale = self._norm() if every is None else norm(every) / sqrt(len(every)) or 1.0
+        self._metrics = [*provided(problem), *map(self._agents_mean, own.items())]
         self.names = (*COUNTERS, *(metric.name for metric in self._metrics))
         terms = dict.fromkeys(term for metric in self._metrics for term in metric.terms)
         self._terms = [term for term in terms if term is not SPREAD]
@@ -467,7 +485,7 @@ class Metrics:
         """
         m, columns = len(X), self._columns_of(len(mean))
         terms = np.zeros((m, self._width))
-        rows_of = Rows(X, mean, cast("Problem", self._problem))
+        rows_of = Rows(X, mean, cast("Problem", self._problem), self._targets)
         terms[:, _SPREAD] = SPREAD.of(rows_of)
         terms[:1, :_FAILED] = sent, rows
         try:
@@ -524,7 +542,8 @@ class Metrics:
     def least(self) -> float | None:
         """Return the objective at the solution, if that is known; collective."""
         problem, net = self._problem, self._net
-        if problem is None or self._x_star is None or self._moves or is_sampled(problem):
+        inexact = self._moves or self._targets is not None or is_sampled(problem)
+        if problem is None or self._x_star is None or inexact:
             return None
         values = np.zeros((net.m, 1))
         with on_all_ranks(net):
@@ -535,7 +554,7 @@ class Metrics:
         """Return the largest distance of a local agent from the solution; 0 if that is not known."""
         if self._x_star is None:
             return 0.0
-        D = X - self._x_star
+        D = X - (self._x_star if self._targets is None else self._targets)
         unit = _unit(D)
         return sqrt(np.einsum("ij,ij->i", D / unit, D / unit).max(initial=0.0)) * unit
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .._validation import takes
-from ..problems.internals import x_star_of
 from ..record.internals import rises
 from .metrics import BUILT_IN, COUNTERS, ERRORS, GROWING, METRICS, NONE, provided
 
@@ -118,7 +117,7 @@ def target_of(
         raise TypeError(
             f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable'
         )
-    measured = (metric.name for metric in provided(problem, x_star_of(problem)))
+    measured = (metric.name for metric in provided(problem))
     known = {*measured, *counters, *own} - {"step"}
     for name, limit in stop.items():
         if name not in known:

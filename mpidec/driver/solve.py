@@ -14,7 +14,6 @@ from .._validation import integer, number
 from ..comm.mixing import Network
 from ..comm.runtime import end_as_interrupted, on_all_ranks
 from ..exceptions import Interrupted, ResumeError
-from ..problems.internals import x_star_of
 from ..record import Record
 from ..solvers import Solver
 from ..solvers.internals import Asynchronous
@@ -32,6 +31,7 @@ from .arguments import (
     explained,
     in_words,
     initial_rows,
+    known_minimizer,
     network_of_run,
     problem_of,
 )
@@ -247,7 +247,7 @@ def solve(
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
                 method.check(graph.at(0) if graph.period == 1 else graph)
-            more, known = checked(metrics, functions), x_star_of(functions)
+            more, known = checked(metrics, functions), known_minimizer(functions, net.n)
             target = target_of(stop, functions, counters_of(method, clock), more)
             if isinstance(method, Asynchronous) and clock is None:
                 _refuse_memory(saved, gradient)

@@ -49,6 +49,7 @@ from ..problems.internals import (
     adapted,
     prepare,
     scattered,
+    targets_of,
     usual_partition,
 )
 from ..record import Record
@@ -101,10 +102,15 @@ class Job:
         return {**faults, "clock": Queue() if wanted.simulate else None}
 
     @property
+    def measured(self) -> bool:
+        """Whether the minimizer is known, or those of the agents' own functions."""
+        return self.x_star is not None or targets_of(self.oracle.problem) is not None
+
+    @property
     def limits(self) -> dict[str, float]:
         """The limits of metrics at which the run stops; without the error, if it is not known."""
         wanted = self.experiment.run
-        idle = {"error"} if wanted.stop_error is not None and self.x_star is None else set()
+        idle = {"error"} if wanted.stop_error is not None and not self.measured else set()
         return {name: limit for name, limit in wanted.limits().items() if name not in idle}
 
     def check_limits(self, own: Mapping[str, Own]) -> None:

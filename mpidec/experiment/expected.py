@@ -46,7 +46,7 @@ def expected(job: Job, result: Result, net: Network) -> dict[str, float] | str:
     solver = job.solver if step is None else with_step_size(job.solver, float(step))
     try:
         model = theory.Quadratic.of(job.oracle.problem)
-        if job.topology.n * max(len(part.x_star) for _, part in model.parts()) > DEPENDENT:
+        if job.topology.n * max(len(Q.T) for Q, _ in model.parts()) > DEPENDENT:
             return f"more than {DEPENDENT} numbers of all agents depend on each other"
         factor = theory.rate(model, solver, graph)
         msd = 0.0
@@ -60,7 +60,7 @@ def expected(job: Job, result: Result, net: Network) -> dict[str, float] | str:
         return str(error).removeprefix("theory: ")
     if reason := _useless(factor, msd, bool(links)):
         return reason
-    error_rms = math.sqrt(msd) / (float(np.linalg.norm(model.x_star)) or 1.0)
+    error_rms = math.sqrt(msd) / (model.scale or 1.0)
     return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING)}
 
 
@@ -81,7 +81,7 @@ def _outside(job: Job, result: Result, net: Network) -> str:
         "the run is asynchronous": not isinstance(result, Result),
         f"the run has {result.outcome}": result.outcome == "diverged",
         "the run was interrupted": result.outcome == "interrupted",
-        "the problem has no x_star": job.x_star is None,
+        "the problem has no x_star": not job.measured,
         "the minimizer moves": moves(job.oracle.problem),
         "the solver minimizes nothing": not job.solver.needs.problem,
         f"there are more than {LARGE} unknowns of all agents": graph.n * job.d > LARGE,

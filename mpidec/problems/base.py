@@ -17,7 +17,7 @@ from .._validation import Array
 from .._words import Described, describe
 from . import composite, newton, proximal
 from .products import adjoint, times
-from .terms import Term
+from .terms import Term, checked_term
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -184,13 +184,7 @@ class LinearModel(Described):
         check.finite(self.y, self.targets_name)
         self.l2 = check.number(l2, "l2", least=0)
         self.weight = check.number(weight, "weight", above=0)
-        if term is not None and not isinstance(term, Term):
-            raise TypeError(
-                f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or "
-                "simplex"
-            )
-        if term is not None and is_complex(self.A):
-            term.prox(np.zeros((0, self.A.shape[2]), self.A.dtype), 1.0)  # may refuse them
+        checked_term(term, self.A.dtype)
         self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
         self._viewed: Array | None = None  # the samples whose views are kept

@@ -20,6 +20,7 @@ from .members import (
     prox_of as prox_of,
     smoothness_of as smoothness_of,
     solution_of as solution_of,
+    targets_of as targets_of,
     term_of as term_of,
     x_star_of as x_star_of,
 )

@@ -23,7 +23,7 @@ from ..datasets import FROM_0, Dataset, dataset, loaded, maker, partition as spl
 from ..protocols import Agents
 from . import registry, terms
 from .base import LinearModel, Problem
-from .members import is_sampled, solution_of, x_star_of
+from .members import is_sampled, solution_of, targets_of, x_star_of
 from .minimizer import minimizer
 from .registry import ProblemSpec, problem_spec
 
@@ -687,6 +687,8 @@ def _scales(spec: ProblemSpec, n: int, N: int, wanted: DataOptions) -> dict[str,
 def _solution(whole: Problem) -> tuple[Array | None, str]:
     """Return the minimizer of the average, or None and the reason."""
     x_star, solution = x_star_of(whole), solution_of(whole)
+    if targets_of(whole) is not None:
+        return None, ""
     if x_star is None and is_sampled(whole):
         return None, "the error metric is not available: give the stream its x_star"
     if x_star is None:

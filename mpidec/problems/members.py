@@ -21,14 +21,17 @@ def term_of(problem: object) -> Term | None:
 
 
 def known_minimizer(
-    x_star: ArrayLike | Callable[[int], ArrayLike] | None, d: int
+    x_star: ArrayLike | Callable[[int], ArrayLike] | None, d: int, n: int = 0
 ) -> Array | Callable[[int], ArrayLike] | None:
-    """A minimizer, (d,), or a function of the step that returns it, checked.
+    """A minimizer, (d,), or a function of the step that returns it, checked; or those of at least n
+    agents, (n, d), where n > 0.
 
     Raises
     ------
     TypeError, ValueError
     """
+    if n and x_star is not None and not callable(x_star) and np.ndim(x_star) == 2:
+        return check.minimizers(x_star, n, d)
     if not callable(x_star):
         return check.minimizer(x_star, d, complex_too=True)
     check.takes(x_star, "x_star", "k")
@@ -45,6 +48,8 @@ def x_star_of(problem: object, k: int = 0) -> Array | None:
         If the function of the step returns something else.
     """
     known = getattr(problem, "x_star", None)
+    if targets_of(problem) is not None:
+        return None
     if callable(known):
         found, d = np.asarray(known(k)), getattr(problem, "d", None)
         if found.shape != (d,) or not np.isfinite(found).all():
@@ -52,6 +57,18 @@ def x_star_of(problem: object, k: int = 0) -> Array | None:
             raise ValueError(f"x_star({k}) is {what}, expected finite numbers of shape ({d},)")
         known = found
     return None if known is None else double(np.asarray(known)).reshape(-1)
+
+
+def targets_of(problem: object) -> Array | None:
+    """Return the minimizers of all agents' own functions, (n, d), if these are known in place of
+    that of their average.
+    """
+    known, d = getattr(problem, "x_star", None), getattr(problem, "d", None)
+    if known is None or callable(known):
+        return None
+    array = np.asarray(known)
+    many = array.ndim == 2 and array.shape[1] == d and len(array) > 1
+    return double(array) if many else None
 
 
 def moves(problem: object) -> bool:

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as valid
+from .._complex import squares
 from .._random import Streams
-from .members import known_minimizer
+from .members import known_minimizer, targets_of, x_star_of
 from .oracles import Gradient, Oracle
 from .products import adjoint, times
+from .terms import Term, checked_term
 
 Array = NDArray[Any]  # real or complex
 Draw = Callable[[np.random.Generator, int, int], tuple[ArrayLike, ArrayLike]]
@@ -51,8 +53,14 @@ class Stream(Oracle):
         Number of the first local agent among all: `net.lo`.
     seed : int
         Seed of the samples, beside that of the run, ``solve(..., seed=...)``.
-    x_star : (d,) array or callable, optional
-        The minimizer of the average over all agents; ``x_star(k)`` of one that moves.
+    x_star : (d,) or (n, d) array or callable, optional
+        The minimizer of the average over all agents; ``x_star(k)`` of one that moves; or the
+        minimizer of each of all n agents' own function, its target, from which errors are then
+        measured.
+    term : Term, optional
+        That is added to each agent's function, such as ``problems.l1(0.1)``: for solvers that take
+        proximal steps.  `x_star` is then the minimizer with it, or what errors are to be measured
+        from.
     held_out : int, optional
         Number of samples of each agent over which `value` and `grad` average; 1000, or 100 for a
         user-defined loss.
@@ -72,6 +80,11 @@ class Stream(Oracle):
     (of k = 0 alone, if `x_star` moves).  From them `step_size="auto"` and `mpidec.theory` have the
     curvatures, and runs their `objective` and `gradient_norm`, which do not vanish at `x_star`.
     Of a minimizer that moves, they know where it begins.
+
+    With `x_star`, runs record the mean-square deviation `msd`, the average of :math:`\|x_i -
+    x^\star\|^2` over the agents; with targets :math:`x^\star_i`, the errors of `mpidec.solve` are
+    those of the deviations :math:`x_i - x^\star_i`, relative to the root mean square of
+    :math:`\|x^\star_i\|`.
 
     Nothing is communicated.
 
@@ -95,7 +108,8 @@ class Stream(Oracle):
     Machine Learning 7 (2014), section 2.3 (complex LMS) and chapter 7 (diffusion).
     """
 
-    term, sampled = None, True
+    sampled = True
+    term: Term | None = None
 
     def __init__(
         self,
@@ -109,6 +123,7 @@ class Stream(Oracle):
         x_star: ArrayLike | Callable[[int], ArrayLike] | None = None,
         held_out: int | None = None,
         check: bool = True,
+        term: Term | None = None,
     ) -> None:
         valid.takes(draw, "Stream: draw", "rng", "agent", "k")
         if callable(loss):
@@ -126,7 +141,8 @@ class Stream(Oracle):
         #: float64 or complex128, as the samples are.
         self.dtype = np.result_type(U, y if y.dtype.kind == "c" else U, np.float64)
         self.check = check and callable(loss)
-        self.x_star = known_minimizer(x_star, self.d)
+        self.x_star = known_minimizer(x_star, self.d, max(self.lo + self.m, 1))
+        self.term = checked_term(term, self.dtype)
 
     def _extent(self) -> dict[str, object]:
         return {"m": self.m, "d": self.d}
@@ -148,12 +164,13 @@ class Stream(Oracle):
         return gradient
 
     def value(self, X: Array) -> NDArray[np.float64]:
-        """Return f_i at row i, (m, d) -> (m,), the mean over held-out samples."""
-        return self._losses(X, *self._held)[0]
+        """Return f_i at row i, (m, d) -> (m,), the mean over held-out samples, with the term."""
+        values = self._losses(X, *self._held)[0]
+        return values if self.term is None else values + self.term.value(X)
 
     def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
-        """Return the gradient of f_i at row i, (m, d) -> (m, d), the mean over held-out samples;
-        with `agents`, of these local agents, one row of X for each.
+        """Return the gradient of f_i, without the term, at row i, (m, d) -> (m, d), the mean over
+        held-out samples; with `agents`, of these local agents, one row of X for each.
         """
         U, Y = self._held
         some = slice(None) if agents is None else list(agents)
@@ -170,6 +187,17 @@ class Stream(Oracle):
                 "to the solver"
             )
         return np.asarray((np.abs(self._held[0]) ** 2).sum(axis=2).mean(axis=1))
+
+    @property
+    def metrics(self) -> dict[str, Callable[[Array, range, int], Array]]:
+        """The squared deviation of each agent from the minimizer, or its own, if known, by name."""
+        targets = targets_of(self)
+
+        def msd(X: Array, agents: range, k: int) -> Array:
+            x = x_star_of(self, k) if targets is None else targets[agents]
+            return np.asarray(squares(X - x).sum(axis=1))
+
+        return {} if self.x_star is None else {"msd": msd}
 
     # -- samples -----------------------------------------------------------------------------------
 

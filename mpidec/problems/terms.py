@@ -289,6 +289,23 @@ class Simplex(Term):
         return Face(np.hstack([basis, rest]), np.zeros_like(x), np.zeros_like(x))
 
 
+def checked_term(term: Term | None, dtype: np.dtype[Any]) -> Term | None:
+    """Return a term, which may refuse the numbers of rows with this dtype.
+
+    Raises
+    ------
+    TypeError
+    """
+    if term is not None and not isinstance(term, Term):
+        raise TypeError(
+            f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or "
+            "simplex"
+        )
+    if term is not None and is_complex(dtype):
+        term.prox(np.zeros((0, 1), dtype), 1.0)
+    return term
+
+
 NO_ORDER = (
     "a box or a simplex bounds real numbers, got complex ones: bound their real and imaginary "
     "parts, mpidec.problems.RealView(problem), or take l1 or elastic_net"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import islice
 
@@ -70,7 +71,7 @@ def deviations(steps: LinearSteps, part: Quadratic, X: Array, noise: Noise) -> A
     """Bias and noise of each agent, (2, n)."""
     with np.errstate(all="ignore"):  # of deviations that grow without a limit
         if isinstance(steps, LinkedSteps) and steps.weighted:
-            b = (part.H @ part.x_star - part.g)[:, :, None]
+            b = part.b
             z = _rest(steps, X[:, :, None], b)
             if not np.isfinite(z).all():
                 return np.full((2, steps.n), math.inf)
@@ -110,8 +111,8 @@ class _Moments:
     def __init__(self, steps: LinearSteps, part: Quadratic, X: Array, noise: Noise):
         self._noise, self._shape = noise, part.g.shape
         x = _origin(steps, part)
-        b = (part.H @ x - part.g)[:, :, None]
-        self._x_star = np.tile(x, len(part.g))[:, None]
+        b = dataclasses.replace(part, x_star=x).b
+        self._x_star = np.broadcast_to(x, part.g.shape).reshape(-1, 1)
         self._walk, self._C, self._asked = steps.walk, steps.observe(), steps.asked()
         self._b = np.vstack([b.reshape(-1, 1), np.zeros((len(steps.walk), 1))])
         self.z = steps.state(X + x - part.x_star, b)
@@ -150,9 +151,10 @@ class _Moments:
 
 def _origin(steps: LinearSteps, part: Quadratic) -> Array:
     """Return where to place the minimizer: at zero, where rounding errors are smallest, if agents
-    that start at a common minimizer stay there; else its true position.
+    that start at a common minimizer, or at their own, stay there; else its true position.
     """
-    X, B = np.tile(part.x_star, (len(part.g), 1)), (part.H @ part.x_star)[:, :, None]
+    X = part.points
+    B = dataclasses.replace(part, g=0 * part.g).b
     for k in (1, steps.length, steps.first):
         x = steps.observe() @ steps.state(X, B, k)
         if abs(x - X.reshape(-1, 1)).max() > STAYS * abs(X).max(initial=0.0):

@@ -104,7 +104,7 @@ class Noise:
         if not oracle.random:
             return cls(np.zeros((n, d, d)))
         gradient = oracle.gradients(range(n), SEED)
-        at, moving = np.tile(model.x_star, (n, 1)), moves(oracle.problem)
+        at, moving = np.array(model.points), moves(oracle.problem)
 
         def minimizer(k: int) -> Array:
             return np.tile(np.asarray(x_star_of(oracle.problem, k)), (n, 1)) if moving else at

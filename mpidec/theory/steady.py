@@ -33,8 +33,8 @@ class SteadyState:
     Attributes
     ----------
     msd : array (n,)
-        Mean-square deviation of each agent, :math:`\mathbb{E} \|x_i - x^\star\|^2`, in the mean
-        over a cycle: the sum of the other two.
+        Mean-square deviation of each agent, :math:`\mathbb{E} \|x_i - x^\star\|^2`, from the
+        minimizer, or from its target, in the mean over a cycle: the sum of the other two.
     bias : array (n,)
         The part of the mean, :math:`\|\mathbb{E} x_i - x^\star\|^2`.
     noise : array (n,)
@@ -67,6 +67,7 @@ def steady_state(
     link_noise: float = 0.0,
     walk: ArrayLike | None = None,
     x0: ArrayLike | None = None,
+    target: ArrayLike | None = None,
 ) -> SteadyState:
     r"""Return the steady state of a solver: mean-square deviation, bias and noise of each agent.
 
@@ -107,6 +108,11 @@ def steady_state(
     x0 : array (d,) or (n, d), optional
         The initial point, zero by default, on which no limit should depend.
 
+    target : array (n, d), optional
+        From which the deviation of each agent is measured, such as its own parameters in a network
+        with several tasks; by default the targets of a `Stream`, or else the minimizer of the
+        average.
+
     Returns
     -------
     SteadyState
@@ -143,7 +149,13 @@ def steady_state(
     model, oracle, solver, topology = modelled(
         problem, solver, topology, walk is not None, averages=sigma > 0
     )
+    model = model if target is None else model.about(target)
     n, d = model.g.shape
+    if walk is not None and model.x_star.ndim == 2:
+        raise ValueError(
+            "theory: the agents have targets of their own, and walk moves a common minimizer, "
+            "expected one or the other"
+        )
     if noise is None and oracle is not None:
         v = Noise.of(oracle, model)
     else:
