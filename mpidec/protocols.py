@@ -242,6 +242,11 @@ class Operator(Protocol):
         `X` is a list.
         """
 
+    def with_weights(self, A: Any) -> Operator:
+        """The operator of the same graph with other weights, the rows of the local agents, (m, n),
+        which sum to 1.
+        """
+
     def to_edges(self, X: np.ndarray) -> np.ndarray:
         """Return the sender's row for each edge out of the local agents: `(m, ...) -> (out-edges,
         ...)`.

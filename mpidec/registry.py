@@ -106,7 +106,10 @@ def listing() -> str:
         "\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in table.items())])
         for title, table in tables.items()
     )
-    around = "In Python, around any solver that takes gradients: solvers.Momentum(solver), solvers.Adam(solver)."
+    around = (
+        "In Python, around any solver that takes gradients: solvers.Momentum(solver), "
+        "solvers.Adam(solver), solvers.Clip(solver)."
+    )
     return (
         f"{text}\n\n{around}\nOf your own: FILE.py:NAME or MODULE:NAME, for example --solver "
         "my.py:NIDS."

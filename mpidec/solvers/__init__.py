@@ -19,6 +19,7 @@ from .composite import (
     NIDS as NIDS,
     PGEXTRA as PGEXTRA,
     MGSkip as MGSkip,
+    ProximalDiffusion as ProximalDiffusion,
     ProximalGradientTracking as ProximalGradientTracking,
 )
 from .compressed import BEER as BEER, CHOCO as CHOCO, LEAD as LEAD, MoTEF as MoTEF
@@ -30,6 +31,7 @@ from .momentum import (
     DecentralizedMomentum as DecentralizedMomentum,
     QuasiGlobalMomentum as QuasiGlobalMomentum,
 )
+from .multitask import MultitaskDiffusion as MultitaskDiffusion
 from .needs import Needs as Needs, OneOf as OneOf, Within as Within
 from .outer import (
     KGT as KGT,
@@ -62,12 +64,15 @@ from .step_schedules import (
     WarmUp as WarmUp,
 )
 from .unified import SUDA as SUDA
-from .updates import Adam as Adam, Momentum as Momentum
+from .updates import Adam as Adam, Clip as Clip, Momentum as Momentum
+from .zero_attracting import ZeroAttractingDiffusion as ZeroAttractingDiffusion
 
 CATALOGUE: dict[str, type[Solver]] = {
     "consensus": Consensus,
     "dgd": DGD,
     "diffusion": Diffusion,
+    "multitask_diffusion": MultitaskDiffusion,
+    "zero_attracting_diffusion": ZeroAttractingDiffusion,
     "extra": EXTRA,
     "exact_diffusion": ExactDiffusion,
     "d2": D2,
@@ -85,6 +90,7 @@ CATALOGUE: dict[str, type[Solver]] = {
     "nids": NIDS,
     "pg_extra": PGEXTRA,
     "proximal_gradient_tracking": ProximalGradientTracking,
+    "proximal_diffusion": ProximalDiffusion,
     "push_sum": PushSum,
     "osgp": OSGP,
     "push_diging": PushDIGing,
@@ -126,6 +132,7 @@ PAPERS: dict[str, tuple[str, dict[str, object]]] = {
     "next": ("gradient_tracking", {"variant": "semi-atc"}),
     "qg_dsgdm": ("quasi_global_momentum", {"nesterov": False}),
     "qg_dsgdm_n": ("quasi_global_momentum", {"nesterov": True}),
+    "rza_diffusion": ("zero_attracting_diffusion", {"reweighted": True}),
     "sonata": ("gradient_tracking", {"variant": "semi-atc"}),
 }
 """Other names in papers, with the options that they stand for."""
@@ -134,6 +141,8 @@ TITLES: dict[str, str] = {
     "consensus": "Consensus",
     "dgd": "DGD",
     "diffusion": "Diffusion",
+    "multitask_diffusion": "Multitask Diffusion",
+    "zero_attracting_diffusion": "ZA Diffusion",
     "extra": "EXTRA",
     "exact_diffusion": "Exact Diffusion",
     "d2": "D$^2$",
@@ -151,6 +160,7 @@ TITLES: dict[str, str] = {
     "nids": "NIDS",
     "pg_extra": "PG-EXTRA",
     "proximal_gradient_tracking": "Proximal Gradient Tracking",
+    "proximal_diffusion": "Proximal Diffusion",
     "push_sum": "Gradient-Push",
     "osgp": "OSGP",
     "push_diging": "Push-DIGing",

@@ -81,6 +81,9 @@ class Solver(Described, Drawing):
     keeps_mean : bool
         Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent
         with the mean of the gradients.
+    by_parts : bool
+        Whether complex rows take the steps of their real and imaginary parts; False of a solver
+        that takes moduli of entries.
     keeps_rows : bool
         Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the
         gradient at `point(s)`.  Where a solver declares this, `solve` need not wait until the
@@ -102,6 +105,7 @@ class Solver(Described, Drawing):
     exact: ClassVar[bool] = True
     adaptive: ClassVar[bool] = False
     keeps_mean: ClassVar[bool] = True
+    by_parts: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = False
     step_size: Any
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,23 +152,27 @@ def columns(solver: Solver) -> None:
 
 
 def complex_rows(solver: Solver) -> None:
-    """Complex rows take the steps of their real and imaginary parts, as W is real."""
+    """Complex rows take the steps of their real and imaginary parts, as W is real; those of a
+    solver that takes moduli (`by_parts`) are the same steps in any phase.
+    """
     graph, method = graph_of(solver), with_number(solver)
     f, rng = costs(graph.n), np.random.default_rng(3)
     X, c = rng.standard_normal((2, graph.n, 2, 2)) @ [1, 1j]
+    other = as_reals if solver.by_parts else partial(np.multiply, np.exp(1j))
     with alone(graph.n) as net:
         W = net.mixer(graph)
         both, parts = (
             run(method, W, QuadraticCosts(f.h, c), method.init(X, W.at(0)), STEPS).X
-            for X, c in ((X, c), (as_reals(X), as_reals(c)))
+            for X, c in ((X, c), (other(X), other(c)))
         )
-    away = float(abs(as_reals(np.asarray(both, complex)) - parts).max())
+    away = float(abs(other(np.asarray(both, complex)) - parts).max())
     require(
         away <= 1e-12,
         solver,
         "complex",
         f"complex rows differ by {away:.2g} after {STEPS} steps from what the same steps make of "
-        "their real and imaginary parts, expected rounding errors",
+        + ("their real and imaginary parts" if solver.by_parts else "the rows in another phase")
+        + ", expected rounding errors",
         "write abs(g)**2 for the squares of moduli, not g * g, and no conjugates",
     )
 

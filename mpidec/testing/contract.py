@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from .._words import settings
-from ..solvers import OneOf, Solver
+from ..solvers import Bias, OneOf, Solver
 from ..solvers.internals import Asynchronous, limits
 from . import acceptance, arrays, asynchronous, convergence, invariants
-from .case import FEW, check_all, made, searches
+from .case import FEW, check_all, graph_of, made, searches
 
 
 class Property(NamedTuple):
@@ -33,6 +33,10 @@ def _exact(solver: Solver) -> bool:
     return solver.exact and _optimizes(solver)
 
 
+def _elsewhere(solver: Solver) -> bool:
+    return solver.bias_on(graph_of(solver)) is Bias.OTHER
+
+
 def _averages(solver: Solver) -> bool:
     return solver.keeps_mean or "row" not in solver.needs.kinds
 
@@ -47,7 +51,12 @@ COMMON = {
     "rate": Property(convergence.rate, lambda solver: _exact(solver) and not solver.adaptive),
     "bias": Property(
         convergence.bias,
-        lambda solver: not solver.exact and _descends(solver) and not solver.adaptive,
+        lambda solver: (
+            not solver.exact
+            and _descends(solver)
+            and not solver.adaptive
+            and not _elsewhere(solver)
+        ),
     ),
     "noise": Property(
         convergence.noise,

@@ -52,14 +52,31 @@ def minimizer(solver: Solver) -> None:
 
 
 def term(solver: Solver) -> None:
-    """A solver that takes proximal steps leads all agents to the minimizer with an l1 norm."""
+    """A solver that takes proximal steps leads all agents to the minimizer with an l1 norm, one with
+    a bias as near as its step size.
+    """
     graph = graph_of(solver)
     f, n, strength = costs(graph.n), graph.n, 0.2
     x, threshold = f.minimizer, strength * n / float(f.h.sum())
     target = np.sign(x) * np.maximum(abs(x) - threshold, 0)
+    made = problem(f, term=l1(strength), x_star=target)
     with alone(n) as net:
-        made = problem(f, term=l1(strength), x_star=target)
         stop = {"error_max": 1e-11}
+        if not solver.exact:
+            far, near = (
+                solve(made, with_number(solver, size), graph, steps=2000, net=net, every=2000)
+                for size in (SMALL / 2, SMALL / 4)
+            )
+            ratio = near.metrics["error_rms"][-1] / far.metrics["error_rms"][-1]
+            require(
+                0.44 <= ratio <= 0.56,
+                solver,
+                "term",
+                f"with the term l1({strength:g}), half of the step size leads agents to {ratio:.3g}"
+                f" of the distance from the minimizer on {graph.name}, expected half of it",
+                "is F.prox taken with the step size?",
+            )
+            return
         result = solve(made, solver, graph, steps=800, net=net, every=20, stop=stop)
     away = float(abs(result.X - target).max())
     require(
