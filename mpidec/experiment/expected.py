@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,23 +15,28 @@ from ..driver.internals import Result
 from ..problems import Problem
 from ..problems.internals import moves
 from ..record.internals import annotate
-from ..solvers import Bias
+from ..solvers import Bias, Solver
 from ..solvers.internals import with_step_size
+from ..topology import Schedule, Topology
 from .build import Job
 from .settings import Mixing
 
+Expected = dict[str, Any]
 # Numbers of all agents that depend on each other, at most: beyond, theory takes longer than runs.
 LARGE, DEPENDENT = 300, 100
+# Steps times the cube of such numbers, at most, and the size from which on a step takes longer, for a
+# curve; its points: the file stores 64 KiB.
+WORK, QUICK, POINTS = 2e9, 40, 400
 # A factor per step from which on, or down to which, the rate tells nothing.
 STILL, AT_ONCE = 1 - 1e-9, 1e-6
 # The relative error of a linearization that is rounding; an error that is.
 QUADRATIC, ROUNDING = 1e-6, 1e-12
 
 
-def expected(job: Job, result: Result, net: Network) -> dict[str, float] | str:
+def expected(job: Job, result: Result, net: Network) -> Expected | str:
     """Return the `rate`, the factor per step by which the error falls in the end, the mean-square
-    deviation `msd` at which it plateaus, and the `error_rms` of that; the reason where the theory
-    does not apply.
+    deviation `msd` at which it plateaus, the `error_rms` of that, and where it is quick the
+    `curve`, error_rms at some `steps`; the reason where the theory does not apply.
 
     It applies to linear solvers with a constant step size, all agents in one process, on smooth
     problems with few unknowns and a known minimizer; where the limit is another point, to quadratic
@@ -51,17 +57,39 @@ def expected(job: Job, result: Result, net: Network) -> dict[str, float] | str:
         factor = theory.rate(model, solver, graph)
         msd = 0.0
         links = job.experiment.mixing.noise or 0.0
+        quadratic = _quadratic(job.oracle.problem, model)
         if job.oracle.random or links or solver.bias_on(graph) is not Bias.NONE:
-            if not _quadratic(job.oracle.problem, model):
+            if not quadratic:
                 return "the problem is not quadratic, and the run does not end at its minimizer"
             s = theory.steady_state(job.oracle, solver, graph, link_noise=links)
             msd = float(s.msd.mean())
+        if reason := _useless(factor, msd, bool(links)):
+            return reason
+        curve = _curve(job, result, solver, graph) if quadratic else {}
     except ValueError as error:
         return str(error).removeprefix("theory: ")
-    if reason := _useless(factor, msd, bool(links)):
-        return reason
     error_rms = math.sqrt(msd) / (model.scale or 1.0)
-    return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING)}
+    return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING), **curve}
+
+
+def _curve(
+    job: Job, result: Result, solver: Solver, graph: Topology | Schedule
+) -> dict[str, list[float]]:
+    """Return `steps` and `curve`: the error_rms that theory expects at some of the records; nothing
+    where it would take long.
+    """
+    model, n = theory.Quadratic.of(job.oracle.problem), graph.n
+    size, records = n * max(len(Q.T) for Q, _ in model.parts()), result.metrics["step"]
+    if result.steps * max(size, QUICK) ** 3 > WORK:
+        return {}
+    links = job.experiment.mixing.noise or 0.0
+    found = theory.transient(
+        job.oracle, solver, graph, steps=result.steps, link_noise=links, x0=job.x0
+    )
+    some = np.linspace(0, len(records) - 1, POINTS).astype(int)
+    steps = np.unique(records[some]).astype(int)
+    curve = np.sqrt(found.msd[steps].mean(axis=1)) / (model.scale or 1.0)
+    return {"steps": steps.tolist(), "curve": np.where(curve > ROUNDING, curve, 0.0).tolist()}
 
 
 def _useless(factor: float, msd: float, noisy_links: bool) -> str:
@@ -102,7 +130,7 @@ def _quadratic(problem: Problem, model: theory.Quadratic) -> bool:
     return bool(np.abs(off).max() <= QUADRATIC * np.abs(change).max())
 
 
-def state(path: str, found: dict[str, float] | str) -> None:
+def state(path: str, found: Expected | str) -> None:
     """Write what theory expects, or why it expects nothing, into the file of a run."""
     if isinstance(found, str):
         annotate(path, no_theory=found)
@@ -110,7 +138,7 @@ def state(path: str, found: dict[str, float] | str) -> None:
         annotate(path, expected=json.dumps(found))
 
 
-def worded(found: dict[str, float] | str) -> str:
+def worded(found: Expected | str) -> str:
     """Return what theory expects, as a phrase.
 
     Examples

@@ -109,9 +109,10 @@ def figure(
     xlim, ylim : (float, float)
         Limits of the axes.
     theory : bool
-        Draw, dashed, what theory expects of the runs that `mpidec run` has written: the first
-        `error_rms` times the rate to the power of the steps, down to the steady state.  By default
-        of `error_rms` against steps.
+        Draw, dashed, the `error_rms` that theory expects of the runs that `mpidec run` has written:
+        the learning curve, or where that would take long, or costs are not quadratic, the first
+        value times the rate to the power of the steps, down to the steady state.  By default
+        against steps.
 
     Returns
     -------
@@ -461,10 +462,14 @@ def _expected(run: Run) -> NDArray[np.float64]:
     try:
         stated = table(run.attributes, "expected")
         rate, rest = float(stated["rate"]), float(stated["error_rms"])
+        steps = np.asarray(run.metrics["step"], float)
+        if "curve" in stated:
+            at, curve = (np.asarray(stated[name], float) for name in ("steps", "curve"))
+            return np.asarray(np.interp(steps, at, curve))
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{run.path}: damaged: expected: {error}") from error
     start = float(run.metrics[EXPECTED][0])
-    fallen = start * rate ** np.asarray(run.metrics["step"], float)
+    fallen = start * rate**steps
     return np.asarray(np.hypot(fallen, rest))
 
 

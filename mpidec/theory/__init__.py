@@ -6,7 +6,7 @@ from .accounting import Privacy, privacy
 from .noise import Noise
 from .quadratic import Quadratic
 from .stability import StableSteps, largest_step
-from .steady import SteadyState, rate, steady_state
+from .steady import SteadyState, Transient, rate, steady_state, transient
 
 __all__ = [
     "Noise",
@@ -14,8 +14,10 @@ __all__ = [
     "Quadratic",
     "StableSteps",
     "SteadyState",
+    "Transient",
     "largest_step",
     "privacy",
     "rate",
     "steady_state",
+    "transient",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property
 from itertools import count, islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..solvers import Bias, FunctionSolver, Solver
 from ..solvers.internals import after, at_step, name_of
 from .modes import Array as Array, Starts, radius
 
+StepsT = TypeVar("StepsT", bound="LinearSteps")
 # Steps of a period, at most, and numbers of a state of all agents.
 LONGEST, LARGEST = 64, 6000
 # Steps after which weights that W mixes have their limits: at least, times n, and at most; the
@@ -226,6 +228,13 @@ class LinearSteps:
                 return s, k
             s, k = later, k + self.length
         return s, k
+
+    def begun(self: StepsT) -> StepsT:
+        """Return the same steps from step 0 on, whose maps may not repeat at first."""
+        steps = copy(self)
+        vars(steps).pop("cycle", None)
+        steps._settled, steps.first = self._run(np.zeros((self.n, self.d)), None, 0), 0
+        return steps
 
     def _weights(self, s: LinearState) -> list[Array]:
         """Return the arrays of a state that do not depend on gradients."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, cycle, islice
 
 import numpy as np
 from scipy.linalg import block_diag
 
+from ..solvers.internals import name_of
 from .linear import Array, LinearSteps, Step
 from .links import LinkedSteps, WeightedSteps
 from .noise import Noise, block_diagonal
@@ -79,6 +81,28 @@ def deviations(steps: LinearSteps, part: Quadratic, X: Array, noise: Noise) -> A
         return (_periodic if steps.periodic else _average)(steps, part, X, noise)
 
 
+def course(steps: LinearSteps, part: Quadratic, X: Array, noise: Noise, count: int) -> Array:
+    """Bias and noise of each agent before each of some steps, and after the last, (count + 1, 2,
+    n).
+    """
+    if isinstance(steps, LinkedSteps) and steps.weighted:
+        raise ValueError(
+            f"theory: {name_of(steps.solver)} sends weights, whose noise moves the mean, expected "
+            "no link_noise for its transient"
+        )
+    begun = steps.begun()
+    maps: Iterator[Step] = begun.maps()
+    if steps.periodic and steps.first < count:
+        maps = chain(islice(maps, steps.first), cycle(steps.cycle))
+    moments = _Moments(begun, part, X, noise)
+    sizes = [moments.sizes()]
+    with np.errstate(all="ignore"):  # of deviations that grow without a limit
+        for step in islice(maps, count):
+            moments.after(step)
+            sizes.append(moments.sizes())
+    return np.array(sizes)
+
+
 def growth(steps: LinearSteps, noise: Noise) -> float:
     """Return the factor per cycle of the mean square of the error, without the noise at the
     minimizer.
@@ -129,6 +153,8 @@ class _Moments:
         """Take a step."""
         S = self.covariance()
         self.z = step.M @ self.z + step.E @ self._b
+        if not (S.any() or self.V.any() or np.any(step.links)):
+            return
         self.V = step.M @ self.V @ step.M.conj().T + step.E @ S @ step.E.conj().T + step.links
 
     def sizes(self) -> Array:

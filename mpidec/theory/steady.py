@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import number
+from .._validation import integer, number
 from ..comm.mixing import Mixer, Network
 from ..comm.runtime import MPI
 from ..driver.internals import TopologyLike, as_oracle, as_solver, as_topology
@@ -20,7 +21,7 @@ from ..solvers.internals import Asynchronous, name_of, step_size_of, with_step_s
 from ..topology import Schedule, Topology
 from .linear import Array, LinearSteps
 from .links import LinkedSteps
-from .moments import deviations
+from .moments import course, deviations
 from .noise import Noise, covariance
 from .quadratic import Quadratic
 from .walk import WalkingSteps
@@ -145,6 +146,114 @@ def steady_state(
     A. H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
     Machine Learning 7 (2014), chapter 11.
     """
+    bias, spread, draws = np.zeros(()), np.zeros(()), 0
+    for block in _blocks(problem, solver, topology, noise, link_noise, walk, x0, target):
+        sums = deviations(*block)
+        bias, spread, draws = bias + sums[0], spread + sums[1], block.noise.draws
+    return SteadyState(bias + spread, bias, spread, draws)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transient:
+    r"""Expected course of a solver from its initial point, under noisy gradients and links.
+
+    Attributes
+    ----------
+    msd : array (steps + 1, n)
+        Mean-square deviation of each agent, :math:`\mathbb{E} \|x_i^k - x^\star\|^2`: the sum of
+        the other two.
+    bias : array (steps + 1, n)
+        The part of the mean, :math:`\|\mathbb{E} x_i^k - x^\star\|^2`.
+    noise : array (steps + 1, n)
+        The part of the noise of gradients, links and a minimizer that walks.
+    """
+
+    msd: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    noise: NDArray[np.float64]
+
+    @property
+    def msd_db(self) -> NDArray[np.float64]:
+        """The means over the agents in decibel, (steps + 1,)."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(10 * np.log10(self.msd.mean(axis=1)))
+
+
+def transient(
+    problem: Problem | OracleLike | Quadratic,
+    solver: Solver,
+    topology: TopologyLike,
+    *,
+    steps: int,
+    noise: ArrayLike | None = None,
+    link_noise: float = 0.0,
+    walk: ArrayLike | None = None,
+    x0: ArrayLike | None = None,
+    target: ArrayLike | None = None,
+) -> Transient:
+    r"""Return the learning curve of a solver: mean and mean square of the deviations, step by step.
+
+    Mean z and covariance V of the state follow from the maps of `steady_state`,
+
+    .. math:: z^{k+1} = M_k z^k + b, \qquad V^{k+1} = M_k V^k M_k^* + E_k \Sigma^k E_k^*
+
+    from the state of the initial point, which has no noise.  Near the end of the transient they
+    reach those of the steady state, where there is one.
+
+    Parameters
+    ----------
+    problem, solver, topology, noise, link_noise, walk, target : see `steady_state`
+    steps : int
+    x0 : array (d,) or (n, d), optional
+        The initial point, zero by default.
+
+    Returns
+    -------
+    Transient
+        Entry k is that after k steps.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.ones((4, 1)))
+    >>> ring = mpidec.topology.ring(4)
+    >>> t = transient(problem, mpidec.solvers.Diffusion(0.1), ring, steps=60, noise=1.0)
+    >>> t.msd[[0, 1, 60], 0].round(4), t.bias[[0, 1, 60], 0].round(4)
+    (array([1.    , 0.8133, 0.0141]), array([1.  , 0.81, 0.  ]))
+    """
+    integer(steps, "theory: steps", least=0)
+    curves = sum(
+        course(*block, steps)
+        for block in _blocks(problem, solver, topology, noise, link_noise, walk, x0, target)
+    )
+    bias, spread = np.moveaxis(np.asarray(curves), 1, 0)
+    return Transient(bias + spread, bias, spread)
+
+
+class _Block(NamedTuple):
+    """What the moments of coordinates that depend on each other follow from."""
+
+    steps: LinearSteps
+    part: Quadratic
+    X: Array
+    noise: Noise
+
+
+def _blocks(
+    problem: Problem | OracleLike | Quadratic,
+    solver: Solver,
+    topology: TopologyLike,
+    noise: ArrayLike | None,
+    link_noise: float,
+    walk: ArrayLike | None,
+    x0: ArrayLike | None,
+    target: ArrayLike | None,
+) -> Iterator[_Block]:
+    """The blocks of coordinates; the arguments are those of `steady_state`."""
     sigma = number(link_noise, "theory: link_noise", least=0)
     model, oracle, solver, topology = modelled(
         problem, solver, topology, walk is not None, averages=sigma > 0
@@ -161,16 +270,12 @@ def steady_state(
     else:
         v = Noise.given(0.0 if noise is None else noise, n, d)
     start = np.broadcast_to(0.0 if x0 is None else x0, (n, d))
-    bias, spread = np.zeros(n), np.zeros(n)
     with mixer(topology) as W:
         for Q, part in model.parts() if v.change is None else [(np.eye(d), model)]:
             steps = LinkedSteps(solver, W, part.H, sigma)
             if walk is not None:
                 steps = WalkingSteps(solver, W, part.H, Q.conj().T @ _walk(walk, d) @ Q, sigma)
-            X = start @ Q.conj()
-            sums = deviations(steps, part, X, v.within(Q))
-            bias, spread = bias + sums[0], spread + sums[1]
-    return SteadyState(bias + spread, bias, spread, v.draws)
+            yield _Block(steps, part, start @ Q.conj(), v.within(Q))
 
 
 def _walk(walk: ArrayLike, d: int) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mpidec.experiment.command import main
+from mpidec.plot import figure
 from mpidec.plot.command import main as plot
 from mpidec.record import read
 
@@ -40,6 +41,10 @@ def test_the_rate_of_a_run():
     error = metrics["error_rms"]
     assert (error[-1] / error[-2]) ** (1 / 50) == pytest.approx(told["rate"], rel=1e-3)
     assert told["msd"] == told["error_rms"] == 0 and error[-1] > 1e-13
+    assert told["steps"] == metrics["step"].tolist()
+    np.testing.assert_allclose(told["curve"], error, rtol=1e-5)
+    dashed = figure("run.h5", theory=True).axes[0].lines[-1].get_ydata()
+    np.testing.assert_array_equal(dashed, told["curve"])
 
 
 def test_where_a_biased_run_rests(capsys):
