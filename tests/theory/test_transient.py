@@ -21,6 +21,7 @@ LINEAR = [
     name
     for name, kind in solvers.CATALOGUE.items()
     if not is_asynchronous(kind) and not made(kind).adaptive and kind.needs.problem
+    if name != "zero_attracting_diffusion"  # signs are not linear
 ]
 
 
