@@ -25,6 +25,7 @@ from .outcome import Outcome, RunEnd, decide_outcome
 from .plan import Plan, State, recorded_choice
 from .result import Result
 from .stepsize import (
+    TUNING,
     Choice,
     Guard,
     ModelSearch,
@@ -35,7 +36,6 @@ from .stepsize import (
     unstable_schedule,
     with_size,
 )
-from .stepsize.guard import ATTEMPTS
 
 ANY_SIZE = "whatever the step size"  # words of a reason
 
@@ -52,11 +52,13 @@ def attempts(
     """Return the result of `run(choice, guard, last)`; again with a smaller step size after each
     `Retry`; collective.
     """
-    for attempt in range(ATTEMPTS):
+    for attempt in range(TUNING.attempts):
         try:
             return run(choice, search.guard(choice, attempt), False)
         except Retry as retry:
-            smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
+            smaller = search.smaller(
+                choice, TUNING.factor if attempt < TUNING.gentle else TUNING.strong_factor
+            )
             if net.rank == 0:
                 warn(
                     f"{name_of(solver)} did not converge with the step size {choice.step_size:.4g} "
@@ -64,7 +66,7 @@ def attempts(
                     f"begins again with {smaller.step_size:.4g}"
                 )
             choice = smaller
-    return run(choice, search.guard(choice, ATTEMPTS), True)
+    return run(choice, search.guard(choice, TUNING.attempts), True)
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,8 @@ class Attempt:
         if not self.last or self.unstable:
             return far
         return (
-            f"{far}, as it was with the {ATTEMPTS} larger step sizes tried before: start closer to "
-            "the minimizer (x0), or give a step size or a schedule"
+            f"{far}, as it was with the {TUNING.attempts} larger step sizes tried before: start "
+            "closer to the minimizer (x0), or give a step size or a schedule"
         )
 
     def judge(

@@ -13,7 +13,9 @@ import numpy as np
 from ..protocols import Reductions
 
 _NEVER = np.iinfo(np.int64).max
-# Limits of the interval between two decisions.
+# Limits of the interval between two decisions, each of which is a reduction over all ranks.  Longer
+# ones: Ctrl-C and checkpoints come late, and iterates that are not finite are carried on; shorter
+# ones: their reductions are a part of the duration of short steps.
 _MOST_STEPS, _SECONDS = 128, 0.5
 
 

@@ -34,8 +34,7 @@ from .asynchronous.events import Events
 from .asynchronous.prepared import check_queue, prepared
 from .asynchronous.search import AsyncSearch
 from .plan import Mixing, Queue, arithmetic, closing, derived
-from .stepsize import Choice, Search, Task
-from .stepsize.task import TOLERANCE
+from .stepsize import TUNING, Choice, Search, Task
 
 if TYPE_CHECKING:
     from ..problems import OracleLike, Problem
@@ -52,7 +51,7 @@ def tune(
     x0: ArrayLike | None = None,
     net: Network | None = None,
     seed: int = 0,
-    tol: float = TOLERANCE,
+    tol: float = TUNING.tolerance,
     mixing: Mixing | None = None,
     delay: Delay | None = None,
     drop: float = 0.0,

@@ -19,7 +19,7 @@ which cancels most of the chance in their comparison.
 3. *The race.*  Of an exact method (`RunningSumTracking` with exact gradients), the rate at which the error falls predicts the
    steps to a relative error `tol` (`stepsize.race.StepsTo`).  Of the others, the error after
    the steps of the run is predicted from a quarter of them, or 128 (`LeastBiased`), and with
-   schedules from all (`ErrorAfter`). A race has at most `EVENTS` events.  If the
+   schedules from all (`ErrorAfter`). A race has at most `TUNING.most_events` events.  If the
    best step size is the smallest one, there is a second race below it.
 4. *The bound.*  Without a model (a problem that is not smooth, too many agents), and where no step size converges in it, the
    step size is `safe` / L, with a warning.
@@ -42,20 +42,13 @@ from ...topology import Topology
 from ..stepsize import Choice, ModelSearch, Task
 from ..stepsize.linear import GradientModel, flat
 from ..stepsize.race import Criterion, ErrorAfter, LeastBiased, StepsTo, race
-from ..stepsize.search import PER_OCTAVE
+from ..stepsize.tuning import TUNING
 from .events import Events
 from .files import maximum
 from .result import LocalAgents
 
 if TYPE_CHECKING:
     from ...problems import Problem
-
-# The window of a race: octaves, and the largest step size in units of 1 / curvature.
-OCTAVES, HIGHEST = 9, 4.8
-# Steps of a race, if the run has so many.
-LEAST = 128
-# Events of a race, each of which is a call in Python.
-EVENTS = 2**15
 
 
 class AsyncStack:
@@ -133,7 +126,7 @@ class AsyncSearch(ModelSearch):
         super().__init__(task)
         self._solver, self._topology, self._events = solver, topology, events
 
-    _most_agents = EVENTS // 32
+    _most_agents = TUNING.most_events // TUNING.events_each
 
     def _found(self) -> Choice | None:
         return self._on_root(self._raced)
@@ -151,10 +144,14 @@ class AsyncSearch(ModelSearch):
         def run(sizes: np.ndarray, start: np.ndarray) -> AsyncStack:
             return AsyncStack(self._solver, self._topology, self._events, model, sizes, start)
 
-        octaves, top = (OCTAVES + 4, 16 * HIGHEST) if task.varying else (OCTAVES, HIGHEST)
+        octaves, top = TUNING.span_events, TUNING.highest_events
+        if task.varying:
+            octaves, top = TUNING.span_events_decreasing, TUNING.higher_decreasing * top
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             largest = top / model.curvature
-            ranking = race(self._criterion(model.n), run, model, largest, octaves, PER_OCTAVE)
+            ranking = race(
+                self._criterion(model.n), run, model, largest, octaves, TUNING.per_octave
+            )
         if ranking is None:
             return None
         rule = "steps" if task.exact else "error"
@@ -162,14 +159,16 @@ class AsyncSearch(ModelSearch):
 
     def _criterion(self, n: int) -> Criterion:
         """Return what a race of `n` agents compares."""
-        task, steps, most = self.task, max(self.task.steps, 1), max(EVENTS // n, 1)
+        task, steps, most = self.task, max(self.task.steps, 1), max(TUNING.most_events // n, 1)
         if task.exact:
-            longest = min(max(steps // 2, 2 * LEAST), most)
-            return StepsTo(task.tolerance, longest, enough=LEAST, margin=self._larger_by)
+            longest = min(max(steps // 2, 2 * TUNING.least_events), most)
+            return StepsTo(
+                task.tolerance, longest, enough=TUNING.least_events, margin=self._larger_by
+            )
         if task.varying:
             longest = min(steps, most)
             return ErrorAfter(steps, noisy=longest == steps, decreasing=True, longest=longest)
-        return LeastBiased(steps, min(max(steps // 4, LEAST), steps, most))
+        return LeastBiased(steps, min(max(steps // 4, TUNING.least_events), steps, most))
 
 
 def safe_size(problem: Problem, solver: PairwiseSolver | PushSolver, net: Reductions) -> float:

@@ -6,4 +6,5 @@ from .choice import Choice as Choice, requested_rule as requested_rule, with_siz
 from .guard import Guard as Guard, Retry as Retry
 from .search import ModelSearch as ModelSearch, Search as Search, Unstable as Unstable
 from .task import Task as Task
+from .tuning import TUNING as TUNING
 from .varying import unstable_schedule as unstable_schedule

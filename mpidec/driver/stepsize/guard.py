@@ -9,12 +9,9 @@ import sys
 import numpy as np
 
 from ...protocols import Reductions
+from .tuning import TUNING
 
 NEVER = sys.maxsize
-LEFT = 0.1  # of the distance, when half of the way should be made with variance reduction
-ATTEMPTS = 6
-# Factors of the distance, during a run and at its end.
-EXPLOSION, FARTHER = 1e6, 1e3
 
 
 class Retry(Exception):
@@ -62,9 +59,13 @@ class Guard:
         size = max(float(np.linalg.norm(point)) or 1.0, away)
         start, scale = self._distance(X0), np.sqrt(net.n) * size
         self._start = start
-        self._far, self._near = EXPLOSION * max(start, scale), left * max(start, 1e-3 * scale)
+        self._far, self._near = (
+            TUNING.explosion * max(start, scale),
+            left * max(start, TUNING.at_minimizer * scale),
+        )
         self._half = halfway
-        marks = {2**j for j in range(5, 40) if 2**j <= steps} | {halfway} - {0}
+        powers = (TUNING.first_check << j for j in range(35))
+        marks = {k for k in powers if k <= steps} | {halfway} - {0}
         self._marks = sorted(marks, reverse=True)
         self.next = self._marks[-1] if self._marks else NEVER
 
@@ -94,7 +95,7 @@ class Guard:
         """
         distance, limit = (
             self._distance(X),
-            self._near if strict else FARTHER / EXPLOSION * self._far,
+            self._near if strict else TUNING.farther / TUNING.explosion * self._far,
         )
         return (
             ""

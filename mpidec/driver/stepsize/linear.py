@@ -12,33 +12,12 @@ import numpy as np
 
 from ...problems.internals import composite
 from ...protocols import Reductions, StepSize
-from .reference import VANISHED, residual
+from .reference import residual
+from .tuning import TUNING
 
 if TYPE_CHECKING:
     from ...problems import Term
 
-# Memory: the largest n r^2, which all entries of all agents' curvatures take, and the largest r.
-ENTRIES, MOST_DIMENSIONS = 2**17, 100
-# Lanczos vectors of the average, and of an agent alone; agents whose top vectors are added.
-KRYLOV, OWN_KRYLOV, AGENTS = 24, 8, 32
-# Largest n d for which rows of all agents are gathered.
-STACK = 2 * 10**7
-# Mini-batches per agent, and times as many for variance reduction, whose step size the rare large
-# samples limit.
-DRAWS, MORE_DRAWS = 16, 4
-# The size of its noise, of e and of an earlier e, relative to that of a batch at e.
-REMEMBERED = math.sqrt(2.0)
-# Where slopes are bounded, in units of the size of the minimizer.
-FAR_AWAY = 1e3
-# Least number of gradients for the curvatures, and for the minimizer.
-FEWEST_GRADIENTS = 15
-# Steps of Newton's method: the second one corrects rounding errors.
-NEWTON = 2
-# Gradients from which on the width of differences is tried; their least relative change; and the
-# factor of a wider one.
-LARGE, DIGITS, WIDER = 1e6, 1e-10, 1e3
-# Relative size of a direction that is left out.
-NEGLIGIBLE = 1e-6
 
 T = TypeVar("T")
 Gradient = Callable[[np.ndarray], np.ndarray]
@@ -305,10 +284,12 @@ class Linearization:
     def draws(self, r: int) -> int:
         """Return the number of random draws in `r` dimensions."""
         most = min(
-            MORE_DRAWS * DRAWS if self.vanishing else DRAWS,
-            max(4, ENTRIES * 8 // (self.net.n * r * r)),
+            TUNING.more_draws * TUNING.draws if self.vanishing else TUNING.draws,
+            max(TUNING.fewest_draws, TUNING.entries * 8 // (self.net.n * r * r)),
         )
-        return int(np.clip(self.steps // (4 * (r + 1)), 4, most))
+        return int(
+            np.clip(self.steps // (TUNING.part_of_gradients * (r + 1)), TUNING.fewest_draws, most)
+        )
 
 
 def linear_model(
@@ -335,7 +316,7 @@ def linear_model(
     agents of largest curvature; and the agents' gradients.
     """
     near, face = _Neighbourhood(of, x), of.face(x)
-    if face is not None and face.size > STACK:
+    if face is not None and face.size > TUNING.stack:
         return None, x, near.count
     images = near.span(face)
     H = near.curvatures(of.grad, near.G, images)
@@ -365,7 +346,7 @@ class _Neighbourhood:
     def __init__(self, of: Linearization, x: np.ndarray):
         self._of, self.count = of, 0
         self.V: np.ndarray | None = None
-        self._h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
+        self._h = TUNING.width * max(float(np.linalg.norm(x)), TUNING.least_point)
         self._move(x)
         self._widen()
 
@@ -384,12 +365,12 @@ class _Neighbourhood:
         """
         slope = self._of.net.mean(self.G)
         size = float(np.abs(slope).max(initial=0.0))
-        while LARGE < size < np.inf and self._h < size:
+        while TUNING.large < size < np.inf and self._h < size:
             ahead = self._of.grad(self._at + self._h * (slope / size))
             self.count += 1
-            if not np.abs(self._of.net.mean(ahead) - slope).max() < DIGITS * size:
+            if not np.abs(self._of.net.mean(ahead) - slope).max() < TUNING.digits * size:
                 break
-            self._h *= WIDER
+            self._h *= TUNING.wider
 
     def _in(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows in the dimensions of the model."""
@@ -425,12 +406,12 @@ class _Neighbourhood:
         their products.
         """
         of, (m, d) = self._of, away.shape
-        agents = of.agents if of.net.n * d <= STACK else 0
-        spared = min(OWN_KRYLOV + agents, few // 2) if agents else 0
+        agents = of.agents if of.net.n * d <= TUNING.stack else 0
+        spared = min(TUNING.own_krylov + agents, few // 2) if agents else 0
         vectors, images = _lanczos(of.net, product, away, few - spared, keep=True)
         if agents:
             steepest = _top_directions(of.net, product, vectors, m, agents)
-            self.count += OWN_KRYLOV
+            self.count += TUNING.own_krylov
             images += [product(np.tile(row, (m, 1))) for row in steepest]
             vectors = np.vstack([vectors, steepest])
         self.V = np.ascontiguousarray(vectors.T)
@@ -460,9 +441,9 @@ class _Neighbourhood:
         net, term = self._of.net, self._of.term
         t = 1.0 if term is None else 1 / _curvature(net, H)
         first = residual(term, self.x, net.mean(self.G), t)
-        for _ in range(NEWTON):
+        for _ in range(TUNING.newton):
             self._move(_newton(net, H, self.x, net.mean(self.G), term))
-            if residual(term, self.x, net.mean(self.G), t) <= VANISHED * first:
+            if residual(term, self.x, net.mean(self.G), t) <= TUNING.vanished * first:
                 return True
         return False
 
@@ -523,7 +504,7 @@ class _Neighbourhood:
         self.count += len(g_drawn) * (self.r + 1)
         Hs, gs = np.stack(H_drawn), np.stack(g_drawn)
         if self._of.vanishing:
-            return H + REMEMBERED * (Hs - Hs.mean(axis=0)), np.broadcast_to(g, gs.shape)
+            return H + TUNING.remembered * (Hs - Hs.mean(axis=0)), np.broadcast_to(g, gs.shape)
         return Hs, gs - gs.mean(axis=0) + g
 
     def _slopes(self, H: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -535,7 +516,7 @@ class _Neighbourhood:
         """
         net, V, G = self._of.net, self.V, self.G
         first = float(np.linalg.norm(net.mean(self._of.X0) - self.x))
-        radius = FAR_AWAY * max(float(np.linalg.norm(self.x)), first)
+        radius = TUNING.far_away * max(float(np.linalg.norm(self.x)), first)
         self.count += 4
 
         def top(stack: np.ndarray) -> np.ndarray:
@@ -559,7 +540,7 @@ class _Neighbourhood:
         except Exception:  # of all ranks: there are no gradients so far away
             return None, None
         h, slope = np.mean(found, axis=0)
-        linear = ~(h < 0.5 * here) | ~np.isfinite(slope)
+        linear = ~(h < TUNING.flatter * here) | ~np.isfinite(slope)
         stack = net.gather(np.array([np.where(linear, 0.0, h), np.where(linear, np.inf, slope)]).T)
         if stack is None or np.isinf(stack[:, 1]).all():
             return None, None
@@ -570,12 +551,12 @@ def evaluations(steps: int) -> int:
     """Gradients that the curvatures may take in a search for a run of `steps` steps, and as many
     those for the minimizer.
     """
-    return max(FEWEST_GRADIENTS, steps // 4 - 1)
+    return max(TUNING.fewest_gradients, steps // TUNING.part_of_gradients - 1)
 
 
 def dimensions(n: int) -> int:
     """Largest number of dimensions of a model of `n` agents."""
-    return max(2, min(MOST_DIMENSIONS, int((ENTRIES / n) ** 0.5)))
+    return max(2, min(TUNING.most_dimensions, int((TUNING.entries / n) ** 0.5)))
 
 
 def flat(X: np.ndarray) -> np.ndarray:
@@ -648,10 +629,10 @@ def _scaled(rows: np.ndarray) -> np.ndarray:
 
 def _orthonormal(columns: np.ndarray) -> np.ndarray:
     """Return an orthonormal basis of the span of `columns`, without directions that are smaller
-    than the largest by `NEGLIGIBLE`.
+    than the largest by `TUNING.negligible`.
     """
     values, Q = np.linalg.eigh(columns @ columns.T)
-    return np.asarray(Q[:, values > max(NEGLIGIBLE**2 * values[-1], 0.0)])
+    return np.asarray(Q[:, values > max(TUNING.negligible**2 * values[-1], 0.0)])
 
 
 def _project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
@@ -672,7 +653,7 @@ def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
     norm `slope`.
     """
     G -= far
-    G *= np.minimum(1.0, slope / np.sqrt((G**2).sum(axis=1, keepdims=True)).clip(min=1e-300))
+    G *= np.minimum(1.0, slope / np.sqrt((G**2).sum(axis=1, keepdims=True)).clip(min=TUNING.tiny))
     G += far
     return G
 
@@ -682,12 +663,12 @@ def _basis(
 ) -> tuple[np.ndarray, int]:
     """Return an orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
     m, d = G.shape
-    length = min(KRYLOV, max(2, most // 2), d)
+    length = min(TUNING.krylov, max(2, most // 2), d)
     parts = [_lanczos(net, product, away, length)[0]]
     count = length
-    if net.n * d <= STACK:
+    if net.n * d <= TUNING.stack:
         curvature, top = _top_vectors(net, product, m, d)
-        count += OWN_KRYLOV
+        count += TUNING.own_krylov
         chosen = _on_root(net, np.hstack([curvature[:, None], top]), _largest, None)
         gradients = _on_root(net, G, _principal, None)
         parts += [part for part in (chosen, gradients) if part is not None]
@@ -697,7 +678,9 @@ def _basis(
         rest = np.array(rows).reshape(-1, d)
         rest = rest - (rest @ parts[0].T) @ parts[0]
         _, s, Vt = np.linalg.svd(rest, full_matrices=False)
-        basis = np.ascontiguousarray(np.linalg.qr(np.vstack([parts[0], Vt[s > 1e-6]])[:most].T)[0])
+        basis = np.ascontiguousarray(
+            np.linalg.qr(np.vstack([parts[0], Vt[s > TUNING.negligible]])[:most].T)[0]
+        )
     return net.collectives.broadcast(basis, 0, "the linear model"), count
 
 
@@ -739,17 +722,17 @@ def _top_directions(
     rows = _on_root(net, np.hstack([curvature[:, None], top]), _largest, vectors[:0])[:most]
     rest = rows - (rows @ vectors.T) @ vectors
     _, s, Vt = np.linalg.svd(rest - (rest @ vectors.T) @ vectors, full_matrices=False)
-    return np.asarray(net.collectives.broadcast(Vt[s > NEGLIGIBLE], 0, "the linear model"))
+    return np.asarray(net.collectives.broadcast(Vt[s > TUNING.negligible], 0, "the linear model"))
 
 
 def _largest(stack: np.ndarray) -> np.ndarray:
-    return stack[np.argsort(-stack[:, 0], kind="stable")[:AGENTS], 1:]
+    return stack[np.argsort(-stack[:, 0], kind="stable")[: TUNING.agents], 1:]
 
 
 def _principal(G: np.ndarray) -> np.ndarray:
     G = G - G.mean(axis=0)
     _, s, Vt = np.linalg.svd(G, full_matrices=False)
-    return Vt[s > 1e-6 * max(float(s[0]), 1e-300)][:AGENTS]
+    return Vt[s > TUNING.negligible * max(float(s[0]), TUNING.tiny)][: TUNING.agents]
 
 
 def _top_vectors(
@@ -761,13 +744,13 @@ def _top_vectors(
     start = np.random.default_rng(3).standard_normal(d)
     v = np.tile(start / np.linalg.norm(start), (m, 1))
     basis, images = [], []
-    for _ in range(min(OWN_KRYLOV, d)):
+    for _ in range(min(TUNING.own_krylov, d)):
         basis.append(v)
         images.append(product(v))
         v = images[-1]
         for u in basis * 2:
             v = v - u * (u * v).sum(axis=1)[:, None]
-        v = v / np.maximum(np.linalg.norm(v, axis=1), 1e-300)[:, None]
+        v = v / np.maximum(np.linalg.norm(v, axis=1), TUNING.tiny)[:, None]
     Q, P = np.stack(basis, axis=1), np.stack(images, axis=1)  # (m, l, d)
     T = np.nan_to_num(Q @ P.transpose(0, 2, 1))
     values, S = np.linalg.eigh((T + T.transpose(0, 2, 1)) / 2)

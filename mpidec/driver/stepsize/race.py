@@ -15,31 +15,7 @@ from ...comm.mixing.internals import Operator, StepOperator
 from ...solvers import Solver
 from ...solvers.internals import state, with_step_size
 from .linear import GradientModel, flat
-
-# The race is run with 5 % larger step sizes than those returned, which are then not at the edge of
-# stability.
-MARGIN = 1.05
-# Steps of a race to a tolerance: it begins with SHORTEST, and doubles them up to LONGEST.
-SHORTEST, LONGEST = 32, 4096
-# It ends after 1 / PART of the predicted steps, if it has at least ENOUGH.
-PART, ENOUGH = 4, 512
-# Steps after which the error of methods with bias is extrapolated.
-HORIZON = 4096
-# Part of the noise with a term: from farther away, steps may grow that the run does not meet.
-NOISE = 0.03
-# Part of the tolerance below which errors are not compared where the model has a term: a face is
-# reached in finitely many steps.
-REACHED = 1e-3
-# The safe bound: part of the largest stable step size, for agents of different curvatures; in units
-# of 1 / L where none is stable.
-SAFE_PART, UNSTABLE_PART = 0.5, 0.25
-# Agents from which on there is no race, and fewer step sizes and steps are tried for the safe
-# bound.
-MOST_AGENTS = 10_000
-# Largest error on the way, in units of that at the start: larger ones would drown the last digits.
-TRANSIENT = 1e6
-# Octaves by which a race is begun higher if its largest step size is the best.
-HIGHER = 3
+from .tuning import TUNING
 
 
 class Stack:
@@ -225,7 +201,7 @@ def noise(model: GradientModel) -> np.ndarray:
     if 0 < B.shape[1] < model.r:
         Z = (Z @ B) @ B.T
     far = model.distance or np.sqrt(model.n) * model.size or 1.0
-    part = 1.0 if model.prox is None or model.V is not None else NOISE
+    part = 1.0 if model.prox is None or model.V is not None else TUNING.noise
     return np.asarray(model.start + Z * (part * far / np.linalg.norm(Z)))
 
 
@@ -264,15 +240,17 @@ def race(
     """
     found: Ranking | None = None
     highest = int(np.floor(per_octave * np.log2(largest)))
-    for attempt in range(3):
+    for attempt in range(TUNING.races):
         sizes = 2.0 ** (np.arange(highest, highest - octaves * per_octave - 1, -1) / per_octave)
         ranking = replace(criterion.race(run, model, sizes), sizes=sizes)
         if found is not None and (ranking.best < 0 or ranking.least >= found.least):
             return found
-        if ranking.best == 0 and attempt < 2 and higher:
+        if ranking.best == 0 and attempt < TUNING.races - 1 and higher:
             found = ranking
-            highest += HIGHER * per_octave
-        elif ranking.best >= 0 and (attempt == 2 or found or ranking.best < len(sizes) - 1):
+            highest += TUNING.higher * per_octave
+        elif ranking.best >= 0 and (
+            attempt == TUNING.races - 1 or found or ranking.best < len(sizes) - 1
+        ):
             return ranking
         else:
             highest -= octaves * per_octave
@@ -298,9 +276,9 @@ class StepsTo:
     """
 
     tol: float
-    longest: int = LONGEST
-    enough: int = ENOUGH
-    margin: float = MARGIN
+    longest: int = TUNING.longest_race
+    enough: int = TUNING.enough
+    margin: float = TUNING.margin
     part: float = 1.0
 
     def race(self, run: Runs, model: GradientModel, sizes: np.ndarray) -> Ranking:
@@ -309,21 +287,22 @@ class StepsTo:
         sizes, alive = stack.sizes, np.arange(len(sizes))
         strikes, predicted = np.zeros(len(sizes), int), np.full(len(sizes), np.inf)
         before, last = self._errors(stack, model), 0
-        K = self.longest >> max(0, int(np.log2(self.longest / SHORTEST)))
+        K = self.longest >> max(0, int(np.log2(self.longest / TUNING.shortest_race)))
         while True:
             stack.run(K)
             now, places = self._errors(stack, model), _places(stack, sizes, alive)
             T = predicted[alive] = self._steps(before, now, last, K, model)[places]
             least = T.min()
-            patience = 2.5 if K <= 128 else 1.25
+            early = TUNING.transient_steps >= K
+            patience = TUNING.patience_at_first if early else TUNING.patience
             strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
-            near = now[0][places] <= 1e3 * np.fmin.reduce(now[0][places])
-            left = alive[(strikes[alive] < 2) & near]
-            known = least <= max(K, PART * K * (self.enough <= K)) or len(left) <= 1
+            near = now[0][places] <= TUNING.behind * np.fmin.reduce(now[0][places])
+            left = alive[(strikes[alive] < TUNING.strikes) & near]
+            known = least <= max(K, TUNING.part_of_run * K * (self.enough <= K)) or len(left) <= 1
             if (known and np.isfinite(least)) or self.longest < 2 * K or not len(left):
                 best = int(alive[np.argmin(T)]) if np.isfinite(least) else -1
-                early = ~np.isin(np.arange(len(sizes)), alive)
-                return Ranking(sizes, predicted, best, K, early)
+                dropped = ~np.isin(np.arange(len(sizes)), alive)
+                return Ranking(sizes, predicted, best, K, dropped)
             before, last, K = now, K, 2 * K
             if len(left) < len(alive):
                 kept, alive = _places(stack, sizes, left), left
@@ -334,7 +313,7 @@ class StepsTo:
         return self.tol * math.sqrt(model.n) * (model.size or 1.0)
 
     def _errors(self, stack: Candidates, model: GradientModel) -> tuple[np.ndarray, ...]:
-        least = 0.0 if model.prox is None else REACHED * self._goal(model)
+        least = 0.0 if model.prox is None else TUNING.reached * self._goal(model)
         return tuple(np.maximum(error, least) for error in _errors(stack, model))
 
     def _steps(
@@ -381,13 +360,13 @@ class ErrorAfter:
     steps: int
     noisy: bool
     decreasing: bool
-    longest: int = HORIZON
-    part: float = 0.5
+    longest: int = TUNING.horizon
+    part: float = TUNING.last_half
 
     def race(self, run: Runs, model: GradientModel, sizes: np.ndarray) -> Ranking:
         """Return the ranking of the step sizes."""
         stack, K = run(sizes, model.start), max(1, min(self.steps, self.longest))
-        most = TRANSIENT * _first(model)
+        most = TUNING.transient * _first(model)
         errors, near = [], np.full(len(sizes), True)
         for mark in [2**j for j in range(12) if 2**j < K / 2]:
             stack.run(mark)
@@ -396,7 +375,8 @@ class ErrorAfter:
             if good.any() and not good.all() and stack.keep(np.flatnonzero(good)):
                 near &= np.isin(sizes, stack.sizes)
         first = K * (1 - self.part) if self.noisy else K / 2
-        for mark in np.unique(np.linspace(first, K, 9 if self.noisy else 3).astype(int).clip(1)):
+        marks = TUNING.noisy_marks if self.noisy else TUNING.marks
+        for mark in np.unique(np.linspace(first, K, marks).astype(int).clip(1)):
             stack.run(int(mark))
             errors.append(_errors(stack, model)[0])
         found = np.sqrt((np.array(errors) ** 2).mean(axis=0)) if self.noisy else errors[-1]
@@ -431,8 +411,10 @@ class LeastBiased:
         S, K = len(sizes), self.longest
         start = np.repeat(model.start[:, :, None], S, axis=2)
         stack = run(np.tile(sizes, 2), np.concatenate([start, np.zeros_like(start)], axis=2))
-        far, finite, biases = TRANSIENT * _first(model), np.full(S, True), []
-        marks = np.unique(np.r_[2 ** np.arange(12), np.linspace(0.5, 1, 9) * K].astype(int))
+        far, finite, biases = TUNING.transient * _first(model), np.full(S, True), []
+        marks = np.unique(
+            np.r_[2 ** np.arange(12), np.linspace(0.5, 1, TUNING.noisy_marks) * K].astype(int)
+        )
         for mark in marks[(marks > 0) & (marks <= K)]:
             stack.run(int(mark))
             E = stack.E
@@ -510,7 +492,7 @@ def stable(stack: Stack, model: GradientModel, steps: int) -> np.ndarray:
     middle = _errors(stack, model)[1]
     stack.run(steps)
     last = _errors(stack, model)[1]
-    return np.asarray((last <= middle) | (last <= 10 * first))
+    return np.asarray((last <= middle) | (last <= TUNING.growth * first))
 
 
 def progress(stack: Stack, model: GradientModel, steps: int) -> float:
@@ -541,10 +523,12 @@ def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
     """
     if not smoothness > 0:
         return 1.0
-    few = W.n > MOST_AGENTS
-    h = smoothness * np.geomspace(1e-3, 1, 2 if few else 6)
-    sizes = 2 / smoothness * 0.5 ** (np.arange(6) if few else np.arange(0, 14, 0.5))
-    r, steps = len(h), 64 if few else 512
+    few = W.n > TUNING.most_agents
+    curvatures = TUNING.few_curvatures if few else TUNING.curvatures
+    octaves = np.arange(TUNING.few_octaves) if few else np.arange(0, TUNING.safe_octaves, 0.5)
+    h = smoothness * np.geomspace(TUNING.flattest, 1, curvatures)
+    sizes = 2 / smoothness * 0.5**octaves
+    r, steps = len(h), TUNING.few_safe_steps if few else TUNING.safe_steps
     start = np.random.default_rng(1).standard_normal((W.n, r))
     H = np.broadcast_to(np.diag(h), (1, W.n, r, r))
     model = GradientModel(
@@ -561,6 +545,8 @@ def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
     for until in (0, steps // 2, steps):
         stack.run(until)
         norms.append(np.sqrt((stack.E**2).sum(axis=(0, 1))))
-    good = (norms[2] <= 1.02 * norms[1]) | (norms[2] <= 1e-3 * norms[0])
+    good = (norms[2] <= TUNING.still * norms[1]) | (norms[2] <= TUNING.converged * norms[0])
     found = np.flatnonzero([good[j:].all() for j in range(len(good))])
-    return float(SAFE_PART * sizes[found[0]] if len(found) else UNSTABLE_PART / smoothness)
+    return float(
+        TUNING.safe_part * sizes[found[0]] if len(found) else TUNING.unstable_part / smoothness
+    )

@@ -11,18 +11,10 @@ import numpy as np
 
 from ...comm.runtime import on_all_ranks
 from ...protocols import Reductions
+from .tuning import TUNING
 
 if TYPE_CHECKING:
     from ...problems import Problem, Term
-
-# The norm of a gradient that has vanished, relative to that at the start.
-VANISHED = 1e-6
-# Evaluations, at most: the linear model corrects the point afterwards.
-MOST_EVALUATIONS = 200
-# Relative error of a difference of two values.
-ROUNDING = 1e-12
-# Gradients of the power method for the first bound of the curvature.
-POWER = 4
 
 
 class _Enough(Exception):
@@ -53,7 +45,7 @@ def minimizer(
     problem: Problem,
     x0: np.ndarray,
     quadratic: bool = False,
-    most: int = MOST_EVALUATIONS,
+    most: int = TUNING.most_evaluations,
 ) -> tuple[np.ndarray | None, int]:
     """Return the minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the
     number of gradients; collective.
@@ -96,7 +88,7 @@ def minimizer(
         first = size if count == 1 else first
         if size < least:
             best, least = x, size
-        if size <= VANISHED * first or count >= most:
+        if size <= TUNING.vanished * first or count >= most:
             raise _Enough
         if count == 1:
             before = (float(total[0]), total[1:], x)
@@ -104,7 +96,7 @@ def minimizer(
             f, g, y = before
             # of a quadratic function: the difference of the values
             slope = float((g + total[1:]) @ (x - y)) / 2
-            if abs(total[0] - f - slope) <= ROUNDING * (abs(f) + abs(total[0]) + abs(slope)):
+            if abs(total[0] - f - slope) <= TUNING.rounding * (abs(f) + abs(total[0]) + abs(slope)):
                 best = None
                 raise _Enough
         return float(total[0]), total[1:]
@@ -137,7 +129,11 @@ def residual(term: Term | None, x: np.ndarray, gradient: np.ndarray, t: float) -
 
 
 def composite_minimizer(
-    net: Reductions, problem: Problem, term: Term, x0: np.ndarray, most: int = MOST_EVALUATIONS
+    net: Reductions,
+    problem: Problem,
+    term: Term,
+    x0: np.ndarray,
+    most: int = TUNING.most_evaluations,
 ) -> tuple[np.ndarray, int]:
     """Return the minimizer of the average of all f_i with a term, as far as accelerated proximal
     gradient steps come; collective.
@@ -151,15 +147,15 @@ def composite_minimizer(
 
     x = y = np.asarray(term.prox(x0[None], 0.0)[0])
     G = gradient(x)
-    h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
+    h = TUNING.width * max(float(np.linalg.norm(x)), TUNING.least_point)
     v = G if G.any() else np.ones_like(x)
     largest = 0.0
-    for _ in range(POWER):
+    for _ in range(TUNING.power):
         v = (gradient(x + h * v / np.linalg.norm(v)) - G) / h
         largest = max(largest, float(np.linalg.norm(v)))
         if not largest > 0 or not np.isfinite(largest):
-            return x, POWER + 1
-    momentum, first, count = 1.0, residual(term, x, G, 1 / largest), POWER + 1
+            return x, TUNING.power + 1
+    momentum, first, count = 1.0, residual(term, x, G, 1 / largest), TUNING.power + 1
     while count < most:
         following = np.asarray(term.prox((y - G / largest)[None], 1 / largest)[0])
         if (y - following) @ (following - x) > 0:
@@ -172,6 +168,6 @@ def composite_minimizer(
         # A larger curvature than any before.
         if moved > 0:
             largest = max(largest, float(np.linalg.norm(G - last)) / moved)
-        if not moved > 0 or residual(term, y, G, 1 / largest) <= VANISHED * first:
+        if not moved > 0 or residual(term, y, G, 1 / largest) <= TUNING.vanished * first:
             break
     return np.asarray(term.prox((y - G / largest)[None], 1 / largest)[0]), count

@@ -19,13 +19,9 @@ from ...exceptions import Unstable as Unstable
 from ...problems.internals import moves, smoothness_of
 from ...solvers.internals import name_of
 from .choice import Choice, requested_rule
-from .guard import LEFT, Guard
+from .guard import Guard
 from .linear import GradientModel
 from .race import (
-    HORIZON,
-    LONGEST,
-    MARGIN,
-    MOST_AGENTS,
     Apart,
     Candidates,
     Criterion,
@@ -41,8 +37,6 @@ from .race import (
     stable,
 )
 from .task import (
-    AGREE,
-    FEWEST,
     Modelled,
     Task,
     Trials,
@@ -51,42 +45,12 @@ from .task import (
     trial_length,
     with_trials,
 )
+from .tuning import TUNING
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
 T = TypeVar("T")
-# Smoothness constant, and its inverse: squares of it must fit into float64.
-LARGEST_SMOOTHNESS = 1e150
-# Part of the best step size with variance reduction, of whose gradients few draws are known.
-REDUCED_PART = 0.85
-
-# The window of a race: octaves, step sizes in a factor of 2, and the largest one in units of 1 /
-# curvature.
-SPAN, PER_OCTAVE, HIGHEST = 6, 4, 2.4
-# Largest curvature over the geometric mean of all, from which a race of implicit steps begins
-# higher.
-WIDE_SPECTRUM = 1e3
-# Part of the largest eigenvalue below which others are rounding errors.
-ROUNDED = 1e-14
-# Steps of a race of step sizes that are raced one by one.
-FEW_STEPS = 512
-# Part of a run in which errors with losses or channel noise are compared.
-LAST_PART = 0.25
-# Part of the steps that other weights than metropolis, or larger steps, must save.
-CLEARLY = 0.95
-# A codec is tried for so many steps, and for as many again; parts of the error that they may leave.
-CODEC_STEPS, CODEC_PROGRESS, CODEC_STILL = 512, 0.5, 0.98
-
-# Steps of a trial run; with reduced variance, whose gradients are cheap.
-LONGEST_TRIAL, LONGEST_REDUCED = 512, 2048
-# Trial runs with variance reduction, each with a step size smaller by a factor of sqrt(2).
-MOST_TRIALS = 8
-# Part of the predicted steps that a trial run may need.
-AS_SAID = 1.25
-# Part of the first distance and of the agents' differences with which there is a second race where
-# there is a term.
-NEAR_MINIMIZER = 0.1
 
 
 def undisturbed(mixer: Operator[StepOperator]) -> Operator[StepOperator]:
@@ -213,7 +177,7 @@ class ModelSearch(ABC):
         """The factor by which the step sizes of a race to a tolerance are larger than those
         returned.
         """
-        return MARGIN / REDUCED_PART if self.task.reduced else MARGIN
+        return TUNING.margin / TUNING.reduced_part if self.task.reduced else TUNING.margin
 
     def _on_root(self, act: Callable[[], T]) -> T:
         """Return the result of `act` on rank 0; collective."""
@@ -241,7 +205,7 @@ class ModelSearch(ABC):
             steps=task.steps,
             halfway=choice.halfway(task.steps),
             away=self.modelled.away,
-            left=LEFT if task.reduced and attempt < 2 else 1.0,
+            left=TUNING.left if task.reduced and attempt < TUNING.gentle else 1.0,
         )
 
     def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
@@ -278,7 +242,7 @@ class Search(ModelSearch):
         self._exact = task.exact and not self._moved
         self.topology = topology  # of a call: with the weights of its choice
 
-    _most_agents = MOST_AGENTS
+    _most_agents = TUNING.most_agents
 
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
@@ -315,7 +279,7 @@ class Search(ModelSearch):
 
         def checked(W: Operator[StepOperator]) -> float:
             model, size = self.modelled.model, less.step_size
-            return size if model is None else self._checked(W, model, size, FEW_STEPS)
+            return size if model is None else self._checked(W, model, size, TUNING.few_steps)
 
         return replace(less, step_size=self._with_mixer(checked))
 
@@ -345,7 +309,7 @@ class Search(ModelSearch):
         for weights, self.topology in graph.choices:
             if best is None or self._is_stable(self.topology):
                 choice = self._with_mixer(self._raced)
-                if choice and (best is None or choice.expected < CLEARLY * best.expected):
+                if choice and (best is None or choice.expected < TUNING.clearly * best.expected):
                     best, chosen = replace(choice, weights=weights), self.topology
         self.topology = chosen
         return best
@@ -367,7 +331,7 @@ class Search(ModelSearch):
             calm = undisturbed(W)
             ranking = self._race(calm, model, exact=True)
             if ranking is not None:
-                most = self._checked(calm, model, ranking.size, FEW_STEPS)
+                most = self._checked(calm, model, ranking.size, TUNING.few_steps)
         ranking = self._race(W, model, most=most)
         if ranking is None:
             return None
@@ -397,24 +361,33 @@ class Search(ModelSearch):
         the run; with step sizes up to `most`.
         """
         task, disturbed = self.task, bool(W.disturbance)
-        octaves, per_octave, top = SPAN, PER_OCTAVE, HIGHEST
+        octaves, per_octave, top = TUNING.span, TUNING.per_octave, TUNING.highest
         if task.solver.needs.argmin:
-            octaves, per_octave, top = 2 * SPAN, 2, 64.0
+            octaves, per_octave, top = (
+                2 * TUNING.span,
+                TUNING.per_octave_implicit,
+                TUNING.highest_implicit,
+            )
             spread = model.curvature / _typical(model.mean)
-            if spread > WIDE_SPECTRUM:
+            if spread > TUNING.wide_spectrum:
                 # stable with any step size: that of slow directions may be the best
                 octaves, top = octaves + int(np.log2(spread)), top * spread
         elif task.varying:
-            octaves, top = (10, 16 * HIGHEST) if model.slope is None else (13, 128 * HIGHEST)
+            octaves, higher = TUNING.span_decreasing, TUNING.higher_decreasing
+            if model.slope is not None:
+                octaves, higher = TUNING.span_bounded, TUNING.higher_bounded
+            top *= higher
         criterion: Criterion = ErrorAfter(
             task.steps,
             noisy=task.noisy or self.topology.period is None or disturbed,
             decreasing=task.varying,
-            longest=HORIZON if W.columnwise else FEW_STEPS,
-            part=LAST_PART if disturbed and not task.noisy else 0.5,
+            longest=TUNING.horizon if W.columnwise else TUNING.few_steps,
+            part=TUNING.last_part if disturbed and not task.noisy else TUNING.last_half,
         )
         if self._exact if exact is None else exact:
-            longest = LONGEST if self._exact or self.topology.period else FEW_STEPS
+            longest = (
+                TUNING.longest_race if self._exact or self.topology.period else TUNING.few_steps
+            )
             criterion = StepsTo(task.tolerance, longest, margin=self._larger_by, part=part)
         # a slow average is stable with larger steps than those of the window
         return race(
@@ -470,7 +443,7 @@ class Search(ModelSearch):
         bounded = self.modelled.model is not None and self.modelled.model.slope is not None
         bounded = task.net.collectives.broadcast(bounded, 0, "the slopes of the gradients")
         most = (task.steps // 2 - choice.gradients) // max(length, 1) - 1
-        if not bounded or length < FEWEST or most < 3:
+        if not bounded or length < TUNING.fewest_steps or most < 3:
             return choice
 
         def errors(sizes: np.ndarray) -> np.ndarray:
@@ -487,7 +460,7 @@ class Search(ModelSearch):
 
         sizes, best, taken = np.array([choice.step_size]), 0, length
         found = errors(sizes)
-        if not choice.expected / AGREE <= found[0] <= choice.expected * AGREE:
+        if not choice.expected / TUNING.agree <= found[0] <= choice.expected * TUNING.agree:
             sizes = sizes_around(choice.step_size, most)
             found, taken = errors(sizes), taken + length * len(sizes)
             best = most_robust(found) if np.isfinite(found).any() else 0
@@ -503,12 +476,16 @@ class Search(ModelSearch):
         """
         task, size, expected = self.task, choice.step_size, choice.expected
         if task.reduced:
-            length = int(min(expected, task.steps, 2 * LONGEST_REDUCED) / 2)
-            sizes, enough, limit = size * 2.0 ** (-np.arange(MOST_TRIALS) / 2), AS_SAID, np.inf
+            length = int(min(expected, task.steps, 2 * TUNING.longest_reduced) / 2)
+            sizes, enough, limit = (
+                size * 2.0 ** (-np.arange(TUNING.most_trials) / 2),
+                TUNING.as_said,
+                np.inf,
+            )
         else:
-            length = int(3 * min(expected, task.steps / 2, LONGEST_TRIAL) / 4)
-            sizes, enough, limit = np.empty(0), CLEARLY, CLEARLY * expected
-        if length < 2 * FEWEST:
+            length = int(3 * min(expected, task.steps / 2, TUNING.longest_trial) / 4)
+            sizes, enough, limit = np.empty(0), TUNING.clearly, TUNING.clearly * expected
+        if length < 2 * TUNING.fewest_steps:
             return choice
         if not task.reduced:
             sizes = self._with_mixer(lambda W: self._larger(W, choice))
@@ -535,12 +512,12 @@ class Search(ModelSearch):
         """
         model, size = cast("GradientModel", self.modelled.model), choice.step_size
         centre = model.g.mean(axis=1, keepdims=True)
-        closer = replace(model, g=centre + NEAR_MINIMIZER * (model.g - centre))
-        ranking, largest = self._race(W, closer, NEAR_MINIMIZER), size
+        closer = replace(model, g=centre + TUNING.near_minimizer * (model.g - centre))
+        ranking, largest = self._race(W, closer, TUNING.near_minimizer), size
         if ranking is not None and ranking.size > size:
-            largest = self._checked(W, closer, ranking.size, ranking.steps, NEAR_MINIMIZER)
-        most = int(PER_OCTAVE * np.log2(largest / size) + 0.5)
-        return size * 2.0 ** (np.array([j for j in (most, most // 2) if j > 0]) / PER_OCTAVE)
+            largest = self._checked(W, closer, ranking.size, ranking.steps, TUNING.near_minimizer)
+        most = int(TUNING.per_octave * np.log2(largest / size) + 0.5)
+        return size * 2.0 ** (np.array([j for j in (most, most // 2) if j > 0]) / TUNING.per_octave)
 
     def _checked(
         self,
@@ -551,18 +528,18 @@ class Search(ModelSearch):
         part: float = 1.0,
     ) -> float:
         """`size`, or the next smaller one that is stable together with its neighbours."""
-        for _ in range(12):
+        for _ in range(TUNING.stability_checks):
             stack = Stack(
                 self.task.solver,
                 _one,
                 W,
                 model,
-                size * np.array([MARGIN, 1.0, 1 / MARGIN]),
+                size * np.array([TUNING.margin, 1.0, 1 / TUNING.margin]),
                 part * noise(model),
             )
             if stable(stack, model, steps).all():
                 break
-            size *= 2.0 ** (-1 / PER_OCTAVE)
+            size *= 2.0 ** (-1 / TUNING.per_octave)
         return size
 
     def _with_codec(self, W: Operator[StepOperator], choice: Choice) -> Choice:
@@ -572,21 +549,22 @@ class Search(ModelSearch):
         model, left = cast("GradientModel", self.modelled.model), []
         if model.r < self.task.X0.shape[1]:
             return choice
-        for part in (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 0.0625):
+        for part in TUNING.codec_parts:
             size = part * choice.step_size
 
             def after(steps: int, size: float = size) -> float:
                 stack = Stack(self.task.solver, _one, W, model, np.array([size]), model.start)
                 return progress(stack, model, steps)
 
-            left.append(after(CODEC_STEPS))
-            if left[-1] <= CODEC_PROGRESS and (
-                left[-1] <= self.task.tolerance or after(2 * CODEC_STEPS) <= CODEC_STILL
+            left.append(after(TUNING.codec_steps))
+            if left[-1] <= TUNING.codec_progress and (
+                left[-1] <= self.task.tolerance
+                or after(2 * TUNING.codec_steps) <= TUNING.codec_still
             ):
                 return replace(choice, step_size=size)
         warn(
             f'step_size="auto": with this codec, {name_of(self.task.solver)} leaves '
-            f"{min(left):.2g} of the first error after {CODEC_STEPS} steps, whatever the step "
+            f"{min(left):.2g} of the first error after {TUNING.codec_steps} steps, whatever the step "
             "size: send more (fraction, levels), set gamma, or take another codec or solver"
         )
         return replace(choice, futile=True)
@@ -617,7 +595,7 @@ class Search(ModelSearch):
 def _typical(H: np.ndarray) -> float:
     """Return the geometric mean of the positive eigenvalues of an average Hessian."""
     found = np.linalg.eigvalsh((H + H.T) / 2)
-    return float(np.exp(np.log(found[found > ROUNDED * found[-1]]).mean()))
+    return float(np.exp(np.log(found[found > TUNING.rounded * found[-1]]).mean()))
 
 
 def in_range(smoothness: float) -> float:
@@ -628,7 +606,7 @@ def in_range(smoothness: float) -> float:
     ------
     ValueError
     """
-    least, most = 1 / LARGEST_SMOOTHNESS, LARGEST_SMOOTHNESS
+    least, most = 1 / TUNING.largest_smoothness, TUNING.largest_smoothness
     if smoothness > 0 and not least <= smoothness <= most:
         raise ValueError(
             f"the smoothness constant of the problem is {smoothness:.1g}, expected {least:g} to "

@@ -21,26 +21,13 @@ from ...solvers.internals import Asynchronous, at_step, iterate
 from ..answers import Answers
 from .choice import Choice, with_size
 from .linear import GradientModel, Linearization, dimensions, evaluations, linear_model
-from .race import HORIZON
-from .reference import MOST_EVALUATIONS, composite_minimizer, minimizer, together
+from .reference import composite_minimizer, minimizer, together
+from .tuning import TUNING
 
 if TYPE_CHECKING:
     from ...comm.mixing import Network
     from ...problems import Oracle, Problem, Term
     from ...topology import Schedule, Topology
-
-# Relative error to which steps are counted, at most.
-TOLERANCE = 1e-6
-# A trial run takes 1 / TRIAL_PART of the steps of a run, and at least FEWEST.
-TRIAL_PART, FEWEST = 32, 16
-# Step sizes around the choice, in factors of sqrt(2).
-LARGER, SMALLER = 5, 4
-# Ratio of two predictions that agree.
-AGREE = 1.1
-# Distance from the minimizer for those that reach it.
-TINY = 1e-300
-# Agents whose directions of largest curvature the first steps of a short run may meet.
-STEEPEST = 4
 
 
 @dataclass(frozen=True)
@@ -86,7 +73,7 @@ class Task:
     seed : int
         Seed of the oracle.
     tol : float
-        Relative error to which steps are counted, at most `TOLERANCE`.
+        Relative error to which steps are counted, at most `TUNING.tolerance`.
     """
 
     net: Reductions
@@ -111,7 +98,7 @@ class Task:
     @property
     def tolerance(self) -> float:
         """Relative error to which steps are counted."""
-        return TOLERANCE if self.X0.dtype == np.float32 else min(self.tol, TOLERANCE)
+        return TUNING.tolerance if self.X0.dtype == np.float32 else min(self.tol, TUNING.tolerance)
 
     @property
     def noisy(self) -> bool:
@@ -175,7 +162,9 @@ class Task:
         reduced = model is not None and model.prox is not None and model.V is not None
         if term is not None and net.collectives.broadcast(reduced, 0, "the linear model"):
             # before the face is reached, the step is as stable as without the term
-            plain = Linearization(net, self.grad, self.start, steps=self.steps, agents=STEEPEST)
+            plain = Linearization(
+                net, self.grad, self.start, steps=self.steps, agents=TUNING.steepest
+            )
             without, _, count = linear_model(plain, cast("np.ndarray", x))
             spent += count
         away = 0.0 if model is None else model.away
@@ -190,7 +179,7 @@ class Task:
         """
         net, problem, term, spent = self.net, self.problem, of.term, 1
         few = evaluations(self.steps)
-        small, most = len(x0) <= min(dimensions(net.n), few), min(few, MOST_EVALUATIONS)
+        small, most = len(x0) <= min(dimensions(net.n), few), min(few, TUNING.most_evaluations)
         x = x_star_of(problem)
         if x is None and term is None:
             x, count = minimizer(net, problem, x0, quadratic=small, most=most)
@@ -264,7 +253,7 @@ class Trials:
                 if k not in marks:
                     continue
                 squares = net.sum((E**2).sum(axis=1, keepdims=True))[0]
-                distance = max(float(np.sqrt(squares)), TINY)
+                distance = max(float(np.sqrt(squares)), TUNING.tiny)
                 if k == length // 4:
                     first = distance
                     continue
@@ -294,14 +283,14 @@ class Trials:
 
 def trial_length(steps: int) -> int:
     """Steps of a trial run for a run of `steps` steps."""
-    return min(steps, HORIZON) // TRIAL_PART
+    return min(steps, TUNING.horizon) // TUNING.trial_part
 
 
 def sizes_around(size: float, most: int) -> np.ndarray:
     """At most `most` step sizes around `size`, which is one of them, from the largest to the
     smallest.
     """
-    j = np.arange(LARGER, -SMALLER - 1, -1)
+    j = np.arange(TUNING.larger, -TUNING.smaller - 1, -1)
     nearest = np.sort(np.argsort(np.abs(j - 0.5), kind="stable")[: max(most, 1)])
     return np.asarray(size * 2.0 ** (j[nearest] / 2))
 

@@ -13,15 +13,7 @@ from ...solvers import Solver
 from ...solvers.internals import at_step, iterate, name_of, step_size_of, with_step_size
 from .linear import GradientModel
 from .search import undisturbed
-
-# Steps of a trial: at least and at most, and at least so many cycles of the schedule.
-SHORTEST, LONGEST, CYCLES = 256, 2048, 4
-# Growth over half of the steps: that of an instability, and none.
-FAST, STILL = 10.0, 1.05
-# A disagreement beyond which squares would overflow.
-OVERFLOWS = 1e100
-# Agents, at most, all of which one process holds.
-LARGE = 1500
+from .tuning import TUNING
 
 
 def growth(solver: Solver, W: Operator[StepOperator]) -> float:
@@ -48,7 +40,7 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
     [1.05, 1.0]
     """
     cycle = (W.topology.period or 1) * solver.period
-    steps = max(SHORTEST, CYCLES * cycle)
+    steps = max(TUNING.shortest_growth, TUNING.cycles * cycle)
     g, X = (Z - Z.mean(axis=0) for Z in np.random.default_rng(0).standard_normal((2, W.n, 2)))
     model = GradientModel(
         np.zeros((1, W.n, 2, 2)),
@@ -65,14 +57,16 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
         while True:
             for k, s in zip(range(len(sizes), steps), run):
                 away = float(np.linalg.norm(s.X - s.X.mean(axis=0)))
-                if not away < OVERFLOWS:
-                    return max(float((OVERFLOWS / np.linalg.norm(X)) ** (1 / (k + 1))), 1.0)
+                if not away < TUNING.overflows:
+                    return max(float((TUNING.overflows / np.linalg.norm(X)) ** (1 / (k + 1))), 1.0)
                 sizes.append(away)
             half = steps // 2
-            ratio = max(sizes[half:]) / max(max(sizes[half // 2 : half]), 1e-300)
-            if ratio >= FAST:
+            ratio = max(sizes[half:]) / max(max(sizes[half // 2 : half]), TUNING.tiny)
+            if ratio >= TUNING.fast:
                 return float(ratio ** (1 / half))
-            if ratio <= STILL or 2 * steps > max(LONGEST, CYCLES * cycle):
+            if ratio <= TUNING.no_growth or 2 * steps > max(
+                TUNING.longest_growth, TUNING.cycles * cycle
+            ):
                 return 1.0
             steps *= 2
 
@@ -85,10 +79,10 @@ def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator
     H = solver.period
     if (
         graph.period in (None, 1)
-        or graph.period * H > LONGEST // CYCLES
+        or graph.period * H > TUNING.longest_growth // TUNING.cycles
         or graph.kind != "doubly"
         or graph.divides_columns
-        or not 1 < graph.n <= LARGE
+        or not 1 < graph.n <= TUNING.most_growing
         or not solver.needs.problem
         or solver.adaptive
     ):
