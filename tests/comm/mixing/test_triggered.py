@@ -295,3 +295,31 @@ def test_a_resumed_run_has_the_bits_and_the_counts_of_an_uninterrupted_one(tmp_p
     for name in ("rows", "bytes", "share_sent"):
         assert whole.metrics[name][-1] == parts.metrics[name][-1]
     assert whole.metrics["share_sent"][-1] < 1
+
+
+@pytest.mark.serial
+def test_dlm_is_cola_with_a_linear_rate():
+    """The published equations, agent by agent, with the penalty c of an edge."""
+    graph, c, rho, decay, steps = T.ring(N, weights="best_constant"), 0.4, 30.0, 0.98, 600
+    A, b = stack(d=12).reshape(N, 4, 3), stack(d=4)
+    x_star = np.linalg.lstsq(A.reshape(-1, 3), b.reshape(-1), rcond=None)[0]
+    problem = mpidec.problems.LeastSquares(A, b, x_star=x_star)
+    neighbours = [graph.in_neighbors(i) for i in range(N)]
+
+    def apart(hat):
+        return c * np.array([sum(hat[i] - hat[j] for j in neighbours[i]) for i in range(N)])
+
+    x = hat = lam = np.zeros((N, 3))
+    sent = 0
+    for k in range(steps):
+        x = x - (problem.grad(x) + apart(hat) + lam) / (2 * c * 2 + rho)
+        moves = np.linalg.norm(x - hat, axis=1) > 0.5 * decay ** (k + 1)
+        hat, sent = np.where(moves[:, None], x, hat), sent + 2 * moves.sum()
+        lam = lam + apart(hat)
+    solver = mpidec.solvers.DLM(1 / rho, penalty=c / (rho * graph.W[0, 1]))
+    mixing = lambda W: W.triggered(0.5, decay=decay)
+    result = mpidec.solve(problem, solver, graph, steps=steps, mixing=mixing, every=100)
+    np.testing.assert_allclose(result.X, x, rtol=1e-12, atol=1e-12)
+    assert result.metrics["rows"][-1] == sent < 0.9 * 2 * N * steps
+    errors = result.metrics["error_max"]
+    assert errors[-1] < 20 * errors[1] * decay ** (steps - 100)
