@@ -114,6 +114,43 @@ class Gradients:
             self.remembered.recall(memory)
 
 
+class OfRuns:
+    """The gradients of several runs at once, each with gradients and a memory of its own.
+
+    Parameters
+    ----------
+    each : sequence of Gradients
+    """
+
+    def __init__(self, each: Sequence[Gradients]) -> None:
+        self._each = each
+
+    def __call__(self, X: Array, k: int) -> Array:
+        made = [gradients.all(x, k) for gradients, x in zip(self._each, by_run(X, len(self._each)))]
+        return np.concatenate(made, axis=1)
+
+    def memory(self) -> dict[str, Array]:
+        """Return what each run remembers, by name: arrays (m, runs, ...)."""
+        found = [gradients.memory() for gradients in self._each]
+        return {name: np.stack([one[name] for one in found], axis=1) for name in found[0]}
+
+    def recall(self, memory: Mapping[str, Array]) -> None:
+        """Continue with what `memory` returned."""
+        for run, gradients in enumerate(self._each):
+            gradients.recall({name: rows[:, run] for name, rows in memory.items()})
+
+
+def by_run(X: Array, runs: int) -> list[Array]:
+    """Return the rows of each run, (m, d), of those that have all of them, (m, runs * d).
+
+    Examples
+    --------
+    >>> by_run(np.arange(4.0).reshape(1, 4), 2)
+    [array([[0., 1.]]), array([[2., 3.]])]
+    """
+    return [np.ascontiguousarray(part) for part in np.split(X, runs, axis=1)]
+
+
 def _isolated(gradient: Gradient) -> Gradient:
     """Wrap a user's gradient function, so that it can change neither its argument nor earlier
     results.
@@ -207,6 +244,14 @@ class Oracle(Described):
         """
         gradient = self.start(agents, seed)
         return gradient if isinstance(gradient, Gradients) else Gradients(gradient, self.problem.m)
+
+    def of_runs(self, agents: Sequence[int], seeds: Sequence[int]) -> Gradients:
+        """Start the oracle once for each seed, and return ``gradient(X, k)`` of all these runs: a
+        row of X has the points of the runs one after the other, (m, runs * d).
+        """
+        each = [self.gradients(agents, seed) for seed in seeds]
+        runs = OfRuns(each)
+        return Gradients(runs if each[0].remembered else runs.__call__, self.problem.m)
 
     def layers(self) -> list[object]:
         """Return the oracles around the problem as they were given, the outermost one first."""

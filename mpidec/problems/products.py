@@ -48,6 +48,8 @@ def adjoint(A: Array, R: Array) -> Array:
         R = R.conj()
     if A.shape[2] == R.shape[2] == 1:
         product = (A.reshape(R.shape) * R).reshape(R.shape[:2]).sum(axis=1)[:, None, None]
+    elif A.shape[1] == R.shape[2] == 1:
+        product = A.transpose(0, 2, 1) * R
     else:
         product = A.transpose(0, 2, 1) @ R
     return product.conj() if turned else product

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,14 +13,16 @@ from .. import _validation as valid
 from .._complex import squares
 from .._random import Streams
 from .members import known_minimizer, targets_of, x_star_of
-from .oracles import Gradient, Oracle
+from .oracles import Gradients, Oracle
 from .products import adjoint, times
 from .terms import Term, checked_term
 
 Array = NDArray[Any]  # real or complex
-Draw = Callable[[np.random.Generator, int, int], tuple[ArrayLike, ArrayLike]]
+# draw(rng, agent, k), of a step k or of the steps of a block
+Draw = Callable[[np.random.Generator, int, Any], tuple[ArrayLike, ArrayLike]]
 Loss = Callable[[Array, Array, Array], tuple[float, ArrayLike]]
 
+NUMBERS = "biufc"  # kinds of dtypes
 # Held-out samples of an agent, and those of a loss that is called for each of them.
 MANY, FEW = 1000, 100
 
@@ -51,6 +53,10 @@ class Stream(Oracle):
         which :math:`|x|^2 / 2` has the gradient x.
     lo : int
         Number of the first local agent among all: `net.lo`.
+    block : int
+        Number of samples that one call of `draw` returns: with more than 1, k is an array of so
+        many consecutive steps, u has the shape (block, d) and y (block,), and `rng` belongs to
+        (seed, agent, k[0]).  Many runs at once, ``solve(..., runs=100)``, are fast with such blocks.
     seed : int
         Seed of the samples, beside that of the run, ``solve(..., seed=...)``.
     x_star : (d,) or (n, d) array or callable, optional
@@ -119,6 +125,7 @@ class Stream(Oracle):
         *,
         loss: str | Loss = "least_squares",
         lo: int = 0,
+        block: int = 1,
         seed: int = 0,
         x_star: ArrayLike | Callable[[int], ArrayLike] | None = None,
         held_out: int | None = None,
@@ -134,10 +141,12 @@ class Stream(Oracle):
         self.m = valid.integer(m, "Stream: m", least=0)
         self.d = valid.integer(d, "Stream: d")
         self.lo = valid.integer(lo, "Stream: lo", least=0)
+        self.block = valid.integer(block, "Stream: block")
         self.seed = valid.integer(seed, "Stream: seed", least=0)
         few = FEW if callable(loss) else MANY
         self._count = valid.integer(few if held_out is None else held_out, "Stream: held_out")
-        U, y = self._samples(self._streams("held out"), [self.lo if m else 0], [0])
+        first = self.lo if m else 0
+        U, y = self.drawn(self._streams("held out"), first, 0)
         #: float64 or complex128, as the samples are.
         self.dtype = np.result_type(U, y if y.dtype.kind == "c" else U, np.float64)
         self.check = check and callable(loss)
@@ -147,25 +156,30 @@ class Stream(Oracle):
     def _extent(self) -> dict[str, object]:
         return {"m": self.m, "d": self.d}
 
-    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+    def start(self, agents: Sequence[int], seed: int) -> Gradients:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
+        return self.of_runs(agents, [seed])
+
+    def of_runs(self, agents: Sequence[int], seeds: Sequence[int]) -> Gradients:
+        """Return ``gradient(X, k)`` of several runs at once; see `Oracle.of_runs`."""
         mine = range(self.lo, self.lo + self.m)
         if list(agents) != list(mine):
             raise ValueError(
                 f"Stream: lo = {self.lo} and m = {self.m}, expected {min(agents, default=self.lo)} "
                 f"and {len(agents)}: Stream(draw, m=net.m, d=d, lo=net.lo)"
             )
-        streams = self._streams("stream", seed)
+        received = Received(self, [self._streams("stream", seed) for seed in seeds])
 
         def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
             some = mine if agents is None else [mine[i] for i in agents]
-            return self._losses(X, *self._samples(streams, some, [k]))[1]
+            G = self._losses(X.reshape(-1, self.d, 1), *received(some, k))[1]
+            return G.reshape(X.shape)
 
-        return gradient
+        return Gradients(gradient, self.m)
 
     def value(self, X: Array) -> NDArray[np.float64]:
         """Return f_i at row i, (m, d) -> (m,), the mean over held-out samples, with the term."""
-        values = self._losses(X, *self._held)[0]
+        values = self.held_out(X[:, :, None])[0][:, 0]
         return values if self.term is None else values + self.term.value(X)
 
     def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
@@ -174,7 +188,13 @@ class Stream(Oracle):
         """
         U, Y = self._held
         some = slice(None) if agents is None else list(agents)
-        return self._losses(X, U[some], Y[some])[1]
+        return self._losses(X[:, :, None], U[some], Y[some])[1][:, :, 0]
+
+    def held_out(self, X: Array) -> tuple[NDArray[np.float64], Array]:
+        """Return value and gradient of f_i, without the term, at each column of X_i, (m, d, c) ->
+        (m, c), (m, d, c).
+        """
+        return self._losses(X, *self._held)
 
     @property
     def smoothness(self) -> NDArray[np.float64]:
@@ -213,9 +233,17 @@ class Stream(Oracle):
         """The held-out samples; for least squares d + 1 others of the same mean loss, if there are
         fewer.
         """
-        streams, steps = self._streams("held out"), range(self._count)
-        U, Y = self._samples(streams, range(self.lo, self.lo + self.m), steps)
-        if callable(self.loss) or self._count <= self.d + 1 or not self.m:
+        streams, still = self._streams("held out"), callable(self.x_star)
+        if not self.m:
+            return np.empty((0, self._count, self.d)), np.empty((0, self._count))
+        drawn = [
+            self.drawn(streams, agent, first, still)
+            for agent in range(self.lo, self.lo + self.m)
+            for first in range(0, self._count, self.block)
+        ]
+        U, Y = self.stacked(drawn, self.m)
+        U, Y = U[:, : self._count], Y[:, : self._count]
+        if callable(self.loss) or self._count <= self.d + 1:
             return U, Y
         # d + 1 samples with the same second moments, from a QR factorization of [U, y], have the
         # same mean loss and gradient at every point.
@@ -223,48 +251,55 @@ class Stream(Oracle):
         R *= np.sqrt((self.d + 1) / self._count)
         return np.ascontiguousarray(R[:, :, : self.d]), np.ascontiguousarray(R[:, :, self.d])
 
-    def _samples(
-        self, streams: Streams, agents: Sequence[int], steps: Iterable[int]
+    def drawn(
+        self, streams: Streams, agent: int, first: int, still: bool = False
     ) -> tuple[Array, Array]:
-        """Samples of `agents` in some steps: U, (agents, steps, d), and Y, (agents, steps, ...)."""
-        moves = callable(getattr(self, "x_star", None)) and len(list(steps)) > 1
-        drawn = [
-            [self._sample(streams.at(i, k), i, 0 if moves else k) for k in steps] for i in agents
-        ]
-        if not drawn:
-            return np.empty((0, self._count, self.d)), np.empty((0, self._count))
+        """Return the sample of step `first`, u and y, or the block of those that begins there; all
+        of step 0 if the minimizer is to stay `still`.
+        """
+        k, block = 0 if still else first, () if self.block == 1 else (self.block,)
+        steps = k + (not still) * np.arange(self.block) if block else k
         try:
-            U = np.array([[u for u, _ in row] for row in drawn])
-            Y = np.array([[y for _, y in row] for row in drawn])
-        except ValueError:
-            raise ValueError("Stream: draw returns y of several shapes, expected one") from None
-        return U, Y
-
-    def _sample(self, rng: np.random.Generator, agent: int, k: int) -> tuple[Array, Array]:
-        where = f"Stream: draw(rng, agent={agent}, k={k})"
-        try:
-            u, y = self._draw(rng, agent, k)
+            u, y = self._draw(streams.at(agent, first), agent, steps)
         except (TypeError, ValueError) as error:
+            where = f"Stream: draw(rng, agent={agent}, k={k})"
             raise type(error)(f"{where}, expected (u, y): {error}") from error
         # Copies: draw may return the same arrays again.
         u, y = np.array(u), np.array(y)
         free = callable(self.loss)  # to take any y
-        if u.shape != (self.d,) or not (free or y.ndim == 0):
+        lead = y.shape[: len(block)] if free else y.shape
+        if u.shape != (*block, self.d) or lead != block:
             raise ValueError(
-                f"{where} returns u and y of shapes {u.shape} and {y.shape}, expected "
-                f"({self.d},) and ()"
+                f"Stream: draw(rng, agent={agent}, k={k}) returns u and y of shapes {u.shape} and "
+                f"{y.shape}, expected {(*block, self.d)} and {block}"
             )
-        if not all(part.dtype.kind in "biufc" for part in ((u,) if free else (u, y))):
-            raise ValueError(f"{where} returns {u.dtype} and {y.dtype}, expected numbers")
+        if u.dtype.kind not in NUMBERS or not (free or y.dtype.kind in NUMBERS):
+            raise ValueError(
+                f"Stream: draw(rng, agent={agent}, k={k}) returns {u.dtype} and {y.dtype}, "
+                "expected numbers"
+            )
         return u, y
 
+    def stacked(self, drawn: Sequence[tuple[Array, Array]], m: int) -> tuple[Array, Array]:
+        """Return samples, or blocks of them, as arrays: U, (m, ..., d), and Y, (m, ...)."""
+        try:
+            U, Y = (np.array(part) for part in zip(*drawn))
+        except ValueError:
+            raise ValueError("Stream: draw returns y of several shapes, expected one") from None
+        U = U.reshape(m, -1, self.d)
+        return U, Y.reshape(*U.shape[:2], *Y.shape[1 if self.block == 1 else 2 :])
+
     def _losses(self, X: Array, U: Array, Y: Array) -> tuple[NDArray[np.float64], Array]:
-        """Return the mean loss of the samples (U[i], Y[i]) at row i, and its gradient."""
+        """Return the mean loss of the samples (U[i], Y[i]) at the columns of X[i], (m, c), and its
+        gradients, (m, d, c).
+        """
         if callable(self.loss):
-            return self._own(self.loss, X, U, Y)
-        R = times(U, X[:, :, None]) - Y[:, :, None]
-        G = adjoint(U, R)[:, :, 0] / max(U.shape[1], 1)
-        return (np.abs(R[:, :, 0]) ** 2).mean(axis=1) / 2, self._like(G, X)
+            columns = [self._own(self.loss, x, U, Y) for x in np.moveaxis(X, 2, 0)]
+            values, gradients = zip(*columns)
+            return np.stack(values, axis=1), np.stack(gradients, axis=2)
+        R = times(U, X) - Y[:, :, None]
+        G = adjoint(U, R) / max(U.shape[1], 1)
+        return (np.abs(R) ** 2).mean(axis=1) / 2, self._like(G, X)
 
     def _own(self, loss: Loss, X: Array, U: Array, Y: Array) -> tuple[NDArray[np.float64], Array]:
         values, G = np.zeros(len(U)), np.zeros((len(U), self.d), np.result_type(X, self.dtype))
@@ -295,3 +330,40 @@ class Stream(Oracle):
                 "such as x0=np.zeros(d, complex)"
             )
         return G
+
+
+class Received:
+    """The samples that agents receive in several runs, drawn block by block.
+
+    Parameters
+    ----------
+    stream : Stream
+    streams : sequence of Streams
+        The random numbers of each run.
+    """
+
+    def __init__(self, stream: Stream, streams: Sequence[Streams]) -> None:
+        self._stream, self._streams = stream, streams
+        # Of an agent: the first step of its block, U (runs, block, d) and Y (runs, block, ...).
+        self._blocks: dict[int, tuple[int, Array, Array]] = {}
+
+    def __call__(self, agents: Sequence[int], k: int) -> tuple[Array, Array]:
+        """Return the samples of step k, those of all runs of an agent one after the other: U,
+        (agents * runs, 1, d), and Y, (agents * runs, 1, ...).
+        """
+        stream, at = self._stream, k % self._stream.block
+        if stream.block == 1:
+            found = [stream.drawn(draws, agent, k) for agent in agents for draws in self._streams]
+        else:
+            blocks = (self._block(agent, k - at) for agent in agents)
+            found = [(U[:, at], Y[:, at]) for U, Y in blocks]
+        if not found:
+            return np.empty((0, 1, stream.d)), np.empty((0, 1))
+        return stream.stacked(found, len(agents) * len(self._streams))
+
+    def _block(self, agent: int, first: int) -> tuple[Array, Array]:
+        known = self._blocks.get(agent)
+        if known is None or known[0] != first:
+            drawn = [self._stream.drawn(draws, agent, first) for draws in self._streams]
+            known = self._blocks[agent] = first, *self._stream.stacked(drawn, len(drawn))
+        return known[1:]
