@@ -39,6 +39,7 @@ from .exceptions import (
     Interrupted as Interrupted,
     RankMismatchError as RankMismatchError,
     ResumeError as ResumeError,
+    RunsError as RunsError,
     Unstable as Unstable,
 )
 from .plugins import no_attribute
@@ -71,6 +72,7 @@ __all__ = [
     "Record",
     "Result",
     "ResumeError",
+    "RunsError",
     "Unstable",
     "__version__",
     "iterate",

@@ -9,6 +9,7 @@
         ├── ConfigError           invalid setting: of an experiment file, a flag, a keyword argument
         ├── RankMismatchError     the ranks do not make the same call
         ├── ResumeError           the run in a file cannot be continued
+        ├── RunsError             several runs cannot take their steps together
         └── Unstable              no step size makes the solver converge on the graph
     KeyboardInterrupt
     └── Interrupted               Ctrl-C has ended a run; `result` is what it has reached
@@ -32,6 +33,7 @@ __all__ = [
     "Interrupted",
     "RankMismatchError",
     "ResumeError",
+    "RunsError",
     "Unstable",
     "WrongResult",
     "from_another_rank",
@@ -72,6 +74,12 @@ class RankMismatchError(ValueError):
 class ResumeError(ValueError):
     """The run in a file cannot be continued: the file is damaged, or settings that determine
     the run's results have changed.
+    """
+
+
+class RunsError(ValueError):
+    """Several runs cannot take their steps together, as something computes with the rows of all of
+    them, or would all be the same.
     """
 
 

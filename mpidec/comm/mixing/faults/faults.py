@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -15,6 +15,7 @@ from .... import _validation as check
 from ...._complex import from_reals, is_complex, width
 from ...._random import Streams, uniform
 from ...._words import Drawing, word
+from ....exceptions import RunsError
 from ...kernels import difference
 from ..base.edges import LocalEdges
 from ..base.step import MAX_CALLS
@@ -169,6 +170,23 @@ class Fault(Drawing, ABC):
         """
         return Average(own, at)
 
+    def of_runs(self, runs: int) -> Fault:
+        """Return the fault of rows that have those of several runs one after the other, each with
+        draws of its own.
+
+        Raises
+        ------
+        RunsError
+            If it acts on rows as a whole.
+        """
+        if self.columnwise and not self.draws:
+            return self
+        does = "draws once for" if self.columnwise else "computes with"
+        raise RunsError(
+            f"runs is {runs}, but {self!r} {does} a whole row, which is that of all runs: expected "
+            "runs=1, with another seed for each run"
+        )
+
 
 class Faults(tuple[Fault, ...]):
     """Faults in the order in which they act on rows, divided by the end of the edges at which they
@@ -302,6 +320,8 @@ class Noise(Fault):
     ----------
     sigma, seed, clip
         See `Mixer.noisy`.
+    runs : int
+        Number of runs whose rows a row has one after the other: run r has the seed ``seed + r``.
 
     Notes
     -----
@@ -312,6 +332,7 @@ class Noise(Fault):
     sigma: float
     seed: int = 0
     clip: float | None = None
+    runs: int = 1
     call: ClassVar[str] = "noisy"
 
     def __post_init__(self) -> None:
@@ -339,8 +360,11 @@ class Noise(Fault):
         return self.sigma > 0
 
     @cached_property
-    def _streams(self) -> Streams:
-        return Streams(self.seed, "channels")
+    def _streams(self) -> list[Streams]:
+        return [Streams(self.seed + run, "channels") for run in range(self.runs)]
+
+    def of_runs(self, runs: int) -> Fault:
+        return replace(self, runs=runs) if self.columnwise else super().of_runs(runs)
 
     def arrive(self, rows: np.ndarray, at: Round, call: int) -> np.ndarray:
         if call >= MAX_CALLS:
@@ -351,8 +375,8 @@ class Noise(Fault):
         if self.clip is not None:
             rows = clipped(rows, self.clip)
         step = (at.step * MAX_CALLS + call) * at.graphs + at.graph
-        shape = (len(rows), width(rows))
-        draws = self._streams.normals(at.agents, at.edges.ends, step, shape)
+        shape, where = (len(rows), width(rows) // self.runs), (at.agents, at.edges.ends, step)
+        draws = np.hstack([streams.normals(*where, shape) for streams in self._streams])
         if is_complex(rows):
             draws = from_reals(draws) / np.sqrt(2)
         rows += (self.sigma * draws).astype(rows.dtype)

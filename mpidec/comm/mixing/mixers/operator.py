@@ -95,11 +95,15 @@ class Kept(NamedTuple):
         What moves the limit of exact methods, such as lost messages.
     d : int, optional
         Length of the rows whose gamma is kept; by default the codec keeps what it was given.
+    runs : int
+        Number of runs whose rows a row has one after the other: codec and faults act on each of
+        them, with its own draws.
     """
 
     codec: bool = True
     faults: bool = True
     d: int | None = None
+    runs: int = 1
 
 
 class Limits(NamedTuple):
@@ -658,6 +662,7 @@ class Channel(Wrapped[StepOperator]):
     def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
         below = self.W.rebuilt(base, keep)
         kept = [fault for fault in self.faults if keep.faults or not str(fault)]
+        kept = [fault.of_runs(keep.runs) for fault in kept] if keep.runs > 1 else kept
         return Channel(below, kept) if kept else below
 
     def limits(self, d: int) -> Limits:
@@ -733,7 +738,8 @@ class Compressed(Wrapped[CompressedPhase]):
     def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
         gamma = self._compression.gamma if keep.d is None else self.gamma(keep.d)
         if keep.codec:
-            return base.compress(self.codec, feedback=self.feedback, gamma=gamma)
+            codec = self.codec if keep.runs == 1 else codecs.OfRuns(self.codec, keep.runs)
+            return base.compress(codec, feedback=self.feedback, gamma=gamma)
         lazy = gamma is not None and gamma < 1
         return base.compress("identity", feedback=False, gamma=gamma) if lazy else base
 
