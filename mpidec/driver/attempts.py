@@ -24,6 +24,7 @@ from .journal import RunLog
 from .outcome import Outcome, RunEnd, decide_outcome
 from .plan import Plan, State, recorded_choice
 from .result import Result
+from .runs import mixer_of_runs
 from .stepsize import (
     TUNING,
     Choice,
@@ -133,7 +134,9 @@ class Attempt:
         """Return why a chosen step size has failed although the metrics are finite, or "";
         collective.
         """
-        far = self.guard.far(as_reals(X), strict=self.last) if self.guard is not None else ""
+        if self.guard is None:
+            return ""
+        far = self.guard.far(self.plan.of_first_run(X), strict=self.last)
         if not far:
             return ""
         far = f"{far}, after {k} steps"
@@ -150,7 +153,7 @@ class Attempt:
         self, k: int, s: State, log: RunLog, stopped: bool, interrupted: bool = False
     ) -> RunEnd:
         """Return the outcome of a run that has ended by itself after step `k`; collective."""
-        plan, clock, X = self.plan, self.clock, as_reals(s.X)
+        plan, clock, X = self.plan, self.clock, self.plan.of_first_run(s.X)
         return decide_outcome(
             log.records,
             log.sizes,
@@ -180,8 +183,8 @@ class Attempt:
         """Return the result of a run that has ended after step `k`; collective."""
         plan, solver = self.plan, self.plan.solver
         return Result(
-            X=s.X,
-            x=plan.net.mean(s.X),
+            X=plan.by_run(s.X),
+            x=plan.net.mean(plan.by_run(s.X)),
             outcome=end.outcome,
             steps=k,
             metrics=log.metrics,
@@ -213,6 +216,7 @@ def attempted(plan: Plan, once: Once) -> Result:
     """Return the result of a run, after a search if its step size is to be found; collective."""
     plan = as_recorded(plan)
     with plan.mixer() as mixer:
+        mixer_of_runs(mixer, plan.runs, plan.solver, plan.oracle)  # refused before a search
         X0, oracle = as_reals(plan.X), plan.oracle
         if is_complex(plan.X) and oracle is not None:  # the search knows real rows
             oracle = real_view(oracle)

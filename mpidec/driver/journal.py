@@ -22,6 +22,7 @@ from .outcome import Target, said_by
 from .plan import Plan, State, resumed_at
 from .provenance import attributes
 from .result import Result
+from .runs import MetricsOfRuns
 from .stepsize import Choice, Retry
 
 
@@ -62,7 +63,12 @@ class Journal(RunLog):
     """
 
     def __init__(self, plan: Plan, clock: Clock, choice: Choice | None):
-        measure = Metrics(plan.net, plan.problem, plan.metrics, like=plan.X)
+        given = plan.net, plan.problem, plan.metrics
+        measure = (
+            Metrics(*given, like=plan.X)
+            if plan.runs == 1
+            else MetricsOfRuns(plan.runs, *given, like=plan.X)
+        )
         super().__init__(measure, clock.names(measure))
         self._plan, self._net, self._source, self._choice = plan, plan.net, clock, choice
         self._errors = clock.errors
@@ -146,6 +152,7 @@ class Journal(RunLog):
             problem=plan.problem,
         )
         meta |= {"every": plan.every} | ({"clock": source.name} if source.name else {})
+        meta |= {} if plan.runs == 1 else {"runs": plan.runs}
         meta |= curve(
             net,
             plan.solver,
@@ -162,7 +169,7 @@ class Journal(RunLog):
     def _create(self, recorder: Recorder[Any], record: Record, s: State) -> None:
         plan, source = self._plan, self._source
         recorder.create(
-            plan.X.shape[1:],
+            plan.by_run(s.X).shape[1:],
             self.names,
             source.stored(s),
             source.topology,
@@ -197,7 +204,7 @@ class Journal(RunLog):
         self.records.append(metrics)
         self.sizes.append(self.measure.size)
         if self._recorder is not None:
-            self._recorder.append(k, metrics, s.X)
+            self._recorder.append(k, metrics, plan.by_run(s.X))
         if plan.progress is not None and self._net.rank == 0:
             try:
                 plan.progress(k, plan.steps, dict(metrics))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .._complex import as_reals
 from ..comm.runtime import interrupts
 from .attempts import Attempt
 from .clocks import Clock
@@ -49,7 +48,7 @@ def _run(
     for k, s, recorded in states:
         control.watch(k, s.X)
         if guard is not None and k >= guard.next:
-            guard.check(k, as_reals(s.X))
+            guard.check(k, plan.of_first_run(s.X))
         if not (recorded or k >= control.next):
             continue
         decision = control.decide(k, interrupted(), errors.first or journal.error)

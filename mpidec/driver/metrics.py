@@ -53,22 +53,29 @@ class Rows:
 
     Attributes
     ----------
-    X, mean : array
-        Those of the local agents, (m, d), and the mean of all agents.
+    X : array (m, d)
+        Those of the local agents.
     means : array (m, d)
-        The mean, once for each local agent.
+        The mean of all agents, once for each local agent.
+    unit : float or array (m, 1)
+        1, or of huge means a power of two, by which deviations are divided.
     problem : Problem
         Of metrics that need one.
     targets : array (m, d) or None
         The minimizers of the local agents' own functions.
     """
 
-    __slots__ = ("X", "mean", "means", "problem", "targets")
+    __slots__ = ("X", "means", "problem", "targets", "unit")
 
     def __init__(
-        self, X: np.ndarray, mean: np.ndarray, problem: Problem, targets: np.ndarray | None
+        self,
+        X: np.ndarray,
+        mean: np.ndarray,
+        problem: Problem,
+        targets: np.ndarray | None,
+        unit: float | np.ndarray,
     ) -> None:
-        self.X, self.mean, self.problem, self.targets = X, mean, problem, targets
+        self.X, self.problem, self.targets, self.unit = X, problem, targets, unit
         self.means = np.empty_like(X)
         self.means[:] = mean
 
@@ -120,11 +127,11 @@ class Totals:
     ) -> None:
         self.mean, self.sums, self.n, self.prox = mean, sums, n, prox
         self.x_star, self.scale, self.worst = minimizer
-        self.unit = self.by = _unit(mean)
+        self.unit = self.by = unit_of(mean)
         self.away = 0.0
         if self.x_star is not None:
             gap = mean - self.x_star
-            self.by = max(self.unit, _unit(gap))
+            self.by = max(self.unit, unit_of(gap))
             self.away = sqrt((gap / self.by) @ (gap / self.by))
 
 
@@ -158,7 +165,7 @@ class Metric:
 
 
 def _squares(rows: Rows) -> np.ndarray:
-    squares: np.ndarray = (((rows.X - rows.mean) / _unit(rows.mean)) ** 2).sum(axis=1)
+    squares: np.ndarray = (((rows.X - rows.means) / rows.unit) ** 2).sum(axis=1)
     return squares
 
 
@@ -188,7 +195,7 @@ def _own_error_rms(totals: Totals) -> float:
 
 
 SPREAD = Term(_squares)
-AWAY = Term(lambda rows: (((rows.X - rows.targets) / _unit(rows.mean)) ** 2).sum(axis=1))
+AWAY = Term(lambda rows: (((rows.X - rows.targets) / rows.unit) ** 2).sum(axis=1))
 VALUE = Term(lambda rows: rows.problem.value(rows.means))
 GRADIENT = Term(lambda rows: rows.problem.grad(rows.means), vector=True)
 METRICS = {
@@ -342,12 +349,12 @@ def norm(v: np.ndarray) -> float:
     >>> norm(np.array([3.0, 4.0])), norm(np.array([3.0, 4.0]) * 2.0**600) == 5 * 2.0**600
     (5.0, True)
     """
-    unit = _unit(v)
+    unit = unit_of(v)
     return sqrt(((v / unit) ** 2).sum()) * unit
 
 
-def _unit(v: np.ndarray) -> float:
-    """1, or for numbers whose squares might overflow a power of two that makes them small."""
+def unit_of(v: np.ndarray) -> float:
+    """Return 1, or for numbers whose squares might overflow a power of two that makes them small."""
     if np.vdot(v, v) < 1e300:
         return 1.0
     largest = float(np.abs(v).max(initial=0.0))
@@ -477,15 +484,20 @@ class Metrics:
         """
         X = double(as_reals(X))
         mean = self._net.mean(X)
-        return self.of(mean, self._net.sum(self.terms(X, mean, rows, sent)), self._worst(X))
+        return self.of(mean, self._net.sum(self.terms(X, mean, rows, sent)), self.worst(X[None])[0])
 
     def terms(self, X: np.ndarray, mean: np.ndarray, rows: int = 0, sent: int = 0) -> np.ndarray:
         """Return what the metrics are sums of: a row for each local agent, with their rows `X` and
         the `mean` of all agents.
         """
-        m, columns = len(X), self._columns_of(len(mean))
+        problem = cast("Problem", self._problem)
+        return self.summed(Rows(X, mean, problem, self._targets, unit_of(mean)), rows, sent)
+
+    def summed(self, rows_of: Rows, rows: int = 0, sent: int = 0) -> np.ndarray:
+        """Return the terms of such rows."""
+        m, d = rows_of.X.shape
+        columns = self._columns_of(d)
         terms = np.zeros((m, self._width))
-        rows_of = Rows(X, mean, cast("Problem", self._problem), self._targets)
         terms[:, _SPREAD] = SPREAD.of(rows_of)
         terms[:1, :_FAILED] = sent, rows
         try:
@@ -552,17 +564,27 @@ class Metrics:
 
     def distance(self, X: np.ndarray) -> float:
         """Return the largest distance of a local agent from the solution; 0 if that is not known."""
-        if self._x_star is None:
-            return 0.0
-        D = X - (self._x_star if self._targets is None else self._targets)
-        unit = _unit(D)
-        return sqrt(np.einsum("ij,ij->i", D / unit, D / unit).max(initial=0.0)) * unit
+        return float(self._distances(X[None])[0])
 
-    def _worst(self, X: np.ndarray) -> float:
-        mine, net = self.distance(X), self._net
-        if net.size == 1 or self._x_star is None:
-            return mine
-        return -float(net.collectives.minimum(np.array([-mine]), "the metrics of a record")[0])
+    def _distances(self, X: np.ndarray) -> np.ndarray:
+        """Those of several runs, (runs, m, d) -> (runs,)."""
+        if self._x_star is None:
+            return np.zeros(len(X))
+        D = X - (self._x_star if self._targets is None else self._targets)
+        unit = unit_of(D)
+        squares = np.einsum("rij,rij->ri", D / unit, D / unit).max(axis=1, initial=0.0)
+        distances: np.ndarray = np.sqrt(squares) * unit
+        return distances
+
+    def worst(self, X: np.ndarray) -> list[float]:
+        """Return the largest distance of any agent from the solution, of several runs, (runs, m,
+        d); collective.
+        """
+        mine, net = self._distances(X), self._net
+        if net.size > 1 and self._x_star is not None:
+            mine = -net.collectives.minimum(-mine, "the metrics of a record")
+        found: list[float] = mine.tolist()
+        return found
 
     def diverged_agent(self, X: np.ndarray) -> int:
         """Return the first agent whose row, value or gradient is not finite, or whose row is the

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._complex import as_reals
 from .._validation import takes
 from ..comm.mixing import Mixer, Network
 from ..comm.mixing.internals import Operator, StepOperator
@@ -112,6 +113,15 @@ class Plan:
     rates: ArrayLike | None = None
     clock: Queue | None = None
     metrics: Mapping[str, Own] = field(default_factory=dict)
+    runs: int = 1
+
+    def by_run(self, X: np.ndarray) -> np.ndarray:
+        """Return the rows of several runs as an array (m, runs, d); of one, (m, d), as they are."""
+        return X if self.runs == 1 else X.reshape(len(X), self.runs, -1)
+
+    def of_first_run(self, X: np.ndarray) -> np.ndarray:
+        """Return the rows of the first run, by which a chosen step size is judged, as real ones."""
+        return as_reals(X)[:, : as_reals(self.X).shape[1]]
 
     @property
     def problem(self) -> Problem | None:

@@ -62,6 +62,11 @@ class Fitted:
                 f"problem {type(self.problem).__name__} has no predict(x, A) and score(x, A, y), "
                 "expected a problem such as those of problems.load_problem"
             )
+        if np.ndim(self.x) > 1:
+            raise ValueError(
+                f"the result is that of {len(self.x)} runs, expected that of one: "
+                "problem.predict(result.x[0], A)"
+            )
         return self.problem
 
 
@@ -72,9 +77,9 @@ class Result(Fitted):
     Attributes
     ----------
     X : array (m, d)
-        The final iterates of the local agents.
+        The final iterates of the local agents; of several runs (m, runs, d).
     x : array (d,)
-        Their average over all agents.
+        Their average over all agents; of several runs (runs, d).
     outcome : Outcome
         "completed" (all steps taken, no target), "stopped" (by `stop`), "missed" (all steps taken,
         but `stop` not reached), "diverged" or "interrupted" (in `Interrupted.result`); compares

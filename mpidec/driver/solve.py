@@ -46,6 +46,7 @@ from .metrics import Own, checked, counters_of
 from .outcome import Outcome as Outcome, Stop, target_of
 from .plan import Mixing, Plan, Progress as Progress, Queue, arithmetic, as_progress
 from .result import Result as Result
+from .runs import check_runs
 
 if TYPE_CHECKING:
     from ..problems import OracleLike, Problem
@@ -74,6 +75,7 @@ def solve(
     rates: ArrayLike | None = None,
     metrics: Mapping[str, Own] | None = None,
     clock: Queue | None = None,
+    runs: int = 1,
 ) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
@@ -139,6 +141,10 @@ def solve(
     clock : mpidec.Queue, optional
         Runs an asynchronous solver on a queue of events, in each process that calls it alone, as
         `mpidec.simulate` does, instead of on the ranks in wall time.
+    runs : int
+        Number of independent runs that take their steps together, of a synchronous solver: run r
+        has the iterates that it has alone with the seed ``seed + r`` (of gradients; the noise of
+        links and random codecs have their own seeds, plus r).  See Notes.
 
     Returns
     -------
@@ -202,6 +208,13 @@ def solve(
     A checkpoint without that memory (of other mixings) is resumed with zero memory and
     a `RuntimeWarning`; the run then converges along another path.
 
+    With `runs` R, `Result.X` has the shape (m, R, d) and `Result.x` (R, d).  The metrics are means
+    over the runs, of norms the roots of mean squares (see `mpidec.driver.runs.MetricsOfRuns`), and
+    the target of `stop` is one of these means; `NAME_low` and `NAME_high` are the 10 % and 90 %
+    quantiles of the runs.  `bytes` are those of one run.  The step size is one for all runs: "auto"
+    finds that of the first one.  Solvers and mixings that compute with whole rows are refused, and
+    runs in which nothing is random.
+
     Examples
     --------
     >>> import mpidec, numpy as np
@@ -225,6 +238,8 @@ def solve(
             oracle = as_oracle(problem)
             functions = problem_of(oracle)
             method = as_solver(solver, oracle)
+            runs = integer(runs, "runs")
+            check_runs(runs, method)
             graph = as_topology(topology, net.n, solver=method)
             _check_clock(method, clock, net, steps)
             _refuse(method, delay=delay, rates=rates, mixing=mixing)
@@ -276,6 +291,7 @@ def solve(
                 "steps": steps,
                 "every": every,
                 "seed": seed,
+                "runs": runs,
                 "stop": stop,
                 "metrics": metrics,
                 "x_star": None if known is None else f"{known.dtype} of shape {known.shape}",
@@ -307,6 +323,7 @@ def solve(
             rates=rates,
             clock=clock,
             metrics=more,
+            runs=runs,
         )
         if events is not None:
             result = simulated(plan, events)

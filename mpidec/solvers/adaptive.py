@@ -68,6 +68,7 @@ class AdaptiveGradientTracking(Solver):
     """
 
     keeps_rows: ClassVar = True
+    columnwise: ClassVar = False
     keeps_mean: ClassVar = False  # the agents' step sizes differ
     needs: ClassVar = Needs(graph="exponential")
     adaptive: ClassVar = True

@@ -84,6 +84,10 @@ class Solver(Described, Drawing):
     by_parts : bool
         Whether complex rows take the steps of their real and imaginary parts; False of a solver
         that takes moduli of entries.
+    columnwise : bool
+        Whether a step computes each column of the rows by itself, as it must for "auto"; not with
+        norms of rows, for example.  Only then may many runs take their steps together, as columns
+        of one stack (``solve(..., runs=100)``).
     keeps_rows : bool
         Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the
         gradient at `point(s)`.  Where a solver declares this, `solve` need not wait until the
@@ -106,6 +110,7 @@ class Solver(Described, Drawing):
     adaptive: ClassVar[bool] = False
     keeps_mean: ClassVar[bool] = True
     by_parts: ClassVar[bool] = True
+    columnwise: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = False
     step_size: Any
 

@@ -21,7 +21,7 @@ from .base import Bias, Solver, name_of, number, with_step_size, zeros
 from .needs import Factor, Positive, Within
 from .step_schedules import StepSize
 
-SHARED = ("needs", "exact", "keeps_rows", "keeps_mean", "by_parts", "adaptive")
+SHARED = ("needs", "exact", "columnwise", "keeps_rows", "keeps_mean", "by_parts", "adaptive")
 
 
 class _Update(Solver):
@@ -300,8 +300,9 @@ class Clip(_Update):
             check.takes(self.threshold, "Clip: threshold", "k")
         else:
             number(self, "threshold", Within(above=0.0))
-        for name, value in (("exact", False), ("keeps_mean", False), ("adaptive", True)):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "adaptive", True)
+        for name in ("exact", "keeps_mean", "columnwise"):
+            object.__setattr__(self, name, False)
 
     def bias_on(self, topology: Graph) -> Bias:
         return Bias.OTHER

@@ -18,6 +18,7 @@ from ..answers import Answers, Errors, gradients_for
 from ..metrics import SHARE, Metrics
 from ..plan import Plan, State
 from ..result import Result
+from ..runs import AnswersOfRuns, mixer_of_runs
 from .clock import Arrays
 
 if TYPE_CHECKING:
@@ -42,9 +43,17 @@ class Steps:
     def __init__(self, plan: Plan, mixer: Operator[StepOperator]):
         self._plan, self._mixer = plan, mixer
         self.errors = Errors(plan.net)
-        gradients = gradients_for(plan.solver, plan.oracle, plan.net.agents, plan.seed)
-        term = None if plan.oracle is None else plan.oracle.term
-        self._answers = Answers(plan.problem, term, gradients, self.errors)
+        self._of_runs = mixer_of_runs(mixer, plan.runs, plan.solver, plan.oracle)
+        self._answers = self._functions()
+
+    def _functions(self) -> Answers:
+        plan, oracle, agents = self._plan, self._plan.oracle, self._plan.net.agents
+        gradients = gradients_for(plan.solver, oracle, agents, plan.seed)
+        if oracle is None or gradients is None or plan.runs == 1:
+            term = None if oracle is None else oracle.term
+            return Answers(plan.problem, term, gradients, self.errors)
+        gradients = oracle.of_runs(agents, range(plan.seed, plan.seed + plan.runs))
+        return AnswersOfRuns(plan.runs, oracle, gradients, self.errors)
 
     @property
     def mixer(self) -> Operator[StepOperator]:
@@ -66,21 +75,22 @@ class Steps:
         return measure.names + (SHARE,) * (self._mixer.withheld is not None)
 
     def conditions(self) -> dict[str, object]:
-        return {}
+        return {} if self._plan.runs == 1 else {"runs": self._plan.runs}
 
     def begin(self) -> State:
         plan = self._plan
-        s: State = at_step(plan.solver, 0).init(plan.X, self._mixer.at(0))
-        state(plan.solver, "init", s, plan.X.shape)
+        X = plan.X if plan.runs == 1 else np.tile(plan.X, (1, plan.runs))
+        s: State = at_step(plan.solver, 0).init(X, self._of_runs.at(0))
+        state(plan.solver, "init", s, X.shape)
         return s
 
     def states(self, first: int, s: State) -> Iterator[tuple[int, State, bool]]:
-        plan, F, W = self._plan, self._answers, self._mixer
+        plan, F, W = self._plan, self._answers, self._of_runs
         every, steps = plan.every, plan.steps
         run = iterate(plan.solver, F, W, s, first, steps - first, self._calls)
         for k, now in enumerate(run, first + 1):
             if k == first + 1:
-                state(plan.solver, "step", now, plan.X.shape)
+                state(plan.solver, "step", now, s.X.shape)
             yield k, now, k % every == 0 or k == steps
 
     def _calls(self, solver: Solver) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -136,7 +146,7 @@ class Steps:
 
     def memory(self) -> Arrays:
         own = self._answers.memory()
-        return {**self._mixer.memory(), **{_ORACLE + name: rows for name, rows in own.items()}}
+        return {**self._of_runs.memory(), **{_ORACLE + name: rows for name, rows in own.items()}}
 
     def arrays(self) -> Arrays:
         return {}
@@ -144,7 +154,7 @@ class Steps:
     def recall(
         self, path: str, k: int, s: Any, totals: list[float], memory: Arrays, arrays: Arrays
     ) -> tuple[State, float]:
-        mixer, solver, root = self._mixer, self._plan.solver, self._plan.net.rank == 0
+        mixer, solver, root = self._of_runs, self._plan.solver, self._plan.net.rank == 0
         elapsed, rounds, sent, rows, gradients = totals
         own = {
             name.removeprefix(_ORACLE): stored
