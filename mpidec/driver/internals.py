@@ -24,6 +24,7 @@ from .outcome import Target as Target, target_of as target_of
 from .plan import Queue as Queue
 from .provenance import provenance as provenance
 from .result import Result as Result
+from .runs import BAND as BAND
 from .simulate import simulate as simulate
 from .solve import Outcome as Outcome, Progress as Progress, solve as solve
 from .stepsize import Choice as Choice, requested_rule as requested_rule

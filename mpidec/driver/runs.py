@@ -10,20 +10,18 @@ import numpy as np
 
 from .._complex import as_reals, double
 from .._validation import Array
-from ..comm.mixing.operator import Kept, Operator, StepOperator
+from ..comm.mixing.internals import Kept, Operator, StepOperator
 from ..exceptions import RunsError
-from ..problems.oracles import by_run
-from ..problems.stream import Stream
-from ..solvers.asynchronous import Asynchronous
-from ..solvers.base import name_of
+from ..problems import Stream
+from ..problems.internals import by_run
+from ..solvers.internals import Asynchronous, name_of
 from .answers import Answers, Errors, Evaluate
 from .metrics import Metrics, Own, Rows, norm, unit_of
 
 if TYPE_CHECKING:
-    from ..problems.base import Problem
-    from ..problems.oracles import Oracle
+    from ..problems import Oracle, Problem
     from ..protocols import StepSize
-    from ..solvers.base import Solver
+    from ..solvers import Solver
 
 # The ends of a band, by the suffix of a metric's name: quantiles of the runs.
 BAND = {"low": 0.1, "high": 0.9}

@@ -38,7 +38,7 @@ from ..driver.internals import (
     solve,
     target_of,
 )
-from ..exceptions import InputError, Interrupted, ResumeError, Unstable
+from ..exceptions import InputError, Interrupted, ResumeError, RunsError, Unstable
 from ..plugins import short
 from ..problems import Oracle, OracleLike
 from ..problems.internals import (
@@ -160,6 +160,7 @@ class Job:
             "stop": self.limits or None,
             "progress": progress,
             "metrics": self.metrics,
+            "runs": wanted.runs or 1,
         }
         own = self.conditions(net) | ({} if wanted.simulate else {"net": net})
         try:
@@ -171,7 +172,7 @@ class Job:
         except Interrupted as end:
             result: Result = end.result
             return result
-        except (Unstable, ResumeError) as error:
+        except (Unstable, ResumeError, RunsError) as error:
             raise InputError(str(error)) from error
 
     def config(self, solver: object) -> str:

@@ -73,8 +73,8 @@ tables of an experiment file (flags override the file, and --set overrides flags
               "own" | "zero"; repeat = 2; noise = 0.1
               (clip = 1: rows are shortened to this norm, and the summary states the privacy),
               attack = "2:sign_flip,5:100", robust = "clip" | "trimmed_mean" (tau or delta; trim)
-  [run]       agents, steps, seed, every, out, stop_error, stop = "accuracy=0.95,..." (limits of
-              metrics), trajectory, checkpoint (seconds between checkpoints),
+  [run]       agents, steps, seed, runs, every, out, stop_error, stop = "accuracy=0.95,..."
+              (limits of metrics), trajectory, checkpoint (seconds between checkpoints),
               metrics = "msd=own.py:msd,..." (user-defined: f(X, agents, k) returns one number per
               local agent), progress = "auto" | "bar" | "lines" | "none"; of asynchronous solvers
               delay = 0.1 | [0.0, 0.1], drop, simulate = true, straggler = "0:0.5,3:0.1" (agent 0

@@ -259,6 +259,13 @@ class Run:
         help=f"number of steps (default: until error <= {STOP_ERROR:g}, at most {STEPS})",
     )
     seed: int = setting(0, ">= 0", metavar="S", help="seed of all random numbers (default: 0)")
+    runs: int | None = setting(
+        None,
+        "> 0",
+        metavar="R",
+        help="number of runs that take their steps together, with the draws of the seeds S, S + 1, "
+        "...; metrics are their mean, with a band (default: 1)",
+    )
     every: int = setting(10, "> 0", metavar="E", help="steps between two records (default: 10)")
     out: str = setting(
         "run.h5",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..cli import COLUMNS, facts, options, plural, quantity, resume_command
-from ..driver.internals import ANY_SIZE, BUILT_IN, SHARE, AsyncResult, Result, Target
+from ..driver.internals import ANY_SIZE, BAND, BUILT_IN, SHARE, AsyncResult, Result, Target
 from ..plugins import short
 from ..record.internals import rises
 from . import settings as config
@@ -74,7 +74,9 @@ def summary(
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     topology, solver = job.experiment.topology, job.experiment.solver
     gap, label = job.spectral_gap(result.choice), f"label {job.label}, " if job.label else ""
-    shown = (*COLUMNS, "error_max", *sorted(metrics.keys() - BUILT_IN))
+    runs = wanted.runs or 1
+    bands = {f"{name}_{end}" for name in metrics for end in BAND} if runs > 1 else set()
+    shown = (*COLUMNS, "error_max", *sorted(metrics.keys() - BUILT_IN - bands))
     rows = {
         "problem": f"{short(problem.name)}{options(_penalties(problem))}",
         "data": f"{short(problem.data)}, {job.samples} samples x {job.d} unknowns, {label}partition "
@@ -83,6 +85,7 @@ def summary(
         else f"none, {job.d} unknowns",
         "classes": ", ".join(f"{word} = {number}" for number, word in _classes(job)),
         "agents": f"{n}, simulated" if wanted.simulate else f"{n} on {plural(ranks, 'rank')}",
+        "runs": _runs(runs, wanted.seed),
         "topology": f"{short(topology.name)}{options(topology.options)}"
         + (f", spectral gap {gap:.4g}" if gap is not None else ""),
         "mixing": _mixing(job.experiment.mixing),
@@ -92,17 +95,33 @@ def summary(
         "steps": f"{result.steps} of {wanted.steps}",
         **(async_rows(result) if isinstance(result, AsyncResult) else {}),
         "outcome": _outcome(result, job.limits),
-        **{name: f"{metrics[name]:.6g}" for name in shown if name in metrics},
+        **{name: _value(metrics, name, runs) for name in shown if name in metrics},
         "theory": theory,
         "privacy": privacy,
         "time": _time(result, wanted),
-        "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent"
+        "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent{' and run' * (runs > 1)}"
         + (f", {metrics[SHARE]:.1%} of the messages" if SHARE in metrics else ""),
         "file": wanted.out,
         "pace": slow,
         "note": job.note,
     }
     return facts({name.replace("_", " "): value for name, value in rows.items() if value})
+
+
+def _runs(runs: int, seed: int) -> str:
+    """Return how many runs take their steps together."""
+    if runs == 1:
+        return ""
+    return f"{runs}, seeds {seed} to {seed + runs - 1}; their mean (10 % and 90 % quantiles)"
+
+
+def _value(metrics: Mapping[str, float], name: str, runs: int) -> str:
+    """Return the last value of a metric, and of many runs their band."""
+    text = f"{metrics[name]:.6g}"
+    if runs == 1 or f"{name}_low" not in metrics:
+        return text
+    low, high = (metrics[f"{name}_{end}"] for end in BAND)
+    return f"{text} ({low:.3g} to {high:.3g})"
 
 
 def _outcome(result: Result, limits: Mapping[str, float]) -> str:

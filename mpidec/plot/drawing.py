@@ -44,12 +44,13 @@ Range = tuple[float, float]
 
 class Curve(NamedTuple):
     """Values of one run against one axis; both without NaN at the start of a run, y with NaN
-    where nothing can be drawn.
+    where nothing can be drawn; of many runs in one file with the ends of their band.
     """
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     diverged: bool = False
+    band: tuple[NDArray[np.float64], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -312,6 +313,9 @@ def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Look], handles: dict[str
             x, y = _thinned(curve, look)
             faint = {"alpha": 0.5, "linewidth": 0.8 * look.base}
             thin = faint if regular and len(curves) > 1 else {}
+            if curve.band is not None:
+                low, high = (_thinned(curve._replace(y=end), look)[1] for end in curve.band)
+                axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
             shown += axes.plot(x, y, **look.line(**thin, markevery=_marked(x, look)))
         if shown:
             handles.setdefault(name, shown[0])
@@ -397,7 +401,7 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
         for axes, _ in group:
             axes.set_ylim(low, high)
         return
-    values = _finite([curve.y for curve in curves])
+    values = _finite([each for curve in curves for each in (curve.y, *(curve.band or ()))])
     positive = values[values > 0]
     if not positive.size:
         return

@@ -96,6 +96,17 @@ def y_values(runs: Sequence[Run], name: str) -> tuple[list[NDArray[np.float64]],
     )
 
 
+def band_of(run: Run, name: str, y: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...] | None:
+    """Return the ends of the band of a quantity, drawn as `y`, of a file of many runs; None of
+    others.
+    """
+    if "runs" not in run.attributes or f"{name}_low" not in run.metrics:
+        return None
+    shift = np.asarray(run.metrics[name], float) - y
+    ends = (np.asarray(run.metrics[f"{name}_{end}"], float) - shift for end in ("low", "high"))
+    return tuple(np.where(end > 0, end, np.nan) if name == "objective" else end for end in ends)
+
+
 def axes_by_default(runs: Sequence[Run]) -> list[str]:
     """Return the x axes of a figure without a choice: epochs of trainings, seconds if a run is
     asynchronous, its own time if all

@@ -27,7 +27,7 @@ from .labels import (
     of_seeds,
     settings,
 )
-from .quantities import X, axes_by_default, drawn_by_default, x_values, y_values
+from .quantities import X, axes_by_default, band_of, drawn_by_default, x_values, y_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,8 @@ def figure(
         Run files, finished or not.  A mapping ``{panel: {label: paths}}`` has a panel per entry,
         and one line per label: the median of its runs, with a band from their smallest to their
         largest value, until the first of them ends; thin lines continue the others.  In a sequence,
-        runs that differ in the seed alone make such a line, too.
+        runs that differ in the seed alone make such a line, too.  A file of many runs
+        (``solve(..., runs=100)``) has one: their mean, with a band from the 10 % to the 90 % quantile.
     x : str or sequence of str
         "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (of an agent; where
         recorded), "time" (of simulated runs).  Default: steps, bytes and seconds; seconds if a run
@@ -428,7 +429,7 @@ def _panels(
 
     def curve(run: Run, row: str, column: str) -> Curve:
         y = values[row][0][number[id(run)]]
-        return Curve(x_values(run, column), y, run.outcome == "diverged")
+        return Curve(x_values(run, column), y, run.outcome == "diverged", band_of(run, row, y))
 
     return [
         Panel(

@@ -29,6 +29,7 @@ from .oracles import (
     Gradient as Gradient,
     Gradients as Gradients,
     adapted as adapted,
+    by_run as by_run,
     of_one as of_one,
 )
 from .real_view import real_view as real_view, seen as seen

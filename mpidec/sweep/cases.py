@@ -170,6 +170,11 @@ def cases(
         ]
         _check_once(chosen)
         first = config.load([*settings, *chosen])
+        if seeds is not None and (first.run.runs or 1) > 1:
+            raise ConfigError(
+                f"--seeds {seeds}: each run has the draws of {first.run.runs} seeds already (run.runs): "
+                "omit one of the two"
+            )
         drawn = [
             config.load(
                 [

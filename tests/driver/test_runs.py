@@ -10,7 +10,7 @@ import mpidec
 from mpidec import solvers, topology
 from mpidec.comm.mixing.codecs import CODECS
 from mpidec.problems import SAGA, LeastSquares, MiniBatch, Noisy, Stream, Subgradient, l1
-from mpidec.solvers.asynchronous import is_asynchronous
+from mpidec.solvers.internals import is_asynchronous
 from mpidec.testing.case import graph_of, with_number
 from mpidec.testing.contract import variants
 
