@@ -7,14 +7,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _validation as check
 from ._complex import as_reals, double, doubled, from_reals, is_complex, squares
+from ._sparse import (
+    check_finite,
+    column_sizes,
+    column_squares,
+    is_sparse,
+    matrix,
+    restored_samples,
+    samples_by_name,
+    with_data,
+    with_ones,
+)
 from ._validation import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 # Of the held-out samples that a file stores at most, which is small without them.
 TEST_BYTES = 4 << 20
@@ -23,7 +37,8 @@ TEST_BYTES = 4 << 20
 @dataclass(frozen=True, eq=False)
 class Scaling:
     """Shift and scale of each column, those of some samples: ``scaling(A)`` of these has mean 0
-    and variance 1.
+    and variance 1; or only the scale, which keeps sparse samples sparse: then, their mean square is
+    1.
 
     Parameters
     ----------
@@ -31,7 +46,8 @@ class Scaling:
         Powers of 2 by which all is multiplied first; they leave no trace, and squares do not
         overflow.
     mean, deviation : (d,) arrays
-        Of the columns then; the deviation of constant columns, which become 0, is 0.
+        Of the columns then; the deviation of constant columns, which become 0, is 0.  Without a
+        shift, means are 0, and deviations root mean squares.
 
     Examples
     --------
@@ -45,25 +61,57 @@ class Scaling:
     deviation: Array
 
     @classmethod
-    def of(cls, A: Array) -> Scaling:
-        """Return the scaling of the samples `A`, (N, d)."""
-        powers = -np.frexp(np.abs(double(A)).max(axis=0))[1]
+    def of(cls, A: Array | csr_array, how: bool | str = True) -> Scaling:
+        """Return the scaling of the samples `A`, (N, d); with "scale", without a shift.
+
+        Raises
+        ------
+        ValueError
+            If sparse samples would be shifted.
+        """
+        if isinstance(how, str):
+            check.choice(how, "standardize", ("scale",), more=", true or false")
+        elif is_sparse(A):
+            N, d = A.shape
+            raise ValueError(
+                "standardize=True subtracts the mean of every column, which makes the zeros of "
+                f"sparse samples other numbers: {N} x {d} dense ones take {8e-9 * N * d:.2g} GB; "
+                'standardize="scale" (--set problem.standardize=scale) only divides each column by '
+                "its root mean square"
+            )
+        sizes = column_sizes(A)
+        powers = -np.frexp(sizes)[1]
         A = _times(A, powers)
+        if is_sparse(A) or how == "scale":
+            return cls(powers, np.zeros(len(powers)), np.sqrt(column_squares(A)))
         mean = A.mean(axis=0)
         deviation: Array = np.sqrt(squares(A - mean).mean(axis=0))
         constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
         return cls(powers, mean, np.where(constant, 0.0, deviation))
 
-    def __call__(self, A: Array) -> Array:
-        """Return samples (N, d) with the columns shifted and scaled; the dtype is that of `A`."""
-        constant = self.deviation == 0
-        shifted = _times(A, self.powers) - self.mean
-        result: Array = np.where(constant, 0.0, shifted / np.where(constant, 1.0, self.deviation))
+    @property
+    def shifts(self) -> bool:
+        """Whether a mean is subtracted."""
+        return bool(np.any(self.mean))
+
+    def __call__(self, A: Array | csr_array) -> Array | csr_array:
+        """Return samples (N, d) with the columns shifted and scaled; the dtype is that of `A`.
+        Sparse samples must not be shifted.
+        """
+        zero = self.deviation == 0
+        factors = np.where(zero, 1.0, self.deviation)
+        scaled = _times(A, self.powers)
+        if is_sparse(A):
+            data = np.where(zero[A.indices], 0.0, scaled.data / factors[A.indices])
+            return with_data(A, data.astype(check.precision(A), copy=False))
+        result: Array = np.where(zero, 0.0, (scaled - self.mean) / factors)
         return result.astype(check.precision(A), copy=False)
 
 
-def _times(A: Array, powers: NDArray[Any]) -> Array:
+def _times(A: Array | csr_array, powers: NDArray[Any]) -> Array | csr_array:
     """`A` in double precision, its columns multiplied by powers of 2."""
+    if is_sparse(A):
+        return with_data(A, _times(A.data, powers[A.indices]))
     parts = np.ldexp(as_reals(double(A)), np.repeat(powers, 2) if is_complex(A) else powers)
     return from_reals(parts) if is_complex(A) else parts
 
@@ -90,7 +138,7 @@ class Given:
 
     scaling: Scaling | None = None
     labels: NDArray[Any] | None = None
-    test: tuple[Array, Array] | None = None
+    test: tuple[Array | csr_array, Array] | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     omitted: int = 0
@@ -186,23 +234,26 @@ class LinearPredictor:
     complex_too: bool = False
     given: Given = AS_THEY_ARE
 
-    def samples(self, A: ArrayLike) -> Array:
+    def samples(self, A: ArrayLike | csr_array) -> Array | csr_array:
         """Return samples as given as those of the problem: the columns of a frame in their order,
-        scaled, and with the intercept, whose column of ones may be left out.
+        scaled, and with the intercept, whose column of ones may be left out.  Sparse ones remain
+        sparse, unless they are shifted.
         """
-        plain = self.features - self.intercept
+        plain, scaling = self.features - self.intercept, self.given.scaling
         A = self._ordered(A)
-        # A sparse matrix.
-        dense = A.toarray() if hasattr(A, "toarray") else A
-        values = check.real(dense, "A", complex_too=self.complex_too)
+        if is_sparse(A) and scaling is not None and scaling.shifts:
+            A = A.toarray()
+        as_numbers = matrix if is_sparse(A) else check.real
+        values = as_numbers(A, "A", self.complex_too)
         if values.ndim != 2 or values.shape[1] not in (plain, self.features):
             raise ValueError(
                 f"A has shape {values.shape}, expected (N, {plain}): one sample per row"
             )
-        S = np.ascontiguousarray(values[:, :plain], doubled(values.dtype))
-        check.finite(S, "A", ("row", "column"))
-        S = S if self.given.scaling is None else self.given.scaling(S)
-        return np.hstack([S, np.ones((len(S), int(self.intercept)), S.dtype)])
+        S = values[:, :plain].astype(doubled(values.dtype), copy=False)
+        S = S if is_sparse(S) else np.ascontiguousarray(S)
+        check_finite(S, "A")
+        S = S if scaling is None else scaling(S)
+        return with_ones(S) if self.intercept else S
 
     def _ordered(self, A: Any) -> Any:
         """The columns of a data frame that the model was fitted to, in their order; anything else
@@ -214,7 +265,7 @@ class LinearPredictor:
         ordered(names, known, "A")
         return A[list(known)]
 
-    def predict(self, x: Array, A: ArrayLike) -> NDArray[Any]:
+    def predict(self, x: Array, A: ArrayLike | csr_array) -> NDArray[Any]:
         """Return what the model `x` predicts: targets, or labels as given, (N, features) ->
         (N,).
         """
@@ -222,7 +273,7 @@ class LinearPredictor:
         names = self.given.labels
         return found if names is None else names[found.clip(min=0).astype(int)]
 
-    def score(self, x: Array, A: ArrayLike, y: ArrayLike) -> float:
+    def score(self, x: Array, A: ArrayLike | csr_array, y: ArrayLike) -> float:
         r"""Return the accuracy of `predict`, or the :math:`R^2` of targets that are no labels."""
         found, y = self.predict(x, A), np.asarray(y)
         if y.shape != found.shape or not y.size:
@@ -236,7 +287,7 @@ class LinearPredictor:
         return float(1 - away / spread) if spread else float(away == 0)
 
     @property
-    def held_out(self) -> tuple[Array, NDArray[Any]] | None:
+    def held_out(self) -> tuple[Array | csr_array, NDArray[Any]] | None:
         """The held-out samples and their targets, or labels, as given; None without any."""
         if self.given.test is None:
             return None
@@ -252,7 +303,8 @@ class LinearPredictor:
         samples of more than 4 MiB are left out.
         """
         given = self.given
-        size = sum(part.nbytes for part in given.test or ())
+        held = {} if given.test is None else samples_by_name("test_A", given.test[0])
+        size = sum(part.nbytes for part in (*held.values(), *(given.test or ())[1:]))
         omitted = size if size > TEST_BYTES else given.omitted
         about = {
             "labels": self.labels,
@@ -269,7 +321,7 @@ class LinearPredictor:
         if given.scaling is not None:
             found |= {f"scaling_{name}": part for name, part in vars(given.scaling).items()}
         if given.test is not None and not omitted:
-            found["test_A"], found["test_y"] = given.test
+            found |= {**held, "test_y": given.test[1]}
         return found
 
     @classmethod
@@ -289,7 +341,8 @@ class LinearPredictor:
         about = json.loads(arrays["about"].tobytes())
         parts = [arrays.get(f"scaling_{name}") for name in ("powers", "mean", "deviation")]
         scaling = Scaling(*parts) if all(part is not None for part in parts) else None  # type: ignore[arg-type]
-        test = (arrays["test_A"], arrays["test_y"]) if "test_A" in arrays else None
+        samples = restored_samples("test_A", arrays)
+        test = None if samples is None else (samples, arrays["test_y"])
         classes = None if about["classes"] is None else np.array(about["classes"])
         omitted = about.get("omitted", 0)
         given = Given(scaling, classes, test, names=tuple(about["names"]), omitted=omitted)

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number, Real
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -271,9 +271,18 @@ def precision(array: NDArray[np.generic]) -> DTypeLike:
     return next((dtype for dtype in kept if array.dtype == dtype), np.float64)
 
 
-def targets(y: ArrayLike, name: str, A: Array) -> Array:
+class Stack(Protocol):
+    """Samples of agents, (m, p, d): an array, or sparse."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+def targets(y: ArrayLike, name: str, A: Stack) -> Array:
     """Return one target per sample, (m, p), with the dtype of `A`."""
-    array = real(y, name, complex_too=np.iscomplexobj(A))
+    array = real(y, name, complex_too=A.dtype.kind == "c")
     if array.shape != A.shape[:2]:
         raise ValueError(
             f"{name} has shape {array.shape}, expected {A.shape[:2]}: one target per sample of A"
@@ -281,7 +290,7 @@ def targets(y: ArrayLike, name: str, A: Array) -> Array:
     return np.ascontiguousarray(array, dtype=A.dtype)
 
 
-def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:
+def valid(mask: ArrayLike | None, A: Stack) -> NDArray[np.bool_] | None:
     """Return the mask (m, p), True for samples, or None if there is no padding."""
     if mask is None:
         return None
@@ -338,10 +347,21 @@ def finite(array: Array, name: str, axes: Sequence[str] = ("local agent", "row",
     if np.isfinite(array).all():
         return
     place = np.argwhere(~np.isfinite(array))[0]
-    where = ", ".join(f"{word} {i}" for word, i in zip(axes, place))
+    refuse_value(array[tuple(place)], name, dict(zip(axes, place)))
+
+
+def refuse_value(value: object, name: str, place: Mapping[str, int]) -> NoReturn:
+    """Raise the error of a number that is not finite, with its place, an index along each axis.
+
+    Examples
+    --------
+    >>> refuse_value(np.nan, "A", {"row": 2, "column": 0})
+    Traceback (most recent call last):
+    ValueError: A is nan at row 2, column 0, expected finite numbers (drop or impute that sample)
+    """
+    where = ", ".join(f"{axis} {i}" for axis, i in place.items())
     raise ValueError(
-        f"{name} is {array[tuple(place)]} at {where}, expected finite numbers "
-        "(drop or impute that sample)"
+        f"{name} is {value} at {where}, expected finite numbers (drop or impute that sample)"
     )
 
 

@@ -89,8 +89,10 @@ class Agents(Reductions, Protocol):
     def agents(self) -> range:
         """The agents of this rank."""
 
-    def scatter(self, X: np.ndarray | None) -> np.ndarray:
-        """Return the rows of the local agents, of the stack that rank 0 has."""
+    def scatter(self, X: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
+        """Return the rows of the local agents, of the stack that rank 0 has; with `counts`, so many
+        rows on each rank.
+        """
 
 
 class Functions(Protocol):

@@ -34,6 +34,7 @@ GROUND = (
     "_words",
     "protocols",
     "_validation",
+    "_sparse",
     "_predictions",
 )
 MATHEMATICS = (*GROUND, "topology", "nn", "datasets", "problems", "solvers")
@@ -50,7 +51,8 @@ COMM = (
 ROOMS = {
     **dict.fromkeys(GROUND, ((), ())),
     "_validation": (("plugins",), ()),
-    "_predictions": (("_complex", "_validation"), ()),
+    "_sparse": (("_complex", "_validation"), ("scipy",)),
+    "_predictions": (("_complex", "_validation", "_sparse"), ()),
     "_words": (("plugins",), ()),
     "_style": ((), ("matplotlib",)),
     "topology": (GROUND, ("scipy", "networkx", "matplotlib")),

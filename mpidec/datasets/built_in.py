@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,9 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as check
 from .._complex import double, is_complex
 from .._predictions import Scaling, names_of
+from .._sparse import check_finite, is_sparse, matrix
 from .._validation import Array
 from ..plugins import Components
 from . import readers
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +31,7 @@ class Dataset:
 
     Parameters
     ----------
-    A : (N, d) array
+    A : (N, d) array, or csr_array
         One sample per row, float32 or float64: the dtype of all iterates of the problem.
     y : (N,) array
         Targets, or class labels as given; class names are numbered in alphabetical order.
@@ -64,7 +68,7 @@ class Dataset:
            [ 1.,  1.]])
     """
 
-    A: Array
+    A: Array | csr_array
     y: Array
     name: str
     kind: str
@@ -81,7 +85,7 @@ class Dataset:
 def load(
     source: str | os.PathLike[str],
     *,
-    standardize: bool = False,
+    standardize: bool | str = False,
     label: str | int | None = None,
     features: int | None = None,
     **options: Any,
@@ -98,10 +102,12 @@ def load(
         or the last one, y or b; otherwise the last one; or LIBSVM (``.svm``, ``.libsvm``; indices
         from 1, or from 0 if 0 occurs). With another extension or none (``a1a``, ``w8a.t``,
         ``mine.txt``) the content decides, and ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
-        Labels may be class names, except in LIBSVM files.
-    standardize : bool
+        Labels may be class names, except in LIBSVM files.  These stay sparse if less than a tenth
+        of their entries are not zero: `A` is then a csr_array.
+    standardize : bool or "scale"
         Whether every feature is shifted and scaled to mean 0 and variance 1 over all samples
-        (targets are unchanged).
+        (targets are unchanged); with "scale", only to mean square 1, so that zeros remain. Sparse
+        samples refuse a shift.
     label : str or int, optional
         The label of a file: name or number of a column of a table (from 0, or from the end if
         negative), or name of an array of an .npz file.
@@ -130,7 +136,9 @@ def load(
     result = loaded(source, label, features, **options)
     for note in result.notes:
         warnings.warn(f"data {result.name}: {note}", UserWarning, stacklevel=2)
-    return replace(result, A=standardized(result.A), x_star=None) if standardize else result
+    if not standardize:
+        return result
+    return replace(result, A=Scaling.of(result.A, standardize)(result.A), x_star=None)
 
 
 def loaded(
@@ -231,14 +239,19 @@ def _made(
 
 
 def dataset(
-    A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None = None, label: str = ""
+    A: ArrayLike | csr_array,
+    y: ArrayLike,
+    name: str = "arrays",
+    kind: str | None = None,
+    label: str = "",
 ) -> Dataset:
     """Return the data set of two arrays, checked; labels may be class names.
 
     Parameters
     ----------
     A : (N, d) array_like or scipy.sparse matrix
-        One sample per row; float32 stays so, all else becomes float64.
+        One sample per row; float32 stays so, all else becomes float64; a sparse matrix stays
+        sparse.
     y : (N,) array_like
         Targets or labels.
     name : str
@@ -262,8 +275,7 @@ def dataset(
     """
     _check_index(A, y, label or "y")
     names = names_of(A)
-    # A sparse matrix.
-    A = check.real(A.toarray() if hasattr(A, "toarray") else _numbers(A), "A", complex_too=True)
+    A = matrix(A, "A", True) if is_sparse(A) else check.real(_numbers(A), "A", complex_too=True)
     if A.ndim == 3:
         raise ValueError(
             f"A has shape {A.shape}, expected (N, d): samples that are split over the agents "
@@ -279,16 +291,15 @@ def dataset(
     labels, classes = _labels(np.asarray(check.unmasked(y, called)))
     labels = check.real(labels, called, complex_too=True)
     if labels.shape != A.shape[:1]:
-        flat = " (np.ravel(y))" if labels.size == len(A) else ""
+        flat = " (np.ravel(y))" if labels.size == A.shape[0] else ""
         raise ValueError(
-            f"{called} has shape {labels.shape}, expected ({len(A)},): one target per row of A "
+            f"{called} has shape {labels.shape}, expected ({A.shape[0]},): one target per row of A "
             f"{A.shape}{flat}"
         )
-    A, targets = (
-        np.ascontiguousarray(A, dtype=check.precision(A)),
-        np.ascontiguousarray(double(labels)),
-    )
-    check.finite(A, "A", ("row", "column"))
+    targets = np.ascontiguousarray(double(labels))
+    if not is_sparse(A):
+        A = np.ascontiguousarray(A, dtype=check.precision(A))
+    check_finite(A, "A")
     check.finite(targets, called, ("row",))
     kind = kind or ("classification" if classes else _kind(targets))
     return Dataset(A, targets, name, kind, classes=classes, label=label, names=names)
@@ -360,7 +371,7 @@ def standardized(A: Array) -> Array:
            [ 1.,  0.]])
     """
     check.unmasked(A, "A")
-    return Scaling.of(A)(A)
+    return np.asarray(Scaling.of(A)(A))
 
 
 def _distinct_labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:

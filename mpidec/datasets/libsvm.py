@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from .. import _validation as check
+from .._sparse import assembled
 from .text import Samples, lines, number
 
-MEMORY = 2**33
-"""Largest dense matrix, in bytes, that a file may need."""
+MEMORY = 2**30
+"""Largest vector of unknowns, in bytes, that a file may need."""
+DENSITY = 0.1
+"""Part of the entries from which on a dense matrix is multiplied faster than a sparse one."""
 FROM_0 = "index 0 occurs, so that indices count from 0"
 _BLANKS = re.compile(r":\s+")
 
 
 def libsvm(path: Path, label: str | int | None = None, features: int | None = None) -> Samples:
-    """Read a LIBSVM file; indices count from 1, or from 0 if 0 occurs.
+    """Read a LIBSVM file, as a sparse matrix if less than a tenth of its entries are not zero;
+    indices count from 1, or from 0 if 0 occurs.
 
     Raises
     ------
@@ -31,9 +36,7 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
         )
     y: list[float] = []
     queries = False
-    where: list[int] = []
-    index: list[int] = []
-    values: list[float] = []
+    ends, index, values = array("q", [0]), array("q"), array("d")
     for line, text in enumerate(lines(path), start=1):
         words = _BLANKS.sub(":", text.partition("#")[0]).split()
         if not words:
@@ -52,9 +55,9 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
         entries = [word for word in words[1:] if word.partition(":")[0] != "qid"]
         queries = queries or len(entries) < len(words) - 1
         found = _numbers(entries, place)
-        where += [len(y) - 1] * len(found)
-        index += found.keys()
-        values += found.values()
+        index.extend(found.keys())
+        values.extend(found.values())
+        ends.append(len(values))
     if not y:
         raise ValueError(f"{path}: no lines with data, expected samples")
     if not index:
@@ -67,13 +70,14 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
     width = max(index) + 1 - first
     if features is not None:
         width = check.integer(features, f"{path}: features", least=width)
-    if (size := 8 * len(y) * width) > MEMORY:
+    if (size := 8 * width) > MEMORY:
         raise ValueError(
-            f"{path}: {len(y)} samples of {width} features need {size / 1e9:.3g} GB as a dense "
-            "matrix, expected at most 8 GB (select features)"
+            f"{path}: {width} features, whose weights need {size / 1e9:.3g} GB for each agent, "
+            "expected at most 1 GB (number the features that occur, or select some)"
         )
-    A = np.zeros((len(y), width))
-    A[where, np.array(index) - first] = values
+    A = assembled(np.array(values), np.array(index) - first, np.array(ends), width)
+    if len(values) >= DENSITY * len(y) * width:
+        A = A.toarray()
     notes = (
         "" if first else f"{FROM_0}: {width} features",
         "qid, the query of a sample, is ignored" if queries else "",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
+from .._sparse import Samples, dealt, is_sparse, matrix
 from .._validation import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 HOW = ("iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks")
 TAKE = {"alpha": ("dirichlet", "sizes"), "per_agent": ("shards", "labels")}  # who has an effect
@@ -252,14 +256,19 @@ def _split_group(
 
 
 def stack(
-    A: ArrayLike, y: ArrayLike, parts: Sequence[Index], lo: int, hi: int, width: int | None = None
-) -> tuple[Array, Array, NDArray[np.bool_] | None]:
+    A: ArrayLike | csr_array,
+    y: ArrayLike,
+    parts: Sequence[Index],
+    lo: int,
+    hi: int,
+    width: int | None = None,
+) -> tuple[Samples, Array, NDArray[np.bool_] | None]:
     """Return the arrays of agents lo..hi-1, padded with zero rows to a common width.
 
     Parameters
     ----------
     A, y : (N, d) and (N,) arrays
-        The whole data set.
+        The whole data set; a sparse matrix of scipy remains sparse.
     parts : list of n int arrays
         Sample numbers of all agents (not only the local ones), as returned by :func:`partition`.
     lo, hi : int
@@ -270,7 +279,7 @@ def stack(
 
     Returns
     -------
-    A : (hi-lo, width, d) array
+    A : (hi-lo, width, d) array, or SparseSamples
     y : (hi-lo, width) array
         Both of float32 if `A` is, otherwise of float64.
     mask : (hi-lo, width) array of bool, or None
@@ -289,7 +298,8 @@ def stack(
     >>> A.shape, b.tolist(), mask.tolist()
     ((2, 2, 3), [[0.0, 1.0], [2.0, 0.0]], [[True, True], [True, False]])
     """
-    A, y = check.real(A, "A", complex_too=True), check.real(y, "y", complex_too=True)
+    A = matrix(A, "A", complex_too=True) if is_sparse(A) else check.real(A, "A", complex_too=True)
+    y = check.real(y, "y", complex_too=True)
     if A.ndim != 2 or y.shape != A.shape[:1]:
         raise ValueError(f"A has shape {A.shape} and y {y.shape}, expected (N, d) and (N,)")
     if not 0 <= lo <= hi <= len(parts):
@@ -305,10 +315,9 @@ def stack(
             f"{sizes.index(most)}"
         )
     dtype = np.result_type(check.precision(A), *([np.complex64] if np.iscomplexobj(y) else []))
-    local_A = np.zeros((hi - lo, width, A.shape[1]), dtype)
+    local_A = dealt(A.astype(dtype, copy=False), parts[lo:hi], width)
     local_y = np.zeros((hi - lo, width), dtype)
     for i, part in enumerate(parts[lo:hi]):
-        local_A[i, : len(part)] = A[part]
         local_y[i, : len(part)] = y[part]
     if min(sizes, default=width) == width:
         return local_A, local_y, None

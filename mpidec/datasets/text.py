@@ -42,7 +42,7 @@ class Samples:
 
     Parameters
     ----------
-    A : (N, d) array
+    A : (N, d) array, or csr_array
     y : (N,) array
         Numbers, or strings if the labels are class names.
     label : str

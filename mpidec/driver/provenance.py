@@ -11,12 +11,14 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import registry as catalogue
+from .._sparse import SparseSamples, numbers_of
 from .._version import __version__
 from .._words import settings as fields_of
 from ..comm.runtime import library
@@ -131,7 +133,7 @@ def data_hash(net: Reductions, problem: Problem | None) -> dict[str, Any]:
     arrays = [
         array
         for array in (A, y)
-        if isinstance(array, np.ndarray) and array.ndim > 1 and len(array) == net.m
+        if isinstance(array, (np.ndarray, SparseSamples)) and array.ndim > 1 and len(array) == net.m
     ]
     if len(arrays) == 2:
         for agent in range(net.m):
@@ -139,7 +141,7 @@ def data_hash(net: Reductions, problem: Problem | None) -> dict[str, Any]:
                 array[agent] if mask is None else array[agent][mask[agent]] for array in arrays
             ]
             digest = hashlib.blake2b(digest_size=16)
-            for part in map(np.ascontiguousarray, parts):
+            for part in map(np.ascontiguousarray, chain(*map(numbers_of, parts))):
                 digest.update(f"{part.dtype.str}{part.shape}".encode())
                 digest.update(part.data)
             mine[agent] = *np.frombuffer(digest.digest(), np.uint64), len(parts[1])

@@ -84,7 +84,7 @@ class Problem:
     ) = None
     alpha: float | None = setting(None, "> 0")
     per_agent: int | None = setting(None, "> 0")
-    standardize: bool = False
+    standardize: bool | Literal["scale"] = False
     intercept: bool | None = None
     scale: Literal["sum", "mean"] | None = None
     l2_total: float | None = setting(None, ">= 0")

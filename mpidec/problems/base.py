@@ -13,6 +13,18 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as check
 from .._complex import double, is_complex, squares
 from .._predictions import AS_THEY_ARE, Given, LinearPredictor, decide
+from .._sparse import (
+    SMALL,
+    Samples,
+    SparseSamples,
+    check_finite,
+    is_sparse,
+    largest_eigenvalue,
+    samples,
+    together,
+    weighted_gram,
+    zeroed,
+)
 from .._validation import Array
 from .._words import Described, describe
 from . import composite, newton, proximal
@@ -20,6 +32,7 @@ from .products import adjoint, times
 from .terms import Term, checked_term
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
     from scipy.sparse.linalg import LinearOperator
 
 ENTRIES = 2**22  # of the Hessians that are formed at once
@@ -107,7 +120,8 @@ class LinearModel(Described):
     Parameters
     ----------
     A, y : (m, p, features) and (m, p) arrays
-        Samples and targets of the local agents.
+        Samples and targets of the local agents.  `A` may be sparse, and remains so: a matrix (p,
+        features) of scipy.sparse for each agent, in a list, or what `stack` makes of one.
     l2 : float
         Ridge :math:`\lambda \ge 0` of every agent. All n agents together have n times as much, so a
         given `l2` means another problem for another n; `load_problem(..., l2_total=...)` divides a
@@ -173,22 +187,22 @@ class LinearModel(Described):
         intercept: bool = False,
         **options: Any,
     ) -> None:
-        self.A = check.data(A, y if self.complex_too else None)
+        self.A: Samples = samples(A, y if self.complex_too else None)
         self.y = check.targets(y, self.targets_name, self.A)
         self.mask = check.valid(mask, self.A)
         # Zero rows, so that padding adds nothing to any product.
         if self.mask is not None:
-            self.A = np.where(self.mask[:, :, None], self.A, 0.0)
+            self.A = zeroed(self.A, self.mask)
             self.y = np.where(self.mask, self.y, 0.0)
-        check.finite(self.A, "A")
+        check_finite(self.A, "A")
         check.finite(self.y, self.targets_name)
         self.l2 = check.number(l2, "l2", least=0)
         self.weight = check.number(weight, "weight", above=0)
         checked_term(term, self.A.dtype)
         self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
-        self._viewed: Array | None = None  # the samples whose views are kept
-        self._views: dict[int, tuple[Array, Array]] = {}
+        self._viewed: Samples | None = None  # the samples whose views are kept
+        self._views: dict[int, tuple[Samples, Array]] = {}
         self.m, self.p, self.features = self.A.shape
         self.d = self.features * self._Y.shape[2]
         free = self._Y.shape[2] if self.intercept else 0
@@ -283,7 +297,7 @@ class LinearModel(Described):
         some = list(agents)
         return self._grad(X, self.A[some], self._Y[some], None)
 
-    def _of_one(self, agent: int) -> tuple[Array, Array]:
+    def _of_one(self, agent: int) -> tuple[Samples, Array]:
         """Samples and targets of one agent, as views, which events ask for again and again."""
         if self._viewed is not self.A:
             self._viewed, self._views = self.A, {}
@@ -344,7 +358,9 @@ class LinearModel(Described):
 
     def _selected(
         self, rows: NDArray[np.intp] | None, agents: Sequence[int] | None
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Samples, Array]:
+        if rows is None and agents is None:
+            return self.A, self._Y
         some = np.arange(self.m) if agents is None else np.asarray(agents)
         at = (some,) if rows is None else (some[:, None], rows)
         return self.A[at], self._Y[at]
@@ -353,16 +369,14 @@ class LinearModel(Described):
         r"""Return the gradient of the ridge at every row, :math:`\lambda x`, (m, d) -> (m, d)."""
         return np.asarray(self._penalty * X) if self.l2 else np.zeros_like(X)
 
-    def _grad(self, X: Array, A: Array, Y: Array, weight: Array | None) -> Array:
+    def _grad(self, X: Array, A: Samples, Y: Array, weight: Array | None) -> Array:
         R = self._slope(times(A, self._columns(X, len(A))), Y)
         if weight is not None:
             R *= weight[:, None, None]
         if self.weight != 1:
             R *= self.weight
-        G = adjoint(A, R).reshape(X.shape)
-        if self.l2:
-            G += self._penalty * X
-        return G
+        ridge = self._columns(self._penalty * X, len(A)) if self.l2 else None
+        return adjoint(A, R, ridge).reshape(X.shape)
 
     # -- predictions -------------------------------------------------------------------------------
 
@@ -379,20 +393,22 @@ class LinearModel(Described):
         if self.given.test is None:
             return None
         A, y = self.given.test
-        return type(self)(self.samples(A)[None], y[None], **self.options)
+        S = self.samples(A)
+        return type(self)([S] if is_sparse(S) else S[None], y[None], **self.options)
 
     @property
-    def held_out(self) -> tuple[Array, NDArray[Any]] | None:
+    def held_out(self) -> tuple[Array | csr_array, NDArray[Any]] | None:
         """The held-out samples and their targets, or labels, as given; None without any."""
         return self.predictor.held_out
 
-    def samples(self, A: ArrayLike) -> Array:
+    def samples(self, A: ArrayLike | csr_array) -> Array | csr_array:
         """Return samples as given as those of the problem: scaled, and with the intercept, whose
-        column of ones may be left out, (N, features or one less) -> (N, features).
+        column of ones may be left out, (N, features or one less) -> (N, features).  Sparse ones
+        remain sparse.
         """
         return self.predictor.samples(A)
 
-    def predict(self, x: Array, A: ArrayLike) -> NDArray[Any]:
+    def predict(self, x: Array, A: ArrayLike | csr_array) -> NDArray[Any]:
         """Return what the model `x` predicts for samples as given: targets, or labels as given,
         (d,), (N, features) -> (N,).
 
@@ -412,7 +428,7 @@ class LinearModel(Described):
         """
         return self.predictor.predict(x, A)
 
-    def score(self, x: Array, A: ArrayLike, y: ArrayLike) -> float:
+    def score(self, x: Array, A: ArrayLike | csr_array, y: ArrayLike) -> float:
         r"""Return the accuracy of `predict`, or the :math:`R^2` of targets that are no labels,
 
         .. math:: 1 - \textstyle\sum_s |y_s - \hat y_s|^2 \,/\, \sum_s |y_s - \bar y|^2.
@@ -454,16 +470,25 @@ class LinearModel(Described):
 
     @cached_property
     def _spectrum(self) -> Array:
-        """Largest min(p, features) eigenvalues of each A_i^* A_i, ascending (all others are 0)."""
-        A = double(self.A)
+        """Largest min(p, features) eigenvalues of each A_i^* A_i, ascending (all others are 0), of
+        dense samples.
+        """
+        A = double(np.asarray(self.A))
         if self.features <= self.p:
             return np.asarray(np.linalg.eigvalsh(adjoint(A, A)))
         return np.asarray(np.linalg.eigvalsh(times(A, A.conj().transpose(0, 2, 1))))
 
+    @cached_property
+    def _largest(self) -> Array:
+        """Largest eigenvalue of each A_i^* A_i, (m,)."""
+        if isinstance(A := self.A, SparseSamples):
+            return np.array([largest_eigenvalue(one) for one in A])
+        return np.asarray(self._spectrum[:, -1])
+
     @property
     def smoothness(self) -> Array:
         r"""Smoothness constants :math:`L_i = \beta\, \lambda_{\max}(A_i^T A_i) + \lambda`, (m,)."""
-        return self.weight * self.bound * self._spectrum[:, -1] + self.l2
+        return self.weight * self.bound * self._largest + self.l2
 
     @property
     def strong_convexity(self) -> Array:
@@ -482,13 +507,17 @@ class LinearModel(Described):
         lies in the row space of the data, as the iterates of gradient methods from zero do: of the
         minimizers with these scores, it has the least norm.
 
+        Of sparse samples with more than 2^20 entries, zeros included, it is the limit of a Krylov
+        method from zero, which takes products with the samples alone.
+
         Raises
         ------
         ValueError
             If there are no local agents, or there is no finite minimizer.
         """
         A, Y = self._pooled()
-        V = None if self.l2 or self.term is not None else row_space(A)
+        unique = self.l2 or self.term is not None or is_sparse(A)
+        V = None if unique else row_space(A)
         if V is None:
             x0 = np.zeros(self.d)
             return self._minimize(A, Y, self.m * self._penalty, x0, x0, self.m)
@@ -496,15 +525,20 @@ class LinearModel(Described):
         z = self._minimize(A @ V, Y, 0.0, z0, z0, self.m)
         return np.asarray(V @ z.reshape(V.shape[1], -1)).ravel()  # x = V z
 
-    def _pooled(self) -> tuple[Array, Array]:
-        """Return the samples and targets of all local agents together, for a solution."""
+    def _pooled(self) -> tuple[Array | csr_array, Array]:
+        """Return the samples and targets of all local agents together, for a solution; sparse
+        samples only if they are large.
+        """
         if not self.m:
             raise ValueError(
                 "no local agents, so there is no solution: concatenate the problems of all ranks "
                 "first"
             )
-        A, Y = self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
-        return double(A), double(Y)
+        Y = double(self._Y.reshape(-1, self._Y.shape[2]))
+        if isinstance(self.A, SparseSamples) and self.m * self.p * self.features > SMALL:
+            return double(self.A.rows), Y
+        A = self.A.toarray() if isinstance(self.A, SparseSamples) else self.A
+        return double(A.reshape(-1, self.features)), Y
 
     def prox(self, V: Array, t: float | Array, start: Array | None = None) -> Array:
         r"""Return :math:`\arg\min_x f_i(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), by
@@ -516,13 +550,15 @@ class LinearModel(Described):
         t = self._steps(t)
         X, V = np.empty_like(V), V.astype(np.float64, copy=False)
         start = V if start is None else start.astype(np.float64, copy=False)
-        A, Y = (array.astype(np.float64, copy=False) for array in (self.A, self._Y))
+        A, Y = self.A.astype(np.float64, copy=False), self._Y.astype(np.float64, copy=False)
         found = np.zeros(self.m, bool)
-        many = max(1, ENTRIES // self.d**2) if self.d <= DENSE else 0
+        few = self.d <= DENSE and (isinstance(A, np.ndarray) or self.p * self.features <= SMALL)
+        many = max(1, ENTRIES // self.d**2) if few else 0
         for first in range(0, self.m if many else 0, many or 1):
             some = slice(first, first + many)
+            dense = A[some].toarray() if isinstance(A, SparseSamples) else A[some]
             X[some], found[some] = self._proximal(
-                A[some], Y[some], V[some], t[some], self._spectrum[some, -1], start[some]
+                dense, Y[some], V[some], t[some], self._largest[some], start[some]
             )
         for i in np.flatnonzero(~found):
             X[i] = self._minimize(A[i].copy(), Y[i], self._penalty + 1 / t[i], V[i] / t[i], V[i], 1)
@@ -569,19 +605,23 @@ class LinearModel(Described):
         return t
 
     def _minimize(
-        self, A: Array, Y: Array, ridge: float | Array, pull: Array, x0: Array, agents: int
+        self,
+        A: Array | csr_array,
+        Y: Array,
+        ridge: float | Array,
+        pull: Array,
+        x0: Array,
+        agents: int,
     ) -> Array:
         """Minimize weight sum_s loss(a_s x; y_s) + x^T diag(ridge) x / 2 - <pull, x> + agents *
         term(x), A (N, features).
         """
-        from scipy.sparse.linalg import LinearOperator
-
-        size, shape = np.abs(A.T), (A.shape[1], Y.shape[1])
+        size, shape = abs(A.T), (A.shape[1], Y.shape[1])
         if self.weight != 1:
             ridge, pull = ridge / self.weight, pull / self.weight
 
         def scores(x: Array) -> Array:
-            return A @ x.reshape(shape)
+            return np.asarray(A @ x.reshape(shape))
 
         def value(x: Array) -> float:
             squares = 0.5 * ridge * (x @ x) if np.ndim(ridge) == 0 else 0.5 * (ridge * x) @ x
@@ -592,19 +632,17 @@ class LinearModel(Described):
 
         def hess(x: Array) -> Array | LinearOperator:
             C = self._curvature(scores(x), Y)
-            # With many unknowns the Hessian is only applied to vectors.
-            if x.size > DENSE:
-                return LinearOperator(
-                    (x.size, x.size),
-                    dtype=np.float64,
-                    matvec=lambda v: (
-                        (A.T @ np.einsum("sce,se->sc", C, scores(v))).ravel() + ridge * v.ravel()
-                    ),
+            # With many unknowns the Hessian is only applied to vectors, and where sparse samples
+            # alone determine it, so that the method stays in their row space.
+            if x.size > DENSE or (is_sparse(A) and not np.any(ridge)):
+                return newton.operator(
+                    x.size,
+                    lambda v: (A.T @ np.einsum("sce,se->sc", C, scores(v))).ravel() + ridge * v,
                 )
             H = np.empty((*shape, *shape))
             for c in range(shape[1]):
                 for e in range(c + 1):
-                    H[:, c, :, e] = H[:, e, :, c] = A.T @ (C[:, c, e, None] * A)
+                    H[:, c, :, e] = H[:, e, :, c] = weighted_gram(A, C[:, c, e])
             return np.asarray(H.reshape(x.size, x.size) + ridge * np.eye(x.size))
 
         # The size of the terms that cancel in the gradient: rounding errors are relative to it.
@@ -618,7 +656,8 @@ class LinearModel(Described):
 
         if self.term is None:
             return newton.minimize(value, grad, hess, scale, x0)
-        largest = self.bound * float(np.linalg.norm(A, 2)) ** 2 + float(np.max(ridge))
+        norm2 = largest_eigenvalue(A) if is_sparse(A) else float(np.linalg.norm(A, 2)) ** 2
+        largest = self.bound * norm2 + float(np.max(ridge))
         return composite.minimize(
             value, grad, hess, scale, x0, largest, term=self.term, factor=agents / self.weight
         )
@@ -648,7 +687,7 @@ class LinearModel(Described):
         masks = [np.ones(part.y.shape, bool) if part.mask is None else part.mask for part in parts]
         mask = None if all(part.mask is None for part in parts) else np.concatenate(masks)
         return cls(
-            np.concatenate([part.A for part in parts]),
+            together([part.A for part in parts]),
             np.concatenate([part.y for part in parts]),
             mask=mask,
             x_star=first.x_star,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._sparse import is_sparse
 from .._validation import Array
 from . import newton
 from .terms import Face, Term
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 ACCEPTED = 1e-10
+# Dimensions of a face up to which products of the Hessian with all of them are taken.
+DENSE = 200
 # Rounds of proximal gradient steps, more and more between two attempts.
 ROUNDS, FEWEST, MOST = (
     80,
@@ -143,10 +146,13 @@ def _on_face(
     def at(u: Array) -> Array:
         return x + Z @ u
 
-    def reduced(u: Array) -> Array:
-        H = hess(at(u))
-        HZ = H @ Z if isinstance(H, np.ndarray) else H.matmat(Z)
-        return np.asarray(Z.T @ (HZ + ridge[:, None] * Z)) + bent
+    def reduced(u: Array) -> Array | LinearOperator:
+        H, q = hess(at(u)), Z.shape[1]
+        if not isinstance(H, np.ndarray) and q > DENSE:
+            return newton.operator(q, lambda v: Z.T @ (H @ (Z @ v) + ridge * (Z @ v)) + bent * v)
+        D = Z.toarray() if is_sparse(Z) else Z
+        HZ = H @ D if isinstance(H, np.ndarray) else H.matmat(D)
+        return np.asarray(D.T @ (HZ + ridge[:, None] * D)) + bent
 
     try:
         u = newton.minimize(

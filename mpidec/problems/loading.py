@@ -10,14 +10,23 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
-from .._complex import double, squares
+from .._complex import double
 from .._predictions import AS_THEY_ARE, Given, Scaling, ordered
+from .._sparse import (
+    Samples,
+    SparseSamples,
+    alike,
+    column_squares,
+    is_sparse,
+    widened,
+    with_ones,
+)
 from .._validation import Array
 from ..datasets import FROM_0, Dataset, dataset, loaded, maker, partition as split
 from ..protocols import Agents
@@ -26,6 +35,9 @@ from .base import LinearModel, Problem
 from .members import is_sampled, solution_of, targets_of, x_star_of
 from .minimizer import minimizer
 from .registry import ProblemSpec, problem_spec
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 SCALES = ("sum", "mean")
 PENALTIES = ("l2", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")
@@ -62,7 +74,7 @@ class DataOptions:
     alpha: float | None = None
     per_agent: int | None = None
     seed: int = 0
-    standardize: bool = False
+    standardize: bool | str = False
     intercept: bool = False
     label: str | int | None = None
     features: int | None = None
@@ -121,7 +133,7 @@ class Prepared:
     whole: Problem
     spec: ProblemSpec
     options: dict[str, Any]
-    arrays: tuple[Array, Array, registry.Mask] | None
+    arrays: tuple[Samples, Array, registry.Mask] | None
     x_star: Array | None
     note: str
     partition: str
@@ -143,7 +155,7 @@ def load_problem(
     alpha: float | None = None,
     per_agent: int | None = None,
     seed: int = 0,
-    standardize: bool = False,
+    standardize: bool | str = False,
     intercept: bool = False,
     label: str | int | None = None,
     features: int | None = None,
@@ -175,7 +187,9 @@ def load_problem(
     data : str, path, (A, y), Dataset or Bunch
         Name of a data set, a file (see :func:`load`), arrays A (N, d) and y (N,), ``FILE.py:NAME``
         of a function that returns them, or a data set of scikit-learn. Labels may be names of
-        classes. None for a problem that needs no data.
+        classes. None for a problem that needs no data. A sparse matrix of scipy as A stays sparse,
+        and so does a LIBSVM file of which less than a tenth is not zero: no dense array of samples
+        is made, except for functions that return a problem and take arrays.
     n : int
         Number of agents; by default that of `net`.
     problem : str, class or function, optional
@@ -196,8 +210,9 @@ def load_problem(
         Concentration of ``dirichlet`` and ``sizes`` (by default 1), number of ``shards`` or
         ``labels`` of each agent (2), both refused with other partitions, and seed of the partition
         (see :func:`partition`) and of a synthetic data set.
-    standardize : bool
-        Whether features are shifted and scaled to mean 0 and variance 1.
+    standardize : bool or "scale"
+        Whether features are shifted and scaled to mean 0 and variance 1; with "scale", only to
+        mean square 1, so that zeros remain. Sparse samples refuse a shift.
     intercept : bool
         Whether a column of ones is appended, which no penalty and no constraint concerns.
     label : str or int, optional
@@ -380,7 +395,7 @@ def prepare(
     made_with = {"n": n, "seed": wanted.drawn, **chosen}
     raw, test = _held_out(_data(data, wanted.label, of_data, made_with, wanted.features), wanted)
     # Of the training samples alone: the test set must not influence the model.
-    scaling = Scaling.of(raw.A) if wanted.standardize else None
+    scaling = Scaling.of(raw.A, wanted.standardize) if wanted.standardize else None
     whole_set = raw if scaling is None else replace(raw, A=scaling(raw.A), x_star=None)
     _check_size(whole_set)
     if spec is None:
@@ -435,8 +450,7 @@ def _with_data(
     N, how = len(whole_set.y), wanted.partition or whole_set.partition
     options |= _scales(spec, n, N, wanted)
     if wanted.intercept:
-        ones = np.ones((N, 1), whole_set.A.dtype)
-        whole_set = replace(whole_set, A=np.hstack([whole_set.A, ones]))
+        whole_set = replace(whole_set, A=with_ones(whole_set.A))
         options["intercept"] = True
     parts = split(
         whole_set.y, n, how, alpha=wanted.alpha, per_agent=wanted.per_agent, seed=wanted.seed
@@ -547,7 +561,7 @@ def _held_out(data: Dataset, wanted: DataOptions) -> tuple[Dataset, Dataset | No
             raise ValueError(
                 f"test has {other.A.shape[1]} features, expected {data.A.shape[1]}, as in the data"
             )
-        return data, other
+        return data, replace(other, A=alike(other.A, data.A))
     share = check.number(test, "test", above=0, below=1)
     order = np.random.default_rng([wanted.seed, TEST]).permutation(N)
     order = order[np.argsort(data.y[order], kind="stable")]  # of each class the same share
@@ -568,9 +582,7 @@ def _as_wide(*sets: Dataset) -> list[Dataset]:
             f"{sets[1].A.shape[1]}: both are padded with zeros to {width} (features={width} says "
             "so)"
         )
-    return [
-        replace(each, A=np.pad(each.A, [(0, 0), (0, width - each.A.shape[1])])) for each in sets
-    ]
+    return [replace(each, A=widened(each.A, width)) for each in sets]
 
 
 def _given(
@@ -622,10 +634,11 @@ def _arrays(data: Any) -> Dataset:
 
 def _check_size(data: Dataset) -> None:
     """Refuse data whose squares, and in float64 their squares, exceed the range of their dtype."""
-    dtype = data.A.real.dtype.name
+    dtype = data.A.dtype.type(0).real.dtype.name
     limit, products = LARGEST[dtype], "two" if dtype == "float32" else "four"
+    entries = data.A.data if is_sparse(data.A) else data.A
     for name, values, remedy in (
-        ("A", data.A, "standardize=True (--set problem.standardize=true) removes their scale"),
+        ("A", entries, f"{_remedy(data.A)} removes their scale"),
         ("y", np.asarray(data.y), "change their unit"),
     ):
         largest = float(np.abs(values).max(initial=0.0)) if values.dtype.kind in "fc" else 0.0
@@ -639,13 +652,20 @@ def _check_size(data: Dataset) -> None:
 
 def _uneven(data: Dataset) -> str:
     """Return a hint if the columns differ very much in size, or an empty text."""
-    size = np.sqrt(squares(double(data.A)).mean(axis=0))
+    size = np.sqrt(column_squares(data.A))
     if not (size > 0).any() or (ratio := size.max() / size[size > 0].min()) <= UNEVEN:
         return ""
     return (
         f"data {data.name}: the columns of A differ in size by a factor of {ratio:.1g}, which "
-        "makes first-order methods slow; "
-        "standardize=True (--set problem.standardize=true) removes this"
+        f"makes first-order methods slow; {_remedy(data.A)} removes this"
+    )
+
+
+def _remedy(A: Array | csr_array) -> str:
+    """Return the setting that makes columns equal in size."""
+    word = "scale" if is_sparse(A) else "true"
+    return (
+        f"standardize={'True' if word == 'true' else repr(word)} (--set problem.standardize={word})"
     )
 
 
@@ -744,13 +764,21 @@ def scattered(
     ...     )
     """
     head: tuple[Any, ...] = ()
-    arrays: tuple[Array | None, Array | None, registry.Mask] = (None, None, None)
+    arrays: tuple[Samples | None, Array | None, registry.Mask] = (None, None, None)
     if prepared is not None:
         arrays = prepared.arrays or arrays
         there = [array is not None for array in arrays]
-        head = (prepared.spec.name, prepared.options, prepared.x_star, there, prepared.given)
-    name, options, x_star, there, given = net.collectives.broadcast(head, 0, "the problem")
-    rows = [net.scatter(array) for array, given in zip(arrays, there) if given]
+        features = arrays[0].shape[2] if isinstance(arrays[0], SparseSamples) else 0
+        about = prepared.options, prepared.x_star, there, prepared.given, features
+        head = (prepared.spec.name, *about)
+    name, options, x_star, there, given, features = net.collectives.broadcast(
+        head, 0, "the problem"
+    )
+    rows: list[Any] = []
+    if there[0]:
+        rows = [_scattered_samples(arrays[0], features, net), net.scatter(arrays[1])]
+    if there[2]:
+        rows.append(net.scatter(arrays[2]))
     made, error = None, None
     try:
         spec = problem_spec(name if problem is None else problem)
@@ -763,6 +791,22 @@ def scattered(
         error = caught
     net.agree(error)
     return _of_n(made, net.n, x_star, given)
+
+
+def _scattered_samples(A: Samples | None, features: int, net: Agents) -> Samples:
+    """Return the local agents' samples, of those of all agents on rank 0, sparse ones with so many
+    `features`; collective.
+    """
+    if not features:
+        return net.scatter(None if A is None else np.asarray(A))
+    data, indices, lengths = None, None, None
+    if isinstance(A, SparseSamples):
+        data, indices, lengths = A.rows.data, A.rows.indices, A.lengths
+    own = net.scatter(lengths)
+    counts = net.collectives.gather_all(np.array(own.sum()), "the samples")
+    return SparseSamples.split(
+        net.scatter(data, counts), net.scatter(indices, counts), own, features
+    )
 
 
 def _of_n(problem: Any, n: int, x_star: Array | None, given: Given) -> Problem:

@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 
 from .. import _validation as check
 from .._complex import as_reals, double, from_reals, is_complex, squares
+from .._sparse import SparseSamples, is_sparse, parts_of, smallest_eigenvalue
 from .._validation import Array
-from .base import LinearModel, rank_tolerance
+from .base import DENSE, LinearModel, rank_tolerance
 from .products import adjoint, times
 from .real_view import RealView
 from .terms import Term
@@ -104,21 +105,22 @@ class LeastSquares(LinearModel):
     @property
     def strong_convexity(self) -> Array:
         r"""Smallest curvatures :math:`\mu_i = w \lambda_{\min}(A_i^* A_i) + \lambda`, (m,), or
-        without :math:`\lambda`.
+        without :math:`\lambda`; of sparse samples with more than 2,000 features,
+        :math:`\lambda`.
         """
-        least = self._spectrum[:, 0].clip(min=0.0) if self.features <= self.p else np.zeros(self.m)
+        least = np.zeros(self.m)
+        if self.features <= self.p and isinstance(self.A, np.ndarray):
+            least = self._spectrum[:, 0].clip(min=0.0)
+        elif self.features <= min(self.p, DENSE):
+            least = np.array([smallest_eigenvalue(one) for one in self.A]).clip(min=0.0)
         return np.asarray(self.weight * least + (0.0 if self.intercept else self.l2))
 
     @cached_property
     def _view(self) -> LeastSquares:
         """The same functions of real and imaginary parts, as `RealView`."""
-        parts = as_reals(
-            np.stack([self.A, 1j * self.A], axis=-1).reshape(self.m, self.p, 2 * self.features)
-        )
-        A = parts.reshape(self.m, self.p, self.features, 2, 2).transpose(0, 1, 4, 2, 3)
         term = None if self.term is None else RealView(self).term
         view = LeastSquares(
-            A.reshape(self.m, 2 * self.p, 2 * self.features),
+            parts_of(self.A),
             as_reals(self.y),
             self.l2,
             weight=self.weight,
@@ -136,6 +138,8 @@ class LeastSquares(LinearModel):
         if self.term is not None:
             return from_reals(self._view.solution()) if is_complex(self.A) else super().solution()
         A, b = self._pooled()
+        if is_sparse(A):
+            return from_reals(self._view.solution()) if is_complex(A) else super().solution()
         if self.l2:
             A = np.vstack([A, np.sqrt(self.m * self._penalty / self.weight) * np.eye(self.d)])
             b = np.vstack([b, np.zeros((self.d, 1))])
@@ -149,7 +153,7 @@ class LeastSquares(LinearModel):
 
     @cached_property
     def _factors(self) -> tuple[Array, Array, Array]:
-        U, S, Vt = np.linalg.svd(double(self.A), full_matrices=False)
+        U, S, Vt = np.linalg.svd(double(np.asarray(self.A)), full_matrices=False)
         return S, Vt, S * adjoint(U, double(self._Y))[..., 0]
 
     def prox(self, V: Array, t: float | Array, start: Array | None = None) -> Array:
@@ -157,9 +161,14 @@ class LeastSquares(LinearModel):
         d) -> (m, d).
 
         `t` > 0 is one number or one per local agent, (m,). The singular value decomposition is
-        computed once.
+        computed once; of sparse samples there is none, and the points are found as those of other
+        losses.
         """
-        if self.term is not None or (self.intercept and self.l2):
+        if (
+            self.term is not None
+            or (self.intercept and self.l2)
+            or isinstance(self.A, SparseSamples)
+        ):
             if is_complex(self.A):
                 begin = None if start is None else as_reals(start)
                 return from_reals(self._view.prox(as_reals(V), t, begin))

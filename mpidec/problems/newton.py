@@ -84,6 +84,19 @@ def minimize(
     return x
 
 
+def operator(size: int, product: Callable[[Array], Array]) -> LinearOperator:
+    """Return a Hessian that is only applied to vectors, (size,) -> (size,).
+
+    Examples
+    --------
+    >>> operator(2, lambda v: 3 * v) @ np.ones(2)
+    array([3., 3.])
+    """
+    from scipy.sparse.linalg import LinearOperator
+
+    return LinearOperator((size, size), dtype=np.float64, matvec=lambda v: product(v.ravel()))
+
+
 def _solve(H: Array | LinearOperator, g: Array) -> Array:
     import scipy.linalg
     from scipy.sparse.linalg import minres

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._sparse import Samples, SparseSamples
 from .._validation import Array
 
 
-def times(A: Array, X: Array) -> Array:
+def times(A: Samples, X: Array) -> Array:
     """Return A_i X_i, (m, p, d), (m, d, c) -> (m, p, c).
 
     Examples
@@ -22,6 +23,8 @@ def times(A: Array, X: Array) -> Array:
     >>> times(np.ones((1, 1, 3)), np.ones((1, 3, 1)))
     array([[[3.]]])
     """
+    if isinstance(A, SparseSamples):
+        return A.times(X)
     if not (A.flags.c_contiguous and X.flags.c_contiguous):
         A, X = np.ascontiguousarray(A), np.ascontiguousarray(X)
     product: Array
@@ -32,14 +35,17 @@ def times(A: Array, X: Array) -> Array:
     return product
 
 
-def adjoint(A: Array, R: Array) -> Array:
-    """Return A_i^* R_i, (m, p, d), (m, p, c) -> (m, d, c), without a copy of A_i.
+def adjoint(A: Samples, R: Array, onto: Array | None = None) -> Array:
+    """Return A_i^* R_i, (m, p, d), (m, p, c) -> (m, d, c), without a copy of A_i, plus `onto`,
+    which it may overwrite.
 
     Examples
     --------
     >>> adjoint(np.full((1, 2, 1), 1j), np.ones((1, 2, 1)))
     array([[[0.-2.j]]])
     """
+    if isinstance(A, SparseSamples):
+        return A.adjoint(R, onto)
     if not (A.flags.c_contiguous and R.flags.c_contiguous):
         A, R = np.ascontiguousarray(A), np.ascontiguousarray(R)
     product: Array
@@ -52,4 +58,7 @@ def adjoint(A: Array, R: Array) -> Array:
         product = A.transpose(0, 2, 1) * R
     else:
         product = A.transpose(0, 2, 1) @ R
-    return product.conj() if turned else product
+    product = product.conj() if turned else product
+    if onto is not None:
+        product += onto
+    return product

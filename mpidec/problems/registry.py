@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._sparse import Samples, SparseSamples
 from .._validation import Array
 from .._words import summary
 from ..datasets import DATASETS, Dataset, class_numbers, signs, stack
@@ -93,6 +94,10 @@ PROBLEM_TABLE = Components(
 )
 
 
+def _is_linear(make: Callable[..., Problem]) -> bool:
+    return isinstance(make, type) and issubclass(make, LinearModel)
+
+
 @dataclass(frozen=True)
 class ProblemSpec:
     """A class or function that makes a problem, with what its signature says.
@@ -127,15 +132,19 @@ class ProblemSpec:
         """Return whether there is an argument with this name."""
         return self.takes_any or argument in self.arguments
 
-    def of_data(self, A: Array, y: Array, mask: Mask, **options: Any) -> Problem:
+    def of_data(self, A: Samples, y: Array, mask: Mask, **options: Any) -> Problem:
         """Return the problem of the local agents' arrays; `mask` is passed only where the problem
-        has that parameter.
+        has that parameter.  Sparse samples stay so for losses of linear models, and become arrays
+        for others.
 
         Raises
         ------
         ValueError
-            If agents have different numbers of samples, and the problem takes no mask.
+            If agents have different numbers of samples, and the problem takes no mask, or the array
+            of sparse samples would take more than 8 GiB.
         """
+        if isinstance(A, SparseSamples) and not _is_linear(self.make):
+            A = A.toarray()
         if self.accepts("mask"):
             return self.make(A, y, mask=mask, **options)
         if mask is not None:
@@ -316,7 +325,7 @@ def recipe(
     lo: int,
     hi: int,
     **params: Any,
-) -> tuple[dict[str, Any], tuple[Array, Array, Mask]]:
+) -> tuple[dict[str, Any], tuple[Samples, Array, Mask]]:
     """Return the options and the arrays (A, y, mask) from which :func:`build` makes a problem.
 
     Examples

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,20 @@ from .._complex import doubled, is_complex, squares
 from .._validation import Array
 from .._words import Described
 
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
+
+
+# Of the basis of a face, beyond which it is sparse.
+ENTRIES = 2**22
+
 
 class Face(NamedTuple):
     """Affine set near a point on which a term is smooth: x = point + basis @ u, with this slope
     and these curvatures; `bend`, (d, d), are those that hold near the point only.
     """
 
-    basis: Array
+    basis: Array | csc_array
     slope: Array
     ridge: Array
     bend: Array | float = 0.0
@@ -200,7 +207,7 @@ class Separable(Term):
         stay there.
         """
         moving, slope, ridge = self._around(x)
-        return Face(np.eye(len(x))[:, moving], slope, ridge)
+        return Face(_columns(np.flatnonzero(moving), len(x)), slope, ridge)
 
     def faces(self, X: Array) -> Faces:
         """Return the faces that contain the rows of X, (m, d)."""
@@ -279,7 +286,7 @@ class Simplex(Term):
     def face(self, x: Array) -> Face:
         """Return the face that contains `x`, (d,): zeros stay zero, and the sum stays the same."""
         held: NDArray[np.intp] = np.flatnonzero(x[: len(x) - self.free] > 0)
-        rest = np.eye(len(x))[:, len(x) - self.free :]
+        rest = np.eye(len(x), self.free, self.free - len(x))
         basis = np.zeros((len(x), max(len(held) - 1, 0)))
         # Orthonormal directions in which the sum does not change.
         if len(held) > 1:
@@ -304,6 +311,18 @@ def checked_term(term: Term | None, dtype: np.dtype[Any]) -> Term | None:
     if term is not None and is_complex(dtype):
         term.prox(np.zeros((0, 1), dtype), 1.0)
     return term
+
+
+def _columns(places: NDArray[np.intp], d: int) -> Array | csc_array:
+    """Return these columns of the identity, (d, q), as an array if they have few entries."""
+    q = len(places)
+    if d * q <= ENTRIES:
+        basis = np.zeros((d, q))
+        basis[places, np.arange(q)] = 1.0
+        return basis
+    from scipy.sparse import csc_array
+
+    return csc_array((np.ones(q), (places, np.arange(q))), shape=(d, q))
 
 
 NO_ORDER = (

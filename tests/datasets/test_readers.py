@@ -107,7 +107,7 @@ BAD_TEXT = {
     "nan.svm": ("1 1:2\n-1 1:1 2:nan\n", "line 2, index 2 is nan"),
     "nan_label.svm": ("nan 1:2\n", "line 1, label is nan"),
     "word.svm": ("1 1:x\n", "line 1, index 1: 'x' is not a number"),
-    "wide.svm": ("1 99999999999:1\n", "need 800 GB as a dense matrix, expected at most 8 GB"),
+    "wide.svm": ("1 99999999999:1\n", "need 800 GB for each agent, expected at most 1 GB"),
     "data.json": (
         "{}",
         r"its extension '.json' does not say what it is, .*expected one of .npz",

@@ -108,7 +108,7 @@ def test_each_kind_of_array(entry):
 def test_sparse_samples():
     dense = P.load_problem((A, Y), n=N, l2=1.0).grad(X)
     for make in (scipy.sparse.csr_matrix, scipy.sparse.coo_array):
-        np.testing.assert_array_equal(P.load_problem((make(A), Y), n=N, l2=1.0).grad(X), dense)
+        np.testing.assert_allclose(P.load_problem((make(A), Y), n=N, l2=1.0).grad(X), dense, 1e-14)
 
 
 def test_data_frames():

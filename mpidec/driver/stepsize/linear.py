@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from ..._sparse import is_sparse
 from ...problems.internals import composite
 from ...protocols import Reductions, StepSize
 from .reference import residual
 from .tuning import TUNING
 
 if TYPE_CHECKING:
+    from scipy.sparse import csc_array
+
     from ...problems import Term
 
 
@@ -270,7 +273,7 @@ class Linearization:
     vanishing: bool = False
     agents: int = 0
 
-    def face(self, x: np.ndarray) -> np.ndarray | None:
+    def face(self, x: np.ndarray) -> np.ndarray | csc_array | None:
         """Return a basis (d, q) of the face of the term at `x`; None where all dimensions are
         taken.
         """
@@ -278,7 +281,7 @@ class Linearization:
         few = evaluations(self.steps)
         if self.term is None or not (self.on_face or min(d, most) > few or d > most):
             return None
-        basis = np.asarray(self.term.face(x).basis)
+        basis = self.term.face(x).basis
         return basis if basis.shape[1] else None  # a vertex: as without a term
 
     def draws(self, r: int) -> int:
@@ -316,8 +319,10 @@ def linear_model(
     agents of largest curvature; and the agents' gradients.
     """
     near, face = _Neighbourhood(of, x), of.face(x)
-    if face is not None and face.size > TUNING.stack:
+    if face is not None and math.prod(face.shape) > TUNING.stack:
         return None, x, near.count
+    if is_sparse(face):
+        face = face.toarray()
     images = near.span(face)
     H = near.curvatures(of.grad, near.G, images)
     near.count += near.r

@@ -119,7 +119,7 @@ class HierarchicalTraining(Experiment[Cell]):
 
         solver, graph = DGD(self.step, order=method.order), method.graph(self.n)
         recursion = partial(dense.changing, order=method.order)
-        grad = dense.cross_entropy(A, y, problem.weight * samples, 10)
+        grad = dense.cross_entropy(np.asarray(A), y, problem.weight * samples, 10)
         apart = dense.apart(recursion, grad, method.weights(self.n), problem, solver, graph)
         with alone(self.n) as net:
             result = solve(
