@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -29,21 +30,26 @@ SMALL = 2**20
 class SparseSamples:
     r"""Samples of m agents, p of each with d features, like an array (m, p, d).
 
-    The samples of all agents are the rows of one matrix in CSR format, those of agent i the rows
-    i p .. (i + 1) p - 1; padding is empty rows.  A product of agent i reads its own rows alone, in
-    their order, so that its bits do not depend on the other agents of a process.
+    The samples of all agents are the rows of one matrix in CSR format: sample s of agent i has the
+    numbers `data[k]` of the features `indices[k]`, with k from `indptr[i p + s]` to `indptr[i p + s
+    + 1] - 1`; padding has none.  A product of agent i takes its own numbers alone, in their order,
+    so that its bits do not depend on the other agents of a process.
 
     Parameters
     ----------
-    rows : csr_array (m p, d)
-        Without duplicates (`matrix`); not copied.
-    p : int
-        Samples of each agent.
+    data, indices, indptr : array
+        Not copied; of the arrays of more agents, too, if `indptr` is that of some.
+    shape : (m, p, d)
+
+    Notes
+    -----
+    NumPy's functions take it as a dense array, if that has at most 8 GiB.
 
     Examples
     --------
     >>> from scipy.sparse import csr_array
-    >>> samples = SparseSamples(csr_array([[0.0, 2.0], [0.0, 0.0], [3.0, 0.0], [0.0, 1.0]]), p=2)
+    >>> rows = csr_array([[0.0, 2.0], [0.0, 0.0], [3.0, 0.0], [0.0, 1.0]])
+    >>> samples = SparseSamples.of_rows(rows, p=2)
     >>> samples.shape, samples.times(np.ones((2, 2, 1))).ravel()
     ((2, 2, 2), array([2., 0., 3., 1.]))
     >>> samples[1].toarray().tolist(), samples[[1]].shape
@@ -52,9 +58,20 @@ class SparseSamples:
 
     ndim = 3
 
-    def __init__(self, rows: csr_array, p: int) -> None:
-        self.rows = rows
-        self.shape: tuple[int, int, int] = (rows.shape[0] // p, p, rows.shape[1])
+    def __init__(
+        self,
+        data: Array,
+        indices: NDArray[np.intp],
+        indptr: NDArray[np.intp],
+        shape: tuple[int, int, int],
+    ) -> None:
+        self.data, self.indices, self.indptr, self.shape = data, indices, indptr, shape
+
+    @classmethod
+    def of_rows(cls, rows: csr_array, p: int) -> SparseSamples:
+        """Return the samples of agents that have p rows of a matrix (m p, d) each."""
+        shape = rows.shape[0] // p, p, rows.shape[1]
+        return cls(rows.data, rows.indices, rows.indptr, shape)
 
     @classmethod
     def of(cls, agents: Sequence[Any], complex_too: bool = False) -> SparseSamples:
@@ -74,18 +91,37 @@ class SparseSamples:
                 "one (p, d) of each local agent (problems.stack(A, y, parts, lo, hi) pads them)"
             )
         every = vstack([matrix(one, "A", complex_too) for one in agents], format="csr")
-        return cls(every, agents[0].shape[0])
+        return cls.of_rows(every, agents[0].shape[0])
+
+    @classmethod
+    def split(
+        cls, data: Array, indices: NDArray[np.intp], lengths: NDArray[np.intp], d: int
+    ) -> SparseSamples:
+        """Return samples from their numbers, the features of these, and how many each has, (m,
+        p).
+        """
+        ends = np.append(0, np.cumsum(lengths.ravel()))
+        return cls.of_rows(assembled(data, indices, ends, d), lengths.shape[1])
+
+    @cached_property
+    def rows(self) -> csr_array:
+        """The samples of all agents, one below the other: a matrix (m p, d)."""
+        from scipy.sparse import csr_array
+
+        first, last = self.indptr[[0, -1]]
+        parts = self.data[first:last], self.indices[first:last], self.indptr - first
+        return csr_array(parts, shape=(self.shape[0] * self.shape[1], self.shape[2]))
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the numbers."""
-        kind: np.dtype[Any] = self.rows.dtype
+        kind: np.dtype[Any] = self.data.dtype
         return kind
 
     @property
     def lengths(self) -> NDArray[np.intp]:
         """How many numbers each sample has, (m, p)."""
-        return np.asarray(np.diff(self.rows.indptr).reshape(self.shape[:2]))
+        return np.asarray(np.diff(self.indptr).reshape(self.shape[:2]))
 
     def __iter__(self) -> Iterator[csr_array]:
         return map(self.__getitem__, range(len(self)))
@@ -95,33 +131,27 @@ class SparseSamples:
 
     def __getitem__(self, at: Any) -> Any:
         """Samples as of an array: ``[i]`` those of an agent, a matrix (p, d); ``[agents]`` those of
-        some; ``[agents[:, None], rows]`` chosen samples of each.
+        some; ``[agents[:, None], rows]`` chosen samples of each.  Slices are views.
         """
-        p = self.shape[1]
+        m, p, d = self.shape
         if isinstance(at, (int, np.integer)):
             return self[at : at + 1].rows
         if isinstance(at, slice):
-            first, stop, _ = at.indices(len(self))
-            return SparseSamples(self._between(first * p, max(first, stop) * p), p)
+            first, stop, _ = at.indices(m)
+            stop = max(first, stop)
+            indptr = self.indptr[first * p : stop * p + 1]
+            return SparseSamples(self.data, self.indices, indptr, (stop - first, p, d))
         agents, chosen = at if isinstance(at, tuple) and len(at) == 2 else (at, None)
         agents = np.asarray(agents[0] if isinstance(agents, tuple) else agents, np.intp)
         places = agents[:, None] * p + np.arange(p) if chosen is None else agents * p + chosen
-        return SparseSamples(self.rows[places.ravel()], places.shape[1])
-
-    def _between(self, first: int, stop: int) -> csr_array:
-        """Some rows of the matrix, without a copy of their numbers."""
-        from scipy.sparse import csr_array
-
-        indptr = self.rows.indptr[first : stop + 1]
-        some = slice(indptr[0], indptr[-1])
-        parts = self.rows.data[some], self.rows.indices[some], indptr - indptr[0]
-        return csr_array(parts, shape=(stop - first, self.shape[2]))
+        return SparseSamples.of_rows(self.rows[places.ravel()], places.shape[1])
 
     def astype(self, dtype: DTypeLike, copy: bool = True) -> SparseSamples:
         """Samples of another type; themselves, if they are so and no copy is wanted."""
         if self.dtype == dtype and not copy:
             return self
-        return SparseSamples(self.rows.astype(dtype, copy=copy), self.shape[1])
+        data = self.data.astype(dtype, copy=copy)
+        return SparseSamples(data, self.indices, self.indptr, self.shape)
 
     def toarray(self) -> Array:
         """Dense samples, (m, p, d).
@@ -144,52 +174,38 @@ class SparseSamples:
         """Dense samples, for functions of NumPy; see `toarray`."""
         return self.toarray().astype(dtype or self.dtype, copy=False)
 
-    @classmethod
-    def split(
-        cls, data: Array, indices: NDArray[np.intp], lengths: NDArray[np.intp], d: int
-    ) -> SparseSamples:
-        """Return samples from their numbers, the features of these, and how many each has, (m,
-        p).
-        """
-        ends = np.append(0, np.cumsum(lengths.ravel()))
-        return cls(assembled(data, indices, ends, d), lengths.shape[1])
-
-    # -- products ----------------------------------------------------------------------------------
-
     def times(self, X: Array) -> Array:
         """Return A_i X_i, (m, d, c) -> (m, p, c)."""
         from scipy.sparse import _sparsetools as tools
 
         (m, p, d), c = self.shape, X.shape[2]
-        data, X = _alike(self.rows.data, X)
-        T = np.zeros((m, p, c), X.dtype)
-        for i, indptr in enumerate(self._pointers()):
-            csr = *(indptr, self.rows.indices, data), X[i].reshape(-1), T[i].reshape(-1)
+        dtype = np.result_type(self.data, X)
+        data, X = self.data.astype(dtype, copy=False), np.ascontiguousarray(X, dtype)
+        T = np.zeros((m, p, c), dtype)
+        for i in range(m):
+            matrix = self.indptr[i * p : (i + 1) * p + 1], self.indices, data
             if c == 1:
-                tools.csr_matvec(p, d, *csr)
+                tools.csr_matvec(p, d, *matrix, X[i].reshape(-1), T[i].reshape(-1))
             else:
-                tools.csr_matvecs(p, d, c, *csr)
+                tools.csr_matvecs(p, d, c, *matrix, X[i].reshape(-1), T[i].reshape(-1))
         return T
 
     def adjoint(self, R: Array, onto: Array | None = None) -> Array:
-        """Return A_i^* R_i, (m, p, c) -> (m, d, c), plus `onto`, which it may overwrite."""
+        """Return A_i^* R_i, (m, p, c) -> (m, d, c); with `onto`, add them to this array."""
         from scipy.sparse import _sparsetools as tools
 
         (m, p, d), c = self.shape, R.shape[2]
-        data, R = _alike(self.rows.data.conj(), R)
-        G = np.zeros((m, d, c), R.dtype) if onto is None else onto.astype(R.dtype, copy=False)
+        G = np.zeros((m, d, c), np.result_type(self.data, R)) if onto is None else onto
+        data = self.data.conj().astype(G.dtype, copy=False)
+        R = np.ascontiguousarray(R, G.dtype)
         # A in CSR format is the transpose of A in CSC format.
-        for i, indptr in enumerate(self._pointers()):
-            csc = *(indptr, self.rows.indices, data), R[i].reshape(-1), G[i].reshape(-1)
+        for i in range(m):
+            matrix = self.indptr[i * p : (i + 1) * p + 1], self.indices, data
             if c == 1:
-                tools.csc_matvec(d, p, *csc)
+                tools.csc_matvec(d, p, *matrix, R[i].reshape(-1), G[i].reshape(-1))
             else:
-                tools.csc_matvecs(d, p, c, *csc)
+                tools.csc_matvecs(d, p, c, *matrix, R[i].reshape(-1), G[i].reshape(-1))
         return G
-
-    def _pointers(self) -> list[NDArray[np.intp]]:
-        p, indptr = self.shape[1], self.rows.indptr
-        return [indptr[i * p : (i + 1) * p + 1] for i in range(len(self))]
 
 
 AXES = "local agent", "row", "column"
@@ -273,7 +289,7 @@ def together(parts: Sequence[Samples]) -> Samples:
         part.rows if isinstance(part, SparseSamples) else part.reshape(-1, part.shape[2])
         for part in parts
     ]
-    return SparseSamples(vstack(rows, format="csr"), parts[0].shape[1])
+    return SparseSamples.of_rows(vstack(rows, format="csr"), parts[0].shape[1])
 
 
 def dealt(A: Array | csr_array, parts: Sequence[NDArray[np.intp]], width: int) -> Samples:
@@ -317,7 +333,7 @@ def parts_of(A: Samples) -> Samples:
     a, indices, indptr = A.rows.data, A.rows.indices, A.rows.indptr
     blocks = np.stack([a.real, -a.imag, a.imag, a.real], axis=1).reshape(-1, 2, 2)
     pairs = bsr_array((blocks, indices, indptr), shape=(2 * m * p, 2 * d))
-    return SparseSamples(pairs.tocsr(), 2 * p)
+    return SparseSamples.of_rows(pairs.tocsr(), 2 * p)
 
 
 def zeroed(A: Samples, mask: NDArray[np.bool_]) -> Samples:
@@ -535,9 +551,3 @@ def largest_eigenvalue(A: csr_array) -> float:
     start = np.random.default_rng(0).standard_normal(size).astype(A.dtype)
     found = eigsh(product, 1, which="LA", v0=start, tol=RESIDUAL, return_eigenvectors=False)
     return float(found[0])
-
-
-def _alike(data: Array, X: Array) -> tuple[Array, Array]:
-    """Contiguous arrays of one type."""
-    dtype = np.result_type(data, X)
-    return data.astype(dtype, copy=False), np.ascontiguousarray(X, dtype)

@@ -370,13 +370,36 @@ class LinearModel(Described):
         return np.asarray(self._penalty * X) if self.l2 else np.zeros_like(X)
 
     def _grad(self, X: Array, A: Samples, Y: Array, weight: Array | None) -> Array:
+        self._columns(X, len(A))
+        if isinstance(A, SparseSamples):
+            return self._sparse_grad(X, A, Y, weight)
+        G = adjoint(A, self._weighted(X, A, Y, weight)).reshape(X.shape)
+        if self.l2:
+            G += self._penalty * X
+        return G
+
+    def _sparse_grad(self, X: Array, A: SparseSamples, Y: Array, weight: Array | None) -> Array:
+        """As `_grad`, one agent after the other, so that its rows of X and G stay in the cache."""
+        G = np.empty(X.shape, np.result_type(X, A.dtype))
+        A = A.astype(G.dtype, copy=False)
+        for i in range(len(A)):
+            one = slice(i, i + 1)
+            if self.l2:
+                np.multiply(self._penalty, X[one], out=G[one])
+            else:
+                G[one] = 0.0
+            own = None if weight is None else weight[one]
+            A[one].adjoint(self._weighted(X[one], A[one], Y[one], own), self._columns(G[one], 1))
+        return G
+
+    def _weighted(self, X: Array, A: Samples, Y: Array, weight: Array | None) -> Array:
+        """Return the derivatives with respect to the scores, with the factors of the losses."""
         R = self._slope(times(A, self._columns(X, len(A))), Y)
         if weight is not None:
             R *= weight[:, None, None]
         if self.weight != 1:
             R *= self.weight
-        ridge = self._columns(self._penalty * X, len(A)) if self.l2 else None
-        return adjoint(A, R, ridge).reshape(X.shape)
+        return R
 
     # -- predictions -------------------------------------------------------------------------------
 

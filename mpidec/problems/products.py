@@ -35,9 +35,8 @@ def times(A: Samples, X: Array) -> Array:
     return product
 
 
-def adjoint(A: Samples, R: Array, onto: Array | None = None) -> Array:
-    """Return A_i^* R_i, (m, p, d), (m, p, c) -> (m, d, c), without a copy of A_i, plus `onto`,
-    which it may overwrite.
+def adjoint(A: Samples, R: Array) -> Array:
+    """Return A_i^* R_i, (m, p, d), (m, p, c) -> (m, d, c), without a copy of A_i.
 
     Examples
     --------
@@ -45,7 +44,7 @@ def adjoint(A: Samples, R: Array, onto: Array | None = None) -> Array:
     array([[[0.-2.j]]])
     """
     if isinstance(A, SparseSamples):
-        return A.adjoint(R, onto)
+        return A.adjoint(R)
     if not (A.flags.c_contiguous and R.flags.c_contiguous):
         A, R = np.ascontiguousarray(A), np.ascontiguousarray(R)
     product: Array
@@ -58,7 +57,4 @@ def adjoint(A: Samples, R: Array, onto: Array | None = None) -> Array:
         product = A.transpose(0, 2, 1) * R
     else:
         product = A.transpose(0, 2, 1) @ R
-    product = product.conj() if turned else product
-    if onto is not None:
-        product += onto
-    return product
+    return product.conj() if turned else product
