@@ -241,6 +241,12 @@ class LinearModel(Described):
         """
         raise NotImplementedError
 
+    def _slope_terms(self, T: Array, Y: Array) -> Array:
+        """Return the size of what rounding errors of `_slope` are relative to, (N, c) -> (N, c);
+        may overwrite `T`.
+        """
+        return np.abs(self._slope(T, Y))
+
     def _curvature(self, T: Array, Y: Array) -> Array:
         """Return the second derivative of the loss with respect to the scores, (N, c) -> (N, c,
         c).
@@ -671,9 +677,7 @@ class LinearModel(Described):
         # The size of the terms that cancel in the gradient: rounding errors are relative to it.
         def scale(x: Array) -> float:
             terms = (
-                (size @ np.abs(self._slope(scores(x), Y))).ravel()
-                + ridge * np.abs(x)
-                + np.abs(pull)
+                (size @ self._slope_terms(scores(x), Y)).ravel() + ridge * np.abs(x) + np.abs(pull)
             )
             return float(np.linalg.norm(terms))
 

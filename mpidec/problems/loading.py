@@ -22,6 +22,7 @@ from .._sparse import (
     Samples,
     SparseSamples,
     alike,
+    column_sizes,
     column_squares,
     is_sparse,
     widened,
@@ -652,7 +653,8 @@ def _check_size(data: Dataset) -> None:
 
 def _uneven(data: Dataset) -> str:
     """Return a hint if the columns differ very much in size, or an empty text."""
-    size = np.sqrt(column_squares(data.A))
+    # Columns that are rarely not zero have small mean squares, and need no scale for that.
+    size = column_sizes(data.A) if is_sparse(data.A) else np.sqrt(column_squares(data.A))
     if not (size > 0).any() or (ratio := size.max() / size[size > 0].min()) <= UNEVEN:
         return ""
     return (

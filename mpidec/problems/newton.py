@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 GOAL, ACCEPTED = 1e-15, 1e-11
+# Of a Hessian with vectors in one Newton step: minutes, for millions of samples.
+PRODUCTS = 10_000
 
 
 def minimize(
@@ -62,7 +64,8 @@ def minimize(
             how = (
                 {"method": "trust-exact", "hess": hess}
                 if dense
-                else {"method": "trust-krylov", "hessp": lambda x, v: hess(x) @ v}
+                # Without the memory for a basis, which trust-krylov reserves: up to 8 GB.
+                else {"method": "trust-ncg", "hessp": lambda x, v: hess(x) @ v}
             )
             options = {"gtol": 1e-10 * scale(x), "maxiter": 500, "max_trust_radius": 1e6}
             x = scipy.optimize.minimize(value, x, jac=grad, options=options, **how).x
@@ -102,7 +105,7 @@ def _solve(H: Array | LinearOperator, g: Array) -> Array:
     from scipy.sparse.linalg import minres
 
     if not isinstance(H, np.ndarray):
-        return np.asarray(minres(H, g, rtol=1e-10, maxiter=5 * len(g))[0])
+        return np.asarray(minres(H, g, rtol=1e-10, maxiter=min(5 * len(g), PRODUCTS))[0])
     if not np.isfinite(H).all():
         return np.full_like(g, np.nan)
     try:
