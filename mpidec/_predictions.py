@@ -28,7 +28,7 @@ from ._sparse import (
 from ._validation import Array
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    from ._sparse import csr_array
 
 # Of the held-out samples that a file stores at most, which is small without them.
 TEST_BYTES = 4 << 20

@@ -15,7 +15,7 @@ from ._complex import as_reals, double, doubled, squares
 from ._validation import Array
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array as csr_array
 
 # Up to so many rows or columns, the largest eigenvalue is that of a dense matrix A A^* or A^* A.
 GRAM = 100

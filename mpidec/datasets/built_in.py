@@ -22,7 +22,7 @@ from ..plugins import Components
 from . import readers
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    from .._sparse import csr_array
 
 
 @dataclass(frozen=True, eq=False)

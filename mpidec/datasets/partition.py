@@ -13,7 +13,7 @@ from .._sparse import Samples, dealt, is_sparse, matrix
 from .._validation import Array
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    from .._sparse import csr_array
 
 HOW = ("iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks")
 TAKE = {"alpha": ("dirichlet", "sizes"), "per_agent": ("shards", "labels")}  # who has an effect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mpidec import problems as P
 from mpidec._sparse import SparseSamples
 from mpidec.problems import load_problem
 
+serial = pytest.mark.serial
 RNG = np.random.default_rng(3)
 N, D, SAMPLES = 5, 11, 48
 
@@ -44,10 +46,11 @@ CASES = {
 }
 
 
-def both(name, **more):
+@cache
+def both(name):
     """Return the dense problem and the sparse one; agents have 9 or 10 samples."""
     A, y, options = CASES[name]
-    dense, sparse = (load_problem((S, y), N, **options, **more) for S in (A, csr_array(A)))
+    dense, sparse = (load_problem((S, y), N, **options) for S in (A, csr_array(A)))
     assert isinstance(sparse.A, SparseSamples) and isinstance(dense.A, np.ndarray)
     assert sparse.dtype == dense.dtype
     return dense, sparse
@@ -63,6 +66,7 @@ def points(problem, k=0):
     return (X + 1j * X[:, ::-1] if problem.dtype.kind == "c" else X).astype(problem.dtype)
 
 
+@serial
 @pytest.mark.parametrize("name", CASES)
 def test_values_gradients_and_constants(name):
     dense, sparse = both(name)
@@ -89,15 +93,18 @@ def test_values_gradients_and_constants(name):
     np.testing.assert_array_equal(alone, sparse.grad(X))
 
 
+@serial
 @pytest.mark.parametrize("kind", ["MiniBatch", "SVRG", "LSVRG", "SARAH", "SAGA"])
 @pytest.mark.parametrize("name", ["logistic, l1 and intercept", "softmax"])
 def test_gradients_of_oracles(kind, name):
-    dense, sparse = (getattr(P, kind)(p, 3).start(range(N), seed=1) for p in both(name))
+    problems = both(name)
+    dense, sparse = (getattr(P, kind)(p, 3).start(range(N), seed=1) for p in problems)
     for k in range(5):
-        X = points(both(name)[0], k)
+        X = points(problems[0], k)
         close(name, sparse(X, k), dense(X, k))
 
 
+@serial
 def test_large_problems_are_solved_by_products_alone(monkeypatch):
     """The limits of what is formed densely lowered, minimizers and proximal points are the same."""
     for name in ("logistic, l1 and intercept", "least_squares", "softmax", "complex least_squares"):
@@ -109,12 +116,14 @@ def test_large_problems_are_solved_by_products_alone(monkeypatch):
             lowered.setattr("mpidec.problems.composite.DENSE", 0)
             lowered.setattr("mpidec.problems.terms.ENTRIES", 0)
             lowered.setattr("mpidec._sparse.GRAM", 3)
-            sparse = both(name)[1]
+            S, y, options = CASES[name]
+            sparse = load_problem((csr_array(S), y), N, **options)
             np.testing.assert_allclose(sparse.x_star, dense.x_star, atol=1e-11)
             np.testing.assert_allclose(sparse.prox(X, 0.3), dense.prox(X, 0.3), atol=1e-10)
             np.testing.assert_allclose(sparse.smoothness, dense.smoothness, rtol=1e-12)
 
 
+@serial
 def test_the_minimizer_of_least_norm_of_many_features(monkeypatch):
     wide, y = A.T[:, :30], REALS[:D]
     monkeypatch.setattr("mpidec.problems.base.SMALL", 0)
@@ -122,30 +131,33 @@ def test_the_minimizer_of_least_norm_of_many_features(monkeypatch):
     np.testing.assert_allclose(found, np.linalg.lstsq(wide, y, rcond=None)[0], atol=1e-11)
 
 
+@serial
 def test_no_dense_array_of_a_large_set(tmp_path):
     """4,000 x 30,000 numbers would take 960 MB, the rows of 4 agents take 1 MB."""
     S = csr_array(random_array((4000, 30000), density=1e-3, rng=RNG, format="csr"))
     y = np.where(S @ RNG.normal(size=30000) > 0, 1, -1)
     tracemalloc.start()
     problem = load_problem((S, y), 4, test=0.1, intercept=True)
-    result = mpidec.solve(
-        problem, "gradient_tracking", "ring", steps=30, record=tmp_path / "run.h5", every=10
-    )
+    with mpidec.Network(4, MPI.COMM_SELF) as net:
+        file = tmp_path / "run.h5"
+        result = mpidec.solve(
+            *(problem, "gradient_tracking", "ring"), steps=30, record=file, every=10, net=net
+        )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 120e6, peak
     assert result.step_size > 0 and result.metrics["error"][-1] < 0.5
-    read = mpidec.record.read(tmp_path / "run.h5")
+    read = mpidec.record.read(file)
     assert read.score() == result.score() > 0.5
     np.testing.assert_array_equal(read.predict(S[:50]), result.predict(S[:50].toarray()))
 
 
 @pytest.mark.parametrize("name", ["logistic", "softmax", "complex least_squares"])
 def test_runs_have_the_same_bits_on_any_number_of_ranks(name):
-    sparse = both(name, test=0.2)[1]
+    S, y, options = CASES[name]
+    sparse = load_problem((csr_array(S), y), N, test=0.2, **options)
     with mpidec.Network(N) as net, mpidec.Network(N, MPI.COMM_SELF) as alone:
-        A, y, options = CASES[name]
-        own = load_problem((csr_array(A), y), net=net, test=0.2, **options)
+        own = load_problem((csr_array(S), y), net=net, test=0.2, **options)
         assert isinstance(own.A, SparseSamples) and own.m == net.m
         oracles = (P.SAGA(own, 2), P.SAGA(sparse, 2))
         some, every = (
@@ -157,6 +169,7 @@ def test_runs_have_the_same_bits_on_any_number_of_ranks(name):
             np.testing.assert_array_equal(some.metrics[metric], every.metrics[metric])
 
 
+@serial
 def test_scaling_keeps_zeros_and_shifting_is_refused():
     with pytest.raises(ValueError, match=r'subtracts the mean.*standardize="scale"'):
         load_problem((csr_array(A), SIGNS), N, standardize=True)
@@ -177,6 +190,7 @@ def test_scaling_keeps_zeros_and_shifting_is_refused():
         load_problem((A, SIGNS), N, standardize="scal")
 
 
+@serial
 def test_libsvm_files_are_sparse_if_they_are_mostly_zeros(tmp_path):
     (tmp_path / "a.svm").write_text("".join(f"{i % 2} {i + 1}:{i + 1} 40:1\n" for i in range(20)))
     (tmp_path / "t.svm").write_text("1 3:1 41:2\n0 1:1 2:1 3:1 4:1 5:1\n")
@@ -189,6 +203,7 @@ def test_libsvm_files_are_sparse_if_they_are_mostly_zeros(tmp_path):
     assert isinstance(load_problem(tmp_path / "dense.svm", 2).A, np.ndarray)
 
 
+@serial
 def test_a_matrix_of_each_agent():
     parts = [csr_array(A[:20]), csr_array(A[20:40])]
     y = SIGNS[:40].reshape(2, 20)
@@ -213,6 +228,7 @@ def test_a_matrix_of_each_agent():
             P.LogisticRegression(given, y)
 
 
+@serial
 def test_functions_of_arrays_get_arrays():
     def custom(A, y, mask):
         assert isinstance(A, np.ndarray)
