@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from . import _startup as _startup  # before what takes long to load
+from ._process import startup as startup  # before what takes long to load
 
 if TYPE_CHECKING:
     from . import (

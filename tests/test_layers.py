@@ -23,9 +23,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # library and numpy.  A room is a folder or a module of mpidec/, or a folder of mpidec/comm/.
 GROUND = (
     "_complex",
-    "_launcher",
     "_random",
-    "_startup",
+    "_process",
     "_style",
     "_version",
     "exceptions",

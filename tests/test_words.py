@@ -171,7 +171,7 @@ def net_of_one():
 
 
 LISTED = {
-    "mpidec": ("solve", "Network", "problems", "oracles registry"),
+    "mpidec": ("solve", "Network", "problems", "oracles registry startup"),
     "mpidec.problems": ("LeastSquares", "load_problem", "losses oracles registry np"),
     "mpidec.topology": ("ring", "from_weights", "rules given isfunction"),
     "mpidec.solvers": ("EXTRA", "CATALOGUE", "base primal_dual"),

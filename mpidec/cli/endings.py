@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from .._launcher import launched, outside, rank
+from .._process import launched, outside, rank
 from ..comm.runtime import MPI
 from ..exceptions import InputError
 

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
-from .. import _startup
+from .._process import startup
 from .._style import STYLES
 from .._version import __version__
 from ..comm.runtime import (
@@ -222,7 +222,7 @@ class Command(Generic[T]):
             An error of the program; errors of its input are printed and returned as an exit status.
         """
         argv = sys.argv[1:] if argv is None else argv
-        _startup.loaded()
+        startup.loaded()
         job = LaunchedJob(comm)
         try:
             asked = self._asked(argv, job)

@@ -20,7 +20,7 @@ import mpi4py
 import numpy as np
 
 from .. import topology
-from .._launcher import RANKS
+from .._process import RANKS
 from .._version import __version__
 from ..cli import Command, Flag, plural
 from ..comm.mixing import Network

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._launcher import detach
+from .._process import detach
 from .._style import COLOURS, SCREEN, figure
 from ..cli import Command, Flag, aligned
 from ..driver.internals import as_solver, as_topology

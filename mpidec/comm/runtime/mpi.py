@@ -1,7 +1,7 @@
 """MPI on first use: ``import mpidec`` alone neither loads nor initializes it.
 
 Child processes of multiprocessing (workers of a DataLoader, pools) import the program, and with it
-mpidec; a child of a rank is refused MPI (`_launcher`).
+mpidec; a child of a rank is refused MPI (`_process`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..._launcher import child
+from ..._process import child
 
 
 class _Deferred(ModuleType):

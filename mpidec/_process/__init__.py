@@ -1,0 +1,11 @@
+"""What a process knows of itself before MPI: its launcher, and Ctrl-C while the package loads."""
+
+from . import startup as startup
+from .launcher import (
+    RANKS as RANKS,
+    child as child,
+    detach as detach,
+    launched as launched,
+    outside as outside,
+    rank as rank,
+)
