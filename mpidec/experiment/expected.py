@@ -16,7 +16,7 @@ from ..problems import Problem
 from ..problems.internals import moves
 from ..record.internals import annotate
 from ..solvers import Bias, Solver
-from ..solvers.internals import with_step_size
+from ..solvers.internals import PairwiseSolver, with_step_size
 from ..topology import Schedule, Topology
 from .build import Job
 from .settings import Mixing
@@ -38,9 +38,9 @@ def expected(job: Job, result: Result, net: Network) -> Expected | str:
     deviation `msd` at which it plateaus, the `error_rms` of that, and where it is quick the
     `curve`, error_rms at some `steps`; the reason where the theory does not apply.
 
-    It applies to linear solvers with a constant step size, all agents in one process, on smooth
-    problems with few unknowns and a known minimizer; where the limit is another point, to quadratic
-    ones.
+    It applies to linear solvers with a constant step size, all agents in one process, pairwise ones
+    on a queue of events without delays, on smooth problems with few unknowns and a known minimizer;
+    where the limit is another point, to quadratic ones.
     """
     step, choice, graph = result.step_size, result.choice, job.topology
     if reason := _outside(job, result, net):
@@ -106,7 +106,7 @@ def _outside(job: Job, result: Result, net: Network) -> str:
     wanted, graph, plain = job.experiment, job.topology, Mixing()
     reasons = {
         "the agents are on several ranks": net.size > 1,
-        "the run is asynchronous": not isinstance(result, Result),
+        "the run is asynchronous": job.asynchronous and not _random_times(job),
         f"the run has {result.outcome}": result.outcome == "diverged",
         "the run was interrupted": result.outcome == "interrupted",
         "the problem has no x_star": not job.measured,
@@ -119,6 +119,13 @@ def _outside(job: Job, result: Result, net: Network) -> str:
         "the graph has several weights": len(graph.choices) > 1 and result.choice is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _random_times(job: Job) -> bool:
+    """Return whether gradients and averagings of a run come by clocks, and nothing delays them."""
+    run = job.experiment.run
+    disturbed = run.delay or run.drop or run.straggler
+    return isinstance(job.solver, PairwiseSolver) and bool(run.simulate) and not disturbed
 
 
 def _quadratic(problem: Problem, model: theory.Quadratic) -> bool:

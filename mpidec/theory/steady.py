@@ -17,12 +17,13 @@ from ..driver.internals import TopologyLike, as_oracle, as_solver, as_topology
 from ..problems import Oracle, OracleLike, Problem
 from ..problems.internals import moves
 from ..solvers import Solver
-from ..solvers.internals import Asynchronous, name_of, step_size_of, with_step_size
+from ..solvers.internals import Asynchronous, PairwiseSolver, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology
 from .linear import Array, LinearSteps
 from .links import LinkedSteps
 from .moments import course, deviations
 from .noise import Noise, covariance
+from .pairwise import PairwiseMoments
 from .quadratic import Quadratic
 from .walk import WalkingSteps
 
@@ -89,7 +90,8 @@ def steady_state(
     problem : Problem, Oracle or Quadratic
         All agents, in this process; costs that are not quadratic are linearized at the minimizer.
     solver : Solver
-        With a number as step size.
+        With a number as step size; also a pairwise method, `PairwiseGossip` or `A2CiD2`, with
+        gradients and averagings at random times, of which a step is one unit of time.
     topology : Topology or Schedule
         Of the n agents.  Schedules are taken by their period; those that never repeat by an
         average over many steps.
@@ -148,8 +150,9 @@ def steady_state(
     """
     bias, spread, draws = np.zeros(()), np.zeros(()), 0
     for block in _blocks(problem, solver, topology, noise, link_noise, walk, x0, target):
-        sums = deviations(*block)
-        bias, spread, draws = bias + sums[0], spread + sums[1], block.noise.draws
+        sums = block.limit()
+        bias, spread = bias + sums[0], spread + sums[1]
+        draws = block.noise.draws if block.noise is not None else 0
     return SteadyState(bias + spread, bias, spread, draws)
 
 
@@ -227,7 +230,7 @@ def transient(
     """
     integer(steps, "theory: steps", least=0)
     curves = sum(
-        course(*block, steps)
+        block.course(steps)
         for block in _blocks(problem, solver, topology, noise, link_noise, walk, x0, target)
     )
     bias, spread = np.moveaxis(np.asarray(curves), 1, 0)
@@ -235,12 +238,18 @@ def transient(
 
 
 class _Block(NamedTuple):
-    """What the moments of coordinates that depend on each other follow from."""
+    """Coordinates that depend on each other, and a synchronous method."""
 
     steps: LinearSteps
     part: Quadratic
     X: Array
     noise: Noise
+
+    def limit(self) -> Array:
+        return deviations(*self)
+
+    def course(self, count: int) -> Array:
+        return course(*self, count)
 
 
 def _blocks(
@@ -252,11 +261,11 @@ def _blocks(
     walk: ArrayLike | None,
     x0: ArrayLike | None,
     target: ArrayLike | None,
-) -> Iterator[_Block]:
+) -> Iterator[_Block | PairwiseMoments]:
     """The blocks of coordinates; the arguments are those of `steady_state`."""
     sigma = number(link_noise, "theory: link_noise", least=0)
     model, oracle, solver, topology = modelled(
-        problem, solver, topology, walk is not None, averages=sigma > 0
+        problem, solver, topology, walk is not None, averages=sigma > 0, pairwise=True
     )
     model = model if target is None else model.about(target)
     n, d = model.g.shape
@@ -270,8 +279,18 @@ def _blocks(
     else:
         v = Noise.given(0.0 if noise is None else noise, n, d)
     start = np.broadcast_to(0.0 if x0 is None else x0, (n, d))
+    parts = model.parts() if v.change is None else [(np.eye(d), model)]
+    if isinstance(solver, PairwiseSolver):
+        if sigma or walk is not None or model.x_star.ndim == 2:
+            raise ValueError(
+                f"theory: {name_of(solver)} averages in pairs, expected no link_noise, no walk and "
+                "one minimizer of all agents"
+            )
+        for Q, part in parts:
+            yield PairwiseMoments(solver, topology.at(0), part, v.within(Q), start @ Q.conj())
+        return
     with mixer(topology) as W:
-        for Q, part in model.parts() if v.change is None else [(np.eye(d), model)]:
+        for Q, part in parts:
             steps = LinkedSteps(solver, W, part.H, sigma)
             if walk is not None:
                 steps = WalkingSteps(solver, W, part.H, Q.conj().T @ _walk(walk, d) @ Q, sigma)
@@ -290,18 +309,19 @@ def _walk(walk: ArrayLike, d: int) -> Array:
 
 
 def rate(
-    problem: Problem | OracleLike | Quadratic, solver: Solver, topology: TopologyLike
+    problem: Problem | OracleLike | Quadratic | None, solver: Solver, topology: TopologyLike
 ) -> float:
     """Return the factor per step by which the error of a solver falls in the end: that of the
     slowest mode that runs excite and iterates show.
 
     The error of an exact solver is that from the minimizer, of a biased one that from its own
-    limit, and of a solver that only averages the disagreement.
+    limit, and of a solver that only averages the disagreement.  Of pairwise methods it is the root
+    mean square, and a step one unit of time.
 
     Parameters
     ----------
     problem, solver, topology : see `steady_state`
-        The schedule must repeat.
+        The schedule must repeat.  Without a problem, pairwise methods average, on a `Topology`.
 
     Returns
     -------
@@ -320,7 +340,16 @@ def rate(
     >>> round(rate(problem, mpidec.solvers.Diffusion(0.4), mpidec.topology.ring(2)), 9)
     0.6
     """
-    model, _, solver, topology = modelled(problem, solver, topology, averages=True)
+    if problem is None and isinstance(solver, PairwiseSolver) and isinstance(topology, Topology):
+        solver.check(topology)
+        n = topology.n
+        nothing = Quadratic(np.zeros(1), np.zeros((n, 1, 1)), np.zeros((n, 1)))
+        return PairwiseMoments(solver, topology, nothing).rate()
+    model, _, solver, topology = modelled(problem, solver, topology, averages=True, pairwise=True)
+    if isinstance(solver, PairwiseSolver):
+        graph = topology.at(0)
+        exact = [(part, Noise.given(0.0, *part.g.shape)) for _, part in model.parts()]
+        return max(PairwiseMoments(solver, graph, part, v).rate() for part, v in exact)
     with mixer(topology) as W:
         return factor(solver, W, model)
 
@@ -367,14 +396,15 @@ def against_step(
 
 
 def modelled(
-    problem: Problem | OracleLike | Quadratic,
+    problem: Problem | OracleLike | Quadratic | None,
     solver: Solver,
     topology: TopologyLike,
     walking: bool = False,
     averages: bool = False,
+    pairwise: bool = False,
 ) -> tuple[Quadratic, Oracle | None, Solver, Topology | Schedule]:
     """Return the quadratic model, the oracle, the solver and the graph, after checking that the
-    theory applies; moving minimizers and averaging solvers are accepted if requested.
+    theory applies; moving minimizers, averaging and pairwise solvers are accepted if requested.
     """
     oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
     if isinstance(problem, Quadratic):
@@ -384,7 +414,7 @@ def modelled(
     else:
         n = oracle.problem.m
     solver = as_solver(solver)
-    if isinstance(solver, Asynchronous):
+    if isinstance(solver, Asynchronous) and not (pairwise and isinstance(solver, PairwiseSolver)):
         raise ValueError(
             f"theory: {name_of(solver)} is asynchronous, expected a synchronous solver"
         )

@@ -67,6 +67,14 @@ def test_where_a_run_with_noise_rests():
     assert rest == pytest.approx(told["error_rms"], rel=0.15)
 
 
+def test_where_a_simulated_pairwise_run_with_noise_rests():
+    flags = ["--simulate", "--step-size=0.02", "--steps=600", "--set=problem.noise=5.0"]
+    metrics, told = run("--solver=pairwise_gossip", *flags)
+    rest = np.sqrt((metrics["error_rms"][20:] ** 2).mean())
+    assert rest == pytest.approx(told["error_rms"], rel=0.1)
+    assert told["curve"][-1] == pytest.approx(told["error_rms"], rel=1e-6)
+
+
 STREAMS = """
 import numpy as np
 from mpidec.problems import Stream
@@ -113,7 +121,7 @@ def test_where_the_streams_of_users_plateau(folder):
         (["--solver=dgd", "--step-size=inverse(0.1)"], "the step size changes"),
         (["--solver=adaptive_gradient_tracking"], "adapts its steps"),
         (["--solver=nids", "--set=problem.l1=0.01"], "has the term"),
-        (["--solver=a2cid2", "--simulate"], "asynchronous"),
+        (["--solver=a2cid2", "--simulate", "--set=run.delay=0.1"], "asynchronous"),
         (["--solver=extra", "--set=problem.d=70"], "more than 300 unknowns"),
         (["--solver=prox_skip"], "does not repeat"),
         (
