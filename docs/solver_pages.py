@@ -231,7 +231,7 @@ def users() -> dict[str, dict[str, list[str]]]:
 def command(name: str) -> str:
     """Return a command that runs a solver."""
     needs = CATALOGUE[name].needs
-    problem = "" if "argmin" not in needs.functions else " --problem least_squares --data diabetes"
+    problem = " --problem least_squares --data diabetes" if needs.argmin or needs.data else ""
     return f"mpirun -n 4 mpidec run --solver {name} --topology {needs.graph}{problem} --out run.h5"
 
 

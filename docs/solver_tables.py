@@ -220,9 +220,14 @@ def asynchronous_row(name: str, solver: Solver) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def measured() -> dict[str, Solver]:
+    """Return the solvers of gradients by name."""
+    return {name: made(one) for name, one in CATALOGUE.items() if not one.needs.data}
+
+
 def tables() -> dict[str, str]:
     """Return both tables by name."""
-    solvers = {name: made(one) for name, one in CATALOGUE.items()}
+    solvers = measured()
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         together = [row(name, one) for name, one in solvers.items() if not is_asynchronous(one)]
@@ -235,7 +240,7 @@ def tables() -> dict[str, str]:
 
 def fault_table() -> dict[str, str]:
     """Return the table of faults by name."""
-    solvers = {name: made(one) for name, one in CATALOGUE.items()}
+    solvers = measured()
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows = [fault_row(name, one) for name, one in solvers.items() if not is_asynchronous(one)]

@@ -81,6 +81,14 @@ class Streams:
         self._state["state"]["counter"][:] = 0, 0, number_of(purpose), 0
         self._state["state"]["key"][0] = seed
 
+    @classmethod
+    def of_run(cls, seed: int, run: int, purpose: str) -> Streams:
+        """Return the random numbers of a problem for one purpose, from its own seed and that of the
+        run.
+        """
+        both = np.random.SeedSequence([seed, run])
+        return cls(int(both.generate_state(1, np.uint64)[0]), purpose)
+
     def at(self, agent: int, step: int) -> np.random.Generator:
         """Return the generator of an agent at a step; valid until the next call."""
         words = self._state["state"]

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -95,6 +95,32 @@ class Agents(Reductions, Protocol):
         """
 
 
+class Sample(NamedTuple):
+    r"""What the local agents measure in a step: :math:`y_i = H_i x + v_i`, p numbers each.
+
+    Attributes
+    ----------
+    H : array (m, p, d)
+        Regressors; of a filter :math:`u_i^T`, with p = 1.
+    y : array (m, p)
+    R : array (m, p, p)
+        Covariance of the noise :math:`v_i`.
+    """
+
+    H: np.ndarray
+    y: np.ndarray
+    R: np.ndarray
+
+
+class Motion(NamedTuple):
+    r"""How the target moves: :math:`x^{k+1} = F x^k + w^k`, with noise :math:`w^k` of the
+    covariance Q; both are (d, d).
+    """
+
+    F: np.ndarray
+    Q: np.ndarray
+
+
 class Functions(Protocol):
     """The functions of the local agents at one step, as solvers ask them (`Solver.ask`)."""
 
@@ -117,6 +143,12 @@ class Functions(Protocol):
 
         Points near them as `start`, such as those of the last step, save time.
         """
+
+    def sample(self, X: np.ndarray) -> Sample:
+        """Return what the local agents measure in this step, in the dtype of their rows `X`."""
+
+    def motion(self) -> Motion:
+        """Return how the target moves."""
 
 
 class Matrix(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike
 from .._complex import is_complex
 from ..exceptions import ResumeError
 from ..problems import Oracle
-from ..problems.internals import REAL, Gradient, Gradients, prox_of
-from ..protocols import Reductions, StepSize
+from ..problems.internals import REAL, Gradient, Gradients, Measured, moves, prox_of
+from ..protocols import Motion, Reductions, Sample, StepSize
 from ..solvers import Solver
 from ..solvers.internals import Asynchronous, name_of
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..problems import Problem, Term
 
 Evaluate = Callable[..., np.ndarray]
+T = TypeVar("T")
 
 
 def gradients_for(
@@ -49,10 +50,42 @@ def gradients_for(
         return None
     if oracle is None:
         what = "gradients" if needs.functions == ("grad",) else "functions"
+        what = "samples" if needs.data else what
         raise ValueError(f"{name} needs the {what} of a problem, but problem is None")
     if needs.argmin:
         _check_argmin(name, oracle)
+    if needs.data:
+        samples_for(solver, oracle, agents, seed)
+        return None
     return oracle.gradients(agents, seed)
+
+
+def samples_for(
+    solver: Solver, oracle: Oracle | None, agents: Sequence[int], seed: int
+) -> Measured | None:
+    """Return the samples of the local agents, `sample(k)`; None for a solver that takes none.
+
+    Raises
+    ------
+    ValueError
+        If the problem has no samples, or its target no known motion.
+    """
+    needs, name = solver.needs, name_of(solver)
+    if oracle is None or not needs.data:
+        return None
+    samples, problem = oracle.samples(agents, seed), name_of(oracle.problem)
+    if samples is None:
+        raise ValueError(
+            f"{name} needs samples (u, y), which {problem} does not have: pass a "
+            "mpidec.problems.Stream, LeastSquares or MiniBatch(LeastSquares(A, b), 1), or take a "
+            "solver of gradients, such as Diffusion"
+        )
+    if "motion" in needs.functions and oracle.motion is None and moves(oracle.problem):
+        raise ValueError(
+            f"{name} needs to know how the target of {problem} moves: pass a "
+            "mpidec.problems.StateSpace(F, Q, H, R), or take DiffusionRLS, which forgets"
+        )
+    return samples
 
 
 def _check_argmin(name: str, oracle: Oracle) -> None:
@@ -99,27 +132,41 @@ class Errors:
         """Return what `evaluate` returns; zeros once it has raised an exception on one of several
         ranks.
         """
+        evaluated = partial(_as_asked, shape, dtype, evaluate, *arguments)
+        return self.or_else(evaluated, lambda: np.zeros(shape, dtype))
+
+    def or_else(self, evaluate: Callable[[], T], instead: Callable[[], T]) -> T:
+        """Return what `evaluate` returns; what `instead` does once it has raised an exception on
+        one of several ranks.
+        """
         if self.first is None:
             try:
-                answer = np.asarray(evaluate(*arguments))
-                if answer.shape != shape:
-                    raise ValueError(
-                        "the problem returned gradients (or values, or proximal points) of shape "
-                        f"{answer.shape}, expected {shape}"
-                    )
-                if answer.dtype == dtype:
-                    return answer
-                if is_complex(answer) and not is_complex(np.dtype(dtype)):
-                    raise TypeError(
-                        "the problem returned complex gradients (or values, or proximal points), "
-                        f"expected real numbers: {REAL}"
-                    )
-                return answer.astype(dtype)
+                return evaluate()
             except Exception as error:
                 if self._net.size == 1:
                     raise
                 self.note(error)
-        return np.zeros(shape, dtype)
+        return instead()
+
+
+def _as_asked(
+    shape: tuple[int, ...], dtype: DTypeLike, evaluate: Evaluate, *arguments: object
+) -> np.ndarray:
+    """Return what `evaluate` returns, in the shape and the dtype that are asked for."""
+    answer = np.asarray(evaluate(*arguments))
+    if answer.shape != shape:
+        raise ValueError(
+            "the problem returned gradients (or values, proximal points, samples) of shape "
+            f"{answer.shape}, expected {shape}"
+        )
+    if answer.dtype == dtype:
+        return answer
+    if is_complex(answer) and not is_complex(np.dtype(dtype)):
+        raise TypeError(
+            "the problem returned complex gradients (or values, proximal points, samples), "
+            f"expected real numbers: {REAL}"
+        )
+    return answer.astype(dtype)
 
 
 class Answers:
@@ -134,6 +181,10 @@ class Answers:
         `gradient(X, k)`: the gradients of step k.
     errors : Errors, optional
         Where exceptions wait; None raises them at once.
+    samples : callable or None
+        `sample(k)`: the samples of step k.
+    motion : Motion or None
+        How the minimizer moves.
 
     Attributes
     ----------
@@ -148,7 +199,10 @@ class Answers:
         term: Term | None,
         gradient: Gradient | None,
         errors: Errors | None = None,
+        samples: Measured | None = None,
+        motion: Motion | None = None,
     ):
+        self._errors, self._samples, self._motion = errors, samples, motion
         self._problem, self._term, self._gradient = problem, term, gradient
         self._grad = gradient.all if isinstance(gradient, Gradients) else gradient
         self._checked, self._k = _at_once if errors is None else errors.or_zeros, 0
@@ -184,6 +238,27 @@ class Answers:
         self.points += 1
         known = {"start": start} if self._starts else {}
         return self._checked(V.shape, V.dtype, partial(self._prox, **known), V, t[:, 0].real)  # type: ignore[misc, arg-type]
+
+    def sample(self, X: np.ndarray) -> Sample:
+        """Return what the local agents measure, in the dtype of their rows X."""
+        (m, d), dtype = X.shape, X.dtype
+
+        def drawn() -> Sample:
+            H, y, R = self._samples(self._k)  # type: ignore[misc]
+            p = np.shape(y)[-1]
+            shapes = (H, (m, p, d)), (y, (m, p)), (R, (m, p, p))
+            return Sample(*(_as_asked(shape, dtype, np.asarray, A) for A, shape in shapes))
+
+        def nothing() -> Sample:
+            return Sample(
+                np.zeros((m, 1, d), dtype), np.zeros((m, 1), dtype), np.ones((m, 1, 1), dtype)
+            )
+
+        return drawn() if self._errors is None else self._errors.or_else(drawn, nothing)
+
+    def motion(self) -> Motion:
+        """Return how the target moves."""
+        return self._motion  # type: ignore[return-value]
 
     def memory(self) -> dict[str, np.ndarray]:
         """Return what variance-reduced gradients remember, by name."""
@@ -223,6 +298,28 @@ def recall(gradients: Gradients | None, memory: Mapping[str, np.ndarray], step: 
             remembered.recall(memory)
         except ValueError as error:
             raise ResumeError(str(error)) from error
+
+
+def answers_of(
+    solver: Solver,
+    oracle: Oracle | None,
+    agents: Sequence[int],
+    seed: int,
+    errors: Errors | None = None,
+) -> Answers:
+    """Return the functions of the local agents, of which the solver asks what it needs.
+
+    Raises
+    ------
+    ValueError
+        If the problem has not what the solver needs.
+    """
+    gradients = gradients_for(solver, oracle, agents, seed)
+    if oracle is None:
+        return Answers(None, None, gradients, errors)
+    samples, eye = samples_for(solver, oracle, agents, seed), np.eye(oracle.problem.d)
+    motion = oracle.motion or Motion(eye, 0 * eye)
+    return Answers(oracle.problem, oracle.term, gradients, errors, samples, motion)
 
 
 def _at_once(

@@ -16,7 +16,7 @@ from ..comm.mixing.internals import Operator, StepOperator
 from ..problems import OracleLike
 from ..solvers import Solver
 from ..solvers.internals import Asynchronous, OfSteps, at_step, iterate as _iterate, name_of
-from .answers import Answers, gradients_for
+from .answers import Answers, answers_of
 from .arguments import as_oracle, check_callbacks
 from .plan import State
 from .stepsize import requested_rule
@@ -137,11 +137,10 @@ def _answers(
 ) -> Answers:
     """Return the functions that the solver asks; those of a user are checked."""
     called = isfunction(F) or ismethod(F) or isinstance(F, partial)
-    if solver.needs.argmin and (F is None or called):
-        raise TypeError(
-            f"{name_of(solver)} needs minimizers of the local functions, F is {F!r:.60}: pass the "
-            "problem"
-        )
+    needs = solver.needs
+    if (needs.argmin or needs.data) and (F is None or called):
+        what = "samples" if needs.data else "minimizers of the local functions"
+        raise TypeError(f"{name_of(solver)} needs {what}, F is {F!r:.60}: pass the problem")
     if F is None:
         return Answers(None, None, lambda X, k: np.zeros_like(X))
     if called:
@@ -153,8 +152,7 @@ def _answers(
             "W: pass the data of the local agents, A[net.lo:net.hi]"
         )
     check_callbacks(oracle.problem, X, W.agents.start, solver.needs.problem)
-    gradients = gradients_for(solver, oracle, range(W.m) if agents is None else agents, seed)
-    return Answers(oracle.problem, oracle.term, gradients)
+    return answers_of(solver, oracle, range(W.m) if agents is None else agents, seed)
 
 
 def _checked(gradient: Functions) -> Functions:

@@ -117,8 +117,9 @@ def tune(
             check_hosted(oracle, net)
             gradients_for(method, oracle, net.agents, seed)
             X = initial_rows(x0, functions, net)
-            if oracle is None or step_size_of(method) is None or not method.needs.problem:
-                raise ValueError(f"{name_of(method)} has no step size")
+            none = step_size_of(method) is None or not method.needs.problem or method.needs.data
+            if oracle is None or none:
+                raise ValueError(f"{name_of(method)} has no step size that a search finds")
             check_callbacks(functions, X, net.lo)
             method.check(graph.at(0) if graph.period == 1 else graph)
             step = method.step_size

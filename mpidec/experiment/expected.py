@@ -112,6 +112,7 @@ def _outside(job: Job, result: Result, net: Network) -> str:
         "the problem has no x_star": not job.measured,
         "the minimizer moves": moves(job.oracle.problem),
         "the solver minimizes nothing": not job.solver.needs.problem,
+        "the solver takes samples": job.solver.needs.data,
         f"there are more than {LARGE} unknowns of all agents": graph.n * job.d > LARGE,
         "the graph never repeats": not graph.period,
         "mixing has options": replace(wanted.mixing, noise=None) != plain,

@@ -37,6 +37,7 @@ from .registry import (
     problem_names,
     problem_parameters,
 )
+from .state_space import StateSpace
 from .stream import Stream
 from .terms import Separable, Simplex, Term, box, elastic_net, l1, simplex, term
 from .variance_reduction import LSVRG, SAGA, SARAH, SVRG
@@ -65,6 +66,7 @@ __all__ = [
     "Separable",
     "Simplex",
     "Softmax",
+    "StateSpace",
     "Stream",
     "Streams",
     "Subgradient",

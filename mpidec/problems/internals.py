@@ -28,6 +28,7 @@ from .oracles import (
     Bare as Bare,
     Gradient as Gradient,
     Gradients as Gradients,
+    Measured as Measured,
     adapted as adapted,
     by_run as by_run,
     of_one as of_one,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
 from .._complex import as_reals, double, from_reals, is_complex, squares
 from .._sparse import SparseSamples, is_sparse, parts_of, smallest_eigenvalue
 from .._validation import Array
+from ..protocols import Sample
 from .base import DENSE, LinearModel, rank_tolerance
 from .products import adjoint, times
 from .real_view import RealView
@@ -90,6 +91,29 @@ class LeastSquares(LinearModel):
     def b(self) -> Array:
         """Targets, (m, p)."""
         return self.y
+
+    def sample(self, rows: NDArray[np.intp] | None = None) -> Sample:
+        """Return the samples as measurements y = A x + v with noise of the variance 1 / weight:
+        those of the numbers `rows`, (m, B), or all.
+
+        Raises
+        ------
+        ValueError
+            If there is a ridge, which is no sample.
+        """
+        if self.l2:
+            raise ValueError(
+                f"LeastSquares: l2 is {self.l2:g}, which is no sample: take l2=0, and the "
+                "parameter regularization of the solver"
+            )
+        A, b = self.A, self.y
+        if not isinstance(A, np.ndarray):
+            raise ValueError("LeastSquares: A is sparse, expected dense samples: A.toarray()")
+        if rows is not None:
+            some = np.arange(self.m)[:, None]
+            A, b = A[some, rows], b[some, rows]
+        p = A.shape[1]
+        return Sample(A, b, np.tile(np.eye(p) / self.weight, (self.m, 1, 1)))
 
     def _loss(self, T: Array, Y: Array) -> Array:
         R = (T - Y)[..., 0]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from .. import _validation as check
 from .._complex import double, doubled
 from .._validation import Array
+from ..protocols import Sample
 from .terms import Term
 
 
@@ -99,6 +100,13 @@ def prox_of(problem: object) -> Callable[..., Array] | None:
     `start`.
     """
     return cast("Callable[..., Array] | None", getattr(problem, "prox", None))
+
+
+def sample_of(problem: object) -> Callable[..., Sample] | None:
+    """Return the samples of the local agents as measurements: ``sample(rows)``, those of the
+    numbers `rows`, (m, B), or all.
+    """
+    return cast("Callable[..., Sample] | None", getattr(problem, "sample", None))
 
 
 def solution_of(problem: object) -> Callable[[], Array] | None:

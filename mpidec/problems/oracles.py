@@ -13,13 +13,15 @@ from .._complex import from_reals, is_complex
 from .._random import Streams as Streams
 from .._validation import Array
 from .._words import Described
+from ..protocols import Motion, Sample
 from .agents import by_agents
 from .base import LinearModel, Problem
-from .members import term_of
+from .members import sample_of, term_of
 from .terms import Term
 
 # gradient(X, k), gradient(X, k, agents=[...]).
 Gradient = Callable[..., Array]
+Measured = Callable[[int], Sample]  # sample(k)
 
 
 @runtime_checkable
@@ -214,6 +216,8 @@ class Oracle(Described):
         oracle that draws the same curvatures, for `step_size="auto"`.
     source : oracle or None
         The oracle inside of it.
+    motion : Motion or None
+        How the minimizer moves; None of one that stays, or moves otherwise.
     """
 
     problem: Any
@@ -221,6 +225,7 @@ class Oracle(Described):
     smooth: bool = True
     batches: OracleLike | None = None
     source: Oracle | None = None
+    motion: Motion | None = None
 
     @property
     def draws(self) -> bool:
@@ -253,6 +258,12 @@ class Oracle(Described):
         runs = OfRuns(each)
         return Gradients(runs if each[0].remembered else runs.__call__, self.problem.m)
 
+    def samples(self, agents: Sequence[int], seed: int) -> Measured | None:
+        """Return ``sample(k)``, what the local `agents` measure in step k, for solvers that take
+        samples in place of gradients; None where there are no samples.
+        """
+        return None
+
     def layers(self) -> list[object]:
         """Return the oracles around the problem as they were given, the outermost one first."""
         return [self, *([] if self.source is None else self.source.layers())]
@@ -263,6 +274,22 @@ def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
         raise ValueError(f"{len(agents)} agents, expected {problem.m}: one per row of the problem")
     for agent in agents:
         check.integer(agent, "agent", least=0)
+
+
+def hosted(lo: int, m: int, agents: Sequence[int], name: str, call: str) -> range:
+    """Return the agents `lo`, ..., `lo + m - 1` of a problem, which are to be those of a run.
+
+    Raises
+    ------
+    ValueError
+    """
+    mine = range(lo, lo + m)
+    if list(agents) != list(mine):
+        raise ValueError(
+            f"{name}: lo = {lo} and m = {m}, expected {min(agents, default=lo)} "
+            f"and {len(agents)}: {name}{call}"
+        )
+    return mine
 
 
 class Full(Oracle):
@@ -296,6 +323,11 @@ class Full(Oracle):
             return grad(X) if agents is None else some(X, agents=agents)
 
         return gradient
+
+    def samples(self, agents: Sequence[int], seed: int) -> Measured | None:
+        """Return ``sample(k)``: all samples in each step, of least squares."""
+        sample = sample_of(self.problem)
+        return None if sample is None else lambda k: sample(None)
 
 
 def check_samples(name: str, problem: object, remedy: str = "") -> None:
@@ -368,6 +400,11 @@ class MiniBatch(Oracle):
             return draws.grad(X, draws(k, agents), agents)
 
         return gradient
+
+    def samples(self, agents: Sequence[int], seed: int) -> Measured | None:
+        """Return ``sample(k)``: the batch of step k, of least squares."""
+        sample, draws = sample_of(self.problem), Draws(self.problem, self.batch_size, agents, seed)
+        return None if sample is None else lambda k: sample(draws(k))
 
 
 class Draws:
@@ -563,6 +600,10 @@ class Bare(Full):
         return []
 
 
+# Optional members of an oracle that does not derive from `Oracle`, beside its samples.
+STATED = ("random", "smooth", "batches", "motion")
+
+
 class _Given(Oracle):
     """Adapter of an oracle that does not derive from `Oracle`, with defaults for missing
     members.
@@ -570,7 +611,7 @@ class _Given(Oracle):
 
     def __init__(self, given: OracleLike) -> None:
         self._given, self.problem = given, given.problem
-        stated = {name: getattr(given, name, None) for name in ("random", "smooth", "batches")}
+        stated = {name: getattr(given, name, None) for name in STATED}
         vars(self).update({name: value for name, value in stated.items() if value is not None})
         inner = getattr(given, "source", None)
         self.source = adapted(inner) if isinstance(inner, OracleLike) else None
@@ -579,6 +620,11 @@ class _Given(Oracle):
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         check.takes(self._given.start, f"{type(self._given).__name__}.start", "agents", "seed")
         return self._given.start(agents, seed)
+
+    def samples(self, agents: Sequence[int], seed: int) -> Measured | None:
+        """Return ``sample(k)``, if the oracle has samples."""
+        start = getattr(self._given, "samples", None)
+        return None if start is None else start(agents, seed)
 
     def layers(self) -> list[object]:
         """Return the oracles around the problem as they were given, the outermost one first."""

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as valid
 from .._complex import squares
 from .._random import Streams
+from ..protocols import Sample
 from .members import known_minimizer, targets_of, x_star_of
-from .oracles import Gradients, Oracle
+from .oracles import Gradients, Measured, Oracle, hosted
 from .products import adjoint, times
 from .terms import Term, checked_term
 
@@ -67,6 +68,9 @@ class Stream(Oracle):
         That is added to each agent's function, such as ``problems.l1(0.1)``: for solvers that take
         proximal steps.  `x_star` is then the minimizer with it, or what errors are to be measured
         from.
+    noise : float or (m,) array
+        Standard deviation of the noise in the y of each local agent, by which solvers that take
+        samples (`mpidec.solvers.DiffusionRLS`) weigh them; for complex samples, of its modulus.
     held_out : int, optional
         Number of samples of each agent over which `value` and `grad` average; 1000, or 100 for a
         user-defined loss.
@@ -128,6 +132,7 @@ class Stream(Oracle):
         block: int = 1,
         seed: int = 0,
         x_star: ArrayLike | Callable[[int], ArrayLike] | None = None,
+        noise: ArrayLike = 1.0,
         held_out: int | None = None,
         check: bool = True,
         term: Term | None = None,
@@ -152,6 +157,13 @@ class Stream(Oracle):
         self.check = check and callable(loss)
         self.x_star = known_minimizer(x_star, self.d, max(self.lo + self.m, 1))
         self.term = checked_term(term, self.dtype)
+        deviations = valid.real(noise, "Stream: noise")
+        if deviations.shape not in ((), (self.m,)) or not (deviations > 0).all():
+            raise ValueError(
+                f"Stream: noise is {noise!r:.60}, expected a number > 0, or one for each of the "
+                f"{self.m} local agents"
+            )
+        self._variances = np.broadcast_to(deviations, self.m)[:, None, None] ** 2.0
 
     def _extent(self) -> dict[str, object]:
         return {"m": self.m, "d": self.d}
@@ -162,12 +174,7 @@ class Stream(Oracle):
 
     def of_runs(self, agents: Sequence[int], seeds: Sequence[int]) -> Gradients:
         """Return ``gradient(X, k)`` of several runs at once; see `Oracle.of_runs`."""
-        mine = range(self.lo, self.lo + self.m)
-        if list(agents) != list(mine):
-            raise ValueError(
-                f"Stream: lo = {self.lo} and m = {self.m}, expected {min(agents, default=self.lo)} "
-                f"and {len(agents)}: Stream(draw, m=net.m, d=d, lo=net.lo)"
-            )
+        mine = self._mine(agents)
         received = Received(self, [self._streams("stream", seed) for seed in seeds])
 
         def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
@@ -176,6 +183,23 @@ class Stream(Oracle):
             return G.reshape(X.shape)
 
         return Gradients(gradient, self.m)
+
+    def samples(self, agents: Sequence[int], seed: int) -> Measured | None:
+        """Return ``sample(k)``, those of step k; None with a user-defined loss."""
+        mine, received = self._mine(agents), Received(self, [self._streams("stream", seed)])
+
+        def sample(k: int) -> Sample:
+            return Sample(*received(mine, k), self._variances)
+
+        return None if callable(self.loss) else sample
+
+    def information(self) -> Array:
+        r"""Return what a sample of each agent tells on average, :math:`\mathbb{E}\, u_i^*
+        u_i^T / \sigma_i^2`, (m, d, d), over the held-out samples.
+        """
+        U = self._held[0]
+        found: Array = adjoint(U, U) / U.shape[1] / self._variances
+        return found
 
     def value(self, X: Array) -> NDArray[np.float64]:
         """Return f_i at row i, (m, d) -> (m,), the mean over held-out samples, with the term."""
@@ -219,14 +243,17 @@ class Stream(Oracle):
 
         return {} if self.x_star is None else {"msd": msd}
 
+    def _mine(self, agents: Sequence[int]) -> range:
+        """Return the local agents, which are to be those of a run."""
+        return hosted(self.lo, self.m, agents, "Stream", "(draw, m=net.m, d=d, lo=net.lo)")
+
     # -- samples -----------------------------------------------------------------------------------
 
     def _streams(self, purpose: str, run: int = 0) -> Streams:
         """Return the random numbers for one purpose, from the seeds of the stream and of the
         run.
         """
-        seeds = [self.seed, valid.integer(run, "seed", least=0)]
-        return Streams(int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0]), purpose)
+        return Streams.of_run(self.seed, valid.integer(run, "seed", least=0), purpose)
 
     @cached_property
     def _held(self) -> tuple[Array, Array]:

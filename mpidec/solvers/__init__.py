@@ -25,6 +25,13 @@ from .composite import (
 from .compressed import BEER as BEER, CHOCO as CHOCO, LEAD as LEAD, MoTEF as MoTEF
 from .diffusion import DGD as DGD, Consensus as Consensus, Diffusion as Diffusion
 from .federated import SCAFFOLD as SCAFFOLD, FedOpt as FedOpt, FedProx as FedProx
+from .filters import (
+    AffineProjection as AffineProjection,
+    DiffusionKalman as DiffusionKalman,
+    DiffusionRLS as DiffusionRLS,
+    InformationKalman as InformationKalman,
+    SampleSolver as SampleSolver,
+)
 from .gradient_tracking import GradientTracking as GradientTracking
 from .momentum import (
     DecentLaM as DecentLaM,
@@ -117,6 +124,10 @@ CATALOGUE: dict[str, type[Solver]] = {
     "scaffold": SCAFFOLD,
     "kgt": KGT,
     "led": LED,
+    "diffusion_rls": DiffusionRLS,
+    "affine_projection": AffineProjection,
+    "diffusion_kalman": DiffusionKalman,
+    "information_kalman": InformationKalman,
     "async_push_sum": AsyncPushSum,
     "pairwise_gossip": PairwiseGossip,
     "a2cid2": A2CiD2,
@@ -187,6 +198,10 @@ TITLES: dict[str, str] = {
     "scaffold": "SCAFFOLD",
     "kgt": "K-GT",
     "led": "LED",
+    "diffusion_rls": "Diffusion RLS",
+    "affine_projection": "Diffusion Affine Projection",
+    "diffusion_kalman": "Diffusion Kalman Filter",
+    "information_kalman": "Information Consensus Kalman Filter",
     "async_push_sum": "Asynchronous Push-Sum",
     "pairwise_gossip": "Asynchronous Gossip",
     "a2cid2": "A$^2$CiD$^2$",

@@ -11,7 +11,7 @@ from typing import Annotated
 from .. import _validation as check
 
 WORDS = {
-    "functions": ("grad", "value", "prox", "argmin"),
+    "functions": ("grad", "value", "prox", "argmin", "sample", "motion"),
     "kinds": ("doubly", "row", "column", "pair"),
 }
 
@@ -24,7 +24,7 @@ class Needs:
     ----------
     functions : tuple of str
         The methods of the functions (`mpidec.protocols.Functions`) that `Solver.ask` and a step
-        call: "grad", "value", "prox", "argmin".  A problem with a term (an l1 norm, a constraint)
+        call: "grad", "value", "prox", "argmin", "sample", "motion".  A problem with a term (an l1 norm, a constraint)
         is refused unless "prox" or "argmin" is among them.
     kinds : tuple of str
         The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic, or
@@ -58,7 +58,7 @@ class Needs:
     (True, False)
     >>> Needs(functions=("gard",))
     Traceback (most recent call last):
-    ValueError: ... is 'gard', expected one of grad, value, prox, argmin (did you mean grad?)
+    ValueError: ... is 'gard', expected one of grad, ..., motion (did you mean grad?)
     """
 
     functions: tuple[str, ...] = ("grad",)
@@ -86,6 +86,11 @@ class Needs:
     def argmin(self) -> bool:
         """Whether the solver takes proximal points of whole functions."""
         return "argmin" in self.functions
+
+    @property
+    def data(self) -> bool:
+        """Whether the solver takes the samples of the agents, in place of gradients."""
+        return "sample" in self.functions
 
     @property
     def term(self) -> bool:

@@ -76,7 +76,8 @@ def in_place(solver: Solver) -> None:
         for k in range(STEPS):
             now = at_step(method, k)
             G = now.ask(f, s)
-            kept["the gradients G"] = (G, np.copy(G))
+            for number, part in enumerate(_parts(G)):
+                kept[f"the gradients G ({number})"] = (part, np.copy(part))
             for name, value in zip(s._fields, s):
                 kept[f"the {name} of the state before"] = (value, np.copy(value))
             s = now.step(s, G, W.at(k))
@@ -208,6 +209,11 @@ def bits(solver: Solver) -> None:
         "do sums go over local rows only, or random numbers depend on the rank instead of the "
         "agent?",
     )
+
+
+def _parts(G: Any) -> list[Any]:
+    """The arrays in what a step is given."""
+    return [part for one in G for part in _parts(one)] if isinstance(G, tuple) else [G]
 
 
 class _Messages:

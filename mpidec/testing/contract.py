@@ -45,6 +45,10 @@ def _descends(solver: Solver) -> bool:
     return solver.needs.problem
 
 
+def _not_of_samples(solver: Solver) -> bool:
+    return not solver.needs.data
+
+
 COMMON = {
     "minimizer": Property(convergence.minimizer, _exact),
     "term": Property(convergence.term, lambda solver: solver.needs.term),
@@ -74,9 +78,9 @@ COMMON = {
     "dtype": Property(arrays.dtype, _always),
     "rows": Property(arrays.rows, lambda solver: solver.keeps_rows),
     "in_place": Property(arrays.in_place, _always),
-    "tensors": Property(arrays.tensors, _always),
+    "tensors": Property(arrays.tensors, _not_of_samples),
     "columns": Property(arrays.columns, searches),
-    "complex": Property(arrays.complex_rows, _always),
+    "complex": Property(arrays.complex_rows, _not_of_samples),
     "bits": Property(arrays.bits, _always),
     "kinds": Property(acceptance.kinds, _always),
     "few_agents": Property(acceptance.few_agents, _always),

@@ -8,6 +8,7 @@ import numpy as np
 
 from .._complex import squares
 from ..comm.mixing import Mixer
+from ..protocols import Motion, Sample
 from ..solvers import Solver
 from ..solvers.internals import after
 
@@ -57,6 +58,16 @@ class QuadraticCosts:
         """The proximal points of the functions, with a parameter for each agent."""
         P: np.ndarray = (V + t * self.h * self.c) / (1 + t * self.h)
         return P
+
+    def sample(self, X: np.ndarray) -> Sample:
+        """Samples with the functions as their squares, without noise."""
+        root, eye = np.sqrt(self.h), np.eye(self.c.shape[1], dtype=self.c.dtype)
+        return Sample(root[:, :, None] * eye, root * self.c, np.tile(eye, (len(self.c), 1, 1)))
+
+    def motion(self) -> Motion:
+        """None: the minimizer stays."""
+        eye = np.eye(self.c.shape[1])
+        return Motion(eye, 0 * eye)
 
 
 class ConstantGradients(QuadraticCosts):

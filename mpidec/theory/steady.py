@@ -19,6 +19,7 @@ from ..problems.internals import moves
 from ..solvers import Solver
 from ..solvers.internals import Asynchronous, PairwiseSolver, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology
+from . import filters
 from .linear import Array, LinearSteps
 from .links import LinkedSteps
 from .moments import course, deviations
@@ -84,6 +85,10 @@ def steady_state(
     M and E are found by probing `step`, so that any solver will do whose step is linear.  Noise of
     links enters in the same way, by a matrix of its own.  Where an eigenvalue of modulus 1 of M is
     excited by it, and seen in x, V has no limit.
+
+    Solvers of samples, diffusion RLS on a `Stream` and Kalman filters on a `StateSpace`, have the
+    gains of their own steady state: RLS to first order in :math:`1 - \lambda`, Kalman filters
+    those of the Riccati equation.
 
     Parameters
     ----------
@@ -264,6 +269,12 @@ def _blocks(
 ) -> Iterator[_Block | PairwiseMoments]:
     """The blocks of coordinates; the arguments are those of `steady_state`."""
     sigma = number(link_noise, "theory: link_noise", least=0)
+    method = as_solver(solver)
+    if method.needs.data:
+        oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = filters.msd(oracle, method, topology)
+        return SteadyState(found, np.zeros(len(found)), found)
     model, oracle, solver, topology = modelled(
         problem, solver, topology, walk is not None, averages=sigma > 0, pairwise=True
     )

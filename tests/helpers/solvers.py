@@ -28,7 +28,7 @@ def digraph(n, seed=3):
 ALL = [
     (with_number(solver, 0.02), partial(graph_of, solver))
     for name, made in S.CATALOGUE.items()
-    if not is_asynchronous(made)
+    if not (is_asynchronous(made) or made.needs.data)
     for solver in variants(made)
 ]
 

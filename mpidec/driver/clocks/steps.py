@@ -14,7 +14,7 @@ from ...exceptions import ResumeError
 from ...solvers import Solver
 from ...solvers.internals import at_step, iterate, state
 from .. import codec_limits
-from ..answers import Answers, Errors, gradients_for
+from ..answers import Answers, Errors, answers_of
 from ..metrics import SHARE, Metrics
 from ..plan import Plan, State
 from ..result import Result
@@ -48,10 +48,8 @@ class Steps:
 
     def _functions(self) -> Answers:
         plan, oracle, agents = self._plan, self._plan.oracle, self._plan.net.agents
-        gradients = gradients_for(plan.solver, oracle, agents, plan.seed)
-        if oracle is None or gradients is None or plan.runs == 1:
-            term = None if oracle is None else oracle.term
-            return Answers(plan.problem, term, gradients, self.errors)
+        if oracle is None or not plan.solver.needs.problem or plan.runs == 1:
+            return answers_of(plan.solver, oracle, agents, plan.seed, self.errors)
         gradients = oracle.of_runs(agents, range(plan.seed, plan.seed + plan.runs))
         return AnswersOfRuns(plan.runs, oracle, gradients, self.errors)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._sparse import is_sparse
 from ...problems.internals import composite
-from ...protocols import Reductions, StepSize
+from ...protocols import Motion, Reductions, Sample, StepSize
 from .reference import residual
 from .tuning import TUNING
 
@@ -181,6 +181,13 @@ class GradientModel:
         return values.clip(min=0.0), Q
 
 
+def _without_model(what: str) -> ValueError:
+    return ValueError(
+        f'step_size="auto": the solver asks for the {what}, expected a number or a schedule as '
+        "step_size"
+    )
+
+
 @dataclass(frozen=True)
 class ModelFunctions:
     """The functions of all agents in a linear model at one step, one column per candidate and
@@ -208,10 +215,15 @@ class ModelFunctions:
         ------
         ValueError
         """
-        raise ValueError(
-            'step_size="auto": the solver asks for the values of the functions, expected a number '
-            "or a schedule as step_size"
-        )
+        raise _without_model("values of the functions")
+
+    def sample(self, X: np.ndarray) -> Sample:
+        """Raise: a model of gradients has no samples."""
+        raise _without_model("samples")
+
+    def motion(self) -> Motion:
+        """Raise: the minimizer of the model stays."""
+        raise _without_model("motion of the target")
 
     def argmin(self, V: np.ndarray, t: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
         """Return the proximal points of the functions; `t` is a number per agent, or one per
