@@ -58,7 +58,11 @@ USES = """## Where it is used
 
 {links}
 """
-ABOUT = {"limit": "with a constant step size", "failing links": "error with faults"}
+ABOUT = {
+    "limit": "with a constant step size",
+    "failing links": "error with faults",
+    "cost of a step": "as an adaptive filter",
+}
 LABELS = {
     "bias": "distance from the minimizer",
     "sent": "sent to each neighbour in a step, in rows",

@@ -153,6 +153,12 @@ def steady_state(
     A. H. Sayed, *Adaptation, Learning, and Optimization over Networks*, Foundations and Trends in
     Machine Learning 7 (2014), chapter 11.
     """
+    method = as_solver(solver)
+    if method.needs.data:
+        oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = filters.msd(oracle, method, topology)
+        return SteadyState(found, np.zeros(len(found)), found)
     bias, spread, draws = np.zeros(()), np.zeros(()), 0
     for block in _blocks(problem, solver, topology, noise, link_noise, walk, x0, target):
         sums = block.limit()
@@ -269,12 +275,6 @@ def _blocks(
 ) -> Iterator[_Block | PairwiseMoments]:
     """The blocks of coordinates; the arguments are those of `steady_state`."""
     sigma = number(link_noise, "theory: link_noise", least=0)
-    method = as_solver(solver)
-    if method.needs.data:
-        oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = filters.msd(oracle, method, topology)
-        return SteadyState(found, np.zeros(len(found)), found)
     model, oracle, solver, topology = modelled(
         problem, solver, topology, walk is not None, averages=sigma > 0, pairwise=True
     )
