@@ -150,7 +150,8 @@ except ImportError as error:
     assert remedy == "mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'"
     assert names == (
         "ConfigError InputError Interrupted Mixer Network Outcome Pending Queue RankMismatchError Record Result "
-        "ResumeError RunsError Unstable __version__ iterate plot problems read simulate solve solvers sweep testing theory topology tune"
+        "ResumeError RunsError Unstable __version__ iterate plot problems read simulate solve solvers sweep testing "
+        "theory topology tune"
     )
 
 
