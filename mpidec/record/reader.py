@@ -273,7 +273,8 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     Python numbers).
 
     A run of `solve` stores the fields of the solver's state, `counters` (time, rounds, bytes, rows,
-    gradients), and, with error feedback, a row per agent for each `memory.<call>_<length>_<dtype>`.
+    gradients), and, with error feedback, a row per agent for each `memory.<call>_<length>_<dtype>`;
+    of a triggered mixer `memory.W<graph>_<call>_<length>_<dtype>`.
 
     Raises
     ------

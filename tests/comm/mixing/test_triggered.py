@@ -95,13 +95,14 @@ def test_the_dense_recursion_is_the_oracle_of_rows_messages_and_bits(
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, float, complex])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", [*GRAPHS, "apart"])
 def test_the_threshold_0_is_w_to_the_bit(name, dtype):
     X = stack(dtype)
     with np.errstate(all="ignore"):
         X[0], X[1, 0], X[2, 1] = -0.0, math.nan, math.inf
     with mpidec.Network(N) as net:
-        plain = net.mixer(GRAPHS[name])
+        apart = T.from_weights(np.eye(N), connected=False)
+        plain = net.mixer(GRAPHS.get(name, apart))
         W, Y = plain.triggered(0), [X[net.lo : net.hi]] * 2
         for k in range(6):
             Y = [plain.at(k)(Y[0]), W.at(k)(Y[1])]
@@ -126,13 +127,16 @@ def test_several_arrays_have_a_memory_and_a_trigger_each_and_travel_in_one_messa
 
 @pytest.mark.parametrize("name", ["ring", "schedule", "striped", "pair"])
 def test_a_mixer_continues_with_the_memory_of_another_one_on_any_number_of_ranks(name):
-    graph = T.chain(N, weights="push-pull") if name == "pair" else GRAPHS[name]
+    graph = T.push_pull(T.exponential(N), T.star(N)) if name == "pair" else GRAPHS[name]
 
     def step(W, X, k):
         W = W.at(k)
         return drift(W.C(W.R(X)) if name == "pair" else W(X), k)
 
-    with mpidec.Network(N) as net, mpidec.Network(N, comm=MPI.COMM_SELF) as alone:
+    with (
+        mpidec.Network(N, transport="p2p") as net,
+        mpidec.Network(N, comm=MPI.COMM_SELF) as alone,
+    ):
         W, Y = net.mixer(graph).triggered(0.3), stack()[net.lo : net.hi]
         for k in range(8):
             Y = step(W, Y, k)
@@ -298,7 +302,7 @@ def test_a_resumed_run_has_the_bits_and_the_counts_of_an_uninterrupted_one(tmp_p
 
 
 @pytest.mark.serial
-def test_dlm_is_cola_with_a_linear_rate():
+def test_dlm_is_cola_with_a_linear_rate_and_admm_is_censored():
     """The published equations, agent by agent, with the penalty c of an edge."""
     graph, c, rho, decay, steps = T.ring(N, weights="best_constant"), 0.4, 30.0, 0.98, 600
     A, b = stack(d=12).reshape(N, 4, 3), stack(d=4)
@@ -309,15 +313,31 @@ def test_dlm_is_cola_with_a_linear_rate():
     def apart(hat):
         return c * np.array([sum(hat[i] - hat[j] for j in neighbours[i]) for i in range(N)])
 
-    x = hat = lam = np.zeros((N, 3))
-    sent = 0
-    for k in range(steps):
-        x = x - (problem.grad(x) + apart(hat) + lam) / (2 * c * 2 + rho)
-        moves = np.linalg.norm(x - hat, axis=1) > 0.5 * decay ** (k + 1)
-        hat, sent = np.where(moves[:, None], x, hat), sent + 2 * moves.sum()
-        lam = lam + apart(hat)
-    solver = mpidec.solvers.DLM(1 / rho, penalty=c / (rho * graph.W[0, 1]))
-    mixing = lambda W: W.triggered(0.5, decay=decay)
+    def censored(update, steps):
+        x = hat = lam = np.zeros((N, 3))
+        sent = 0
+        for k in range(steps):
+            x = update(x, hat, lam)
+            moves = np.linalg.norm(x - hat, axis=1) > 0.5 * decay ** (k + 1)
+            hat, sent = np.where(moves[:, None], x, hat), sent + 2 * moves.sum()
+            lam = lam + apart(hat)
+        return x, sent
+
+    def linearized(x, hat, lam):
+        return x - (problem.grad(x) + apart(hat) + lam) / (2 * c * 2 + rho)
+
+    def minimized(x, hat, lam):
+        """The minimizer of f_i(z) + <lam, z> + c sum_j ||z - x_i + (hat_i - hat_j) / 2||^2."""
+        H = np.einsum("ipa,ipb->iab", A, A) + 2 * c * 2 * np.eye(3)
+        right = np.einsum("ipa,ip->ia", A, b) - lam + 2 * c * 2 * x - apart(hat)
+        return np.linalg.solve(H, right[..., None])[..., 0]
+
+    mixing, w = (lambda W: W.triggered(0.5, decay=decay)), graph.W[0, 1]
+    x, _ = censored(minimized, 30)
+    result = mpidec.solve(problem, mpidec.solvers.ADMM(w / (2 * c)), graph, steps=30, mixing=mixing)
+    np.testing.assert_allclose(result.X, x, rtol=1e-12, atol=1e-12)
+    x, sent = censored(linearized, steps)
+    solver = mpidec.solvers.DLM(1 / rho, penalty=c / (rho * w))
     result = mpidec.solve(problem, solver, graph, steps=steps, mixing=mixing, every=100)
     np.testing.assert_allclose(result.X, x, rtol=1e-12, atol=1e-12)
     assert result.metrics["rows"][-1] == sent < 0.9 * 2 * N * steps
