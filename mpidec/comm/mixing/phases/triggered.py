@@ -86,7 +86,7 @@ class Trigger:
     ...     for _ in range(100):
     ...         X = W(X)
     ...     X.round(9).ravel().tolist(), W.messages, 100 * 8
-    ([10.0, 10.0, 10.0, 10.0], ?, 800)
+    ([10.0, 10.0, 10.0, 10.0], 528, 800)
     """
 
     threshold: float | Callable[[int], float]
