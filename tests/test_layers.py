@@ -305,10 +305,10 @@ SHARED = {
     "plot": "positions rises table",
     "bench": "MPI CARRIERS COMPILED TRANSPORTS Weights Window library simulate solve weighted_sum",
     "bluefog": "MPI Bucket Checked Collectives Pending Timeline Window buckets clock repeatable unscale",
-    "sweep": "MPI CHOSEN FLAGS MISSING Outcome Result RunLine View X abort_when_uncaught arrange cannot_resume "
-    "changed_file check_name check_names displayed drawn file_hashes find flat look on_root own_names rises split "
+    "sweep": "MPI CHOSEN FLAGS Fingerprint MISSING Outcome Result RunLine View X abort_when_uncaught arrange cannot_resume "
+    "check_name check_names displayed drawn file_hashes find flat look on_root own_names rises split "
     "step_size_of together worded",
-    "reproduce": "MPI AVERAGING AtomicFile GRADIENT Training WorkQueue graph interrupts iterate meetings on_root "
+    "reproduce": "MPI AVERAGING AtomicFile Fingerprint GRADIENT Training WorkQueue graph interrupts iterate meetings on_root "
     "open_checked simulate solve stored",
 }
 # The package's own face reaches where a name is defined: what `import mpidec` loads stays small.

@@ -56,7 +56,7 @@ def curve(
     `X`, unless they are random; likewise the minimizer and user-defined `metrics`, which shape
     the recorded curve.  Its data have a hash besides (see `provenance`).  Functions are compared by
     their code, too.  What differs between the ranks, such as a parameter of a user-defined problem,
-    belongs to so many ranks (see `origin.ON`).
+    belongs to so many ranks (see `record.fingerprint.ON`).
     """
     problem = problem_of(oracle)
     made = _codes(solver, oracle, topology, mixer, metrics, conditions)  # before more calls

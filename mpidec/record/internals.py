@@ -2,12 +2,10 @@
 
 from .atomic import AtomicFile as AtomicFile
 from .checked import open_checked as open_checked
-from .origin import (
+from .fingerprint import (
     DATA as DATA,
     ON as ON,
-    changed_file as changed_file,
-    changed_settings as changed_settings,
-    changes as changes,
+    Fingerprint as Fingerprint,
     file_hashes as file_hashes,
     table as table,
 )

@@ -13,7 +13,7 @@ from .._words import warn
 from ..exceptions import ResumeError as ResumeError
 from ..protocols import Reductions
 from .atomic import check_format
-from .origin import changes, uncompared
+from .fingerprint import Fingerprint
 from .reader import last_checkpoint, read
 from .runfile import RunFile
 
@@ -289,11 +289,12 @@ class Recorder(Generic[State]):
         """
         spec = self._spec
         try:
-            self._changes = changes(then, now, spec.sources)
-            names = uncompared(then, now)
+            before = Fingerprint.stored(then)
+            after = Fingerprint.stored(now, sources=spec.sources)
         except ValueError as error:
             raise ResumeError(f"{spec.path}: damaged: {error}") from error
-        if names and then.get("ranks") != now.get("ranks"):
+        self._changes, names = after.changes(before), after.incomparable(before)
+        if names and before.ranks != after.ranks:
             warn(
                 f"{spec.path}: {', '.join(names)}: differs between the ranks, and is not compared "
                 "with that of the run, which had another number of ranks"

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from .._version import __version__
 from ..exceptions import InputError
 from ..experiment import to_toml
-from ..record.internals import AtomicFile, open_checked, stored
+from ..record.internals import AtomicFile, Fingerprint, open_checked, stored
 from .experiment import Arrays, Experiment
 
 
@@ -74,10 +74,13 @@ class Store:
             read(self.path)
         except ValueError as error:
             raise InputError(f"{error}: {remedy}") from error
-        if theirs != self._settings:
+        then, now = (
+            Fingerprint(dict(line.split(" = ", 1) for line in text.splitlines()))
+            for text in (theirs or "settings = none", self._settings)
+        )
+        if changes := now.changes(then, absent="not set"):
             raise InputError(
-                f"{self.path} was made with other settings ({theirs!r}, now {self._settings!r}): "
-                f"{remedy}"
+                f"{self.path} was made with other settings ({'; '.join(changes)}): {remedy}"
             )
 
     def put(

@@ -31,7 +31,7 @@ from ..experiment import (
 from ..plot.internals import CHOSEN, MISSING, flat, split, together, worded
 from ..plugins import short
 from ..record import last_checkpoint, read
-from ..record.internals import changed_file, file_hashes
+from ..record.internals import Fingerprint, file_hashes
 
 # Settings that belong to the sweep itself.
 OWN = {"run.out": "--out", "run.progress": "--quiet"}
@@ -343,17 +343,10 @@ def status(case: Case) -> CaseStatus:
     if not os.path.lexists(case.file):
         return CaseStatus.NEW
     run = read(case.file)
-    other = _difference(case.experiment, run.config)
-    if other:
+    if changes := _changes(case.experiment, run.config, run.attributes):
         raise ConfigError(
-            f"{case.file} holds another experiment ({other}): choose another --out, or remove the "
-            "file"
-        )
-    changed = changed_file(run.attributes, file_hashes(case.experiment.sources()))
-    if changed:
-        raise ConfigError(
-            f"{case.file}: {changed} has changed since the run began: choose another --out, or "
-            "remove the file"
+            f"{case.file} holds another experiment ({changes[0]}): choose another --out, or remove "
+            "the file"
         )
     if run.outcome in FINISHED:
         return CaseStatus.FINISHED
@@ -400,28 +393,26 @@ def check_results(folder: str, names: Sequence[str], cases: Sequence[Case]) -> N
     )
 
 
-def _difference(wanted: Experiment, text: str) -> str:
-    """Return the first setting in which an experiment differs from that of a file, for a
-    message; "" if they are equal.
+def _changes(wanted: Experiment, text: str, attributes: Mapping[str, Any]) -> list[str]:
+    """Return the settings and files in which an experiment differs from that of a file, by its
+    settings and root attributes.
     """
     asked = flat(wanted.to_toml())
     try:
-        found = flat(text)
+        found = dict(flat(text))
     except (ValueError, AttributeError):
-        return "without settings"
+        return ["without settings"]
     head = text.partition("\n")[0]
     chosen = (
         head.removeprefix(CHOSEN).split(", ")
         if head.startswith(CHOSEN)
         else [key for key in ALWAYS if key not in asked]
     )
-    for key in dict.fromkeys([*asked, *found]):
-        if key in FREE or (key in chosen and asked.get(key) in (None, "auto", "safe")):
-            continue
-        if asked.get(key) != found.get(key) or key in chosen:
-            return f"{key} is {_shown(found.get(key), key in chosen)}, not {_shown(asked.get(key))}"
-    return ""
-
-
-def _shown(value: object, chosen: bool = False) -> str:
-    return "chosen by the run" if chosen else "not set" if value is None else repr(value)
+    left = {*FREE, *(key for key in chosen if asked.get(key) in (None, "auto", "safe"))}
+    found |= dict.fromkeys(chosen, "chosen by the run")
+    then, now = (
+        {key: value for key, value in each.items() if key not in left} for each in (found, asked)
+    )
+    sources = wanted.sources()
+    fingerprint = Fingerprint(now, sources, file_hashes(sources))
+    return fingerprint.changes(Fingerprint.stored(attributes, then), absent="not set")

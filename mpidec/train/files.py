@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,32 +12,9 @@ from .._version import __version__
 from ..comm.mixing import Network
 from ..driver.internals import provenance
 from ..record import RunFile, last_checkpoint, read
-from ..record.internals import DATA, changed_settings, changes, file_hashes, phases, resumed
+from ..record.internals import Fingerprint, phases, resumed
 from ..topology import Schedule, Topology
 from .states import flat, nested
-
-
-class Origin(NamedTuple):
-    """The user's data and code, by whose hashes a resumed training detects changes.
-
-    Parameters
-    ----------
-    sources : mapping
-        ``FILE.py:NAME`` or ``FILE.npz``, by setting.
-    digest, samples : int
-        Of the data.
-    """
-
-    sources: Mapping[str, str]
-    digest: int = 0
-    samples: int = 0
-
-    def attributes(self) -> dict[str, str | int]:
-        """Return the root attributes of the file that tell of them; the files are read now."""
-        files, found = file_hashes(self.sources), dict[str, str | int]()
-        if DATA in self.sources:
-            found = {"data_hash": f"{self.digest:08x}", "data_samples": self.samples}
-        return {**found, **({"files": json.dumps(files)} if files else {})}
 
 
 class TrainFile:
@@ -73,7 +49,7 @@ class TrainFile:
         per_worker: Sequence[str],
         topology: Topology | Schedule | list[Topology] | None,
         records: int,
-        origin: Origin,
+        fingerprint: Fingerprint,
     ) -> None:
         """Start a new file with rows of `d` parameters."""
         net = self._net
@@ -83,7 +59,7 @@ class TrainFile:
             "seed": seed,
             "ranks": net.size,
             "mpi": mpi,
-            **origin.attributes(),
+            **fingerprint.attributes(),
         }
         stored = phases(topology) if isinstance(topology, (Topology, Schedule)) else None
 
@@ -105,19 +81,18 @@ class TrainFile:
 
     def load(
         self,
-        origin: Origin,
+        fingerprint: Fingerprint,
         settings: Callable[[str], Mapping[str, object]],
-        config: str,
         changed: bool,
     ) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
         """Return the step and this rank's state of the last checkpoint, and the records up to it.
 
         Parameters
         ----------
-        origin : Origin
+        fingerprint : Fingerprint
+            That of this training.
         settings : callable
-            What shapes a curve, by name, from the text of its settings; `config` is that of this
-            training.
+            What shapes a curve, by name, from the text of its settings.
         changed : bool
             Whether data and settings may have changed.
         """
@@ -133,12 +108,10 @@ class TrainFile:
                     f"resume it with mpirun -n {ranks}"
                 )
             try:
-                self._changes = changes(run.attributes, origin.attributes(), origin.sources)
+                then = Fingerprint.stored(run.attributes, settings(run.config))
             except ValueError as error:
                 raise ValueError(f"{self.path}: damaged: {error}") from error
-            then, now = settings(run.config), settings(config)
-            every = dict.fromkeys([*then, *now], "not set")  # options of one of them
-            self._changes += changed_settings({**every, **then}, {**every, **now})
+            self._changes = fingerprint.changes(then, absent="not set")  # options of one of them
             if self._changes and not changed:
                 raise ValueError(
                     f"{self.path}: {'; '.join(self._changes)}: restore it, or begin a new training "
@@ -168,11 +141,11 @@ class TrainFile:
         self._net.agree(error)
         return step, state, records
 
-    def resume(self, step: int, config: str, origin: Origin) -> None:
+    def resume(self, step: int, config: str, fingerprint: Fingerprint) -> None:
         """Reopen the file to continue after `step`."""
 
         def reopen() -> None:
-            meta = {"config": config, **origin.attributes()}
+            meta = {"config": config, **fingerprint.attributes()}
             meta["resumed"] = self._parts + resumed(step, self._changes, provenance())
             self._file = RunFile.resume(self.path, step, meta=meta)
 

@@ -17,8 +17,8 @@ from ..comm.mixing import Network
 from ..comm.runtime import MPI, cores, cores_of_node, interrupts, library
 from ..nn.internals import BATCHED, factor
 from ..plugins import is_plugin, short
-from ..record.internals import DATA
-from .files import Origin, TrainFile
+from ..record.internals import DATA, Fingerprint, file_hashes
+from .files import TrainFile
 from .options import named
 from .settings import Settings, graph, method, shaping
 from .workers import Workers
@@ -229,7 +229,7 @@ class Training:
                     per_worker=PER_WORKER,
                     topology=self._graph if s.algorithm != "hierarchical" else None,
                     records=1 + -(-s.epochs // s.every),
-                    origin=self._origin(),
+                    fingerprint=self._fingerprint(),
                 )
 
     def run(self, progress: Progress | None = None) -> Trained:
@@ -360,8 +360,8 @@ class Training:
 
     def _continue(self, file: TrainFile, changed: bool) -> None:
         """Load the last checkpoint; collective."""
-        origin, config = self._origin(), self.settings.to_toml()
-        self._step, state, self._records = file.load(origin, shaping, config, changed)
+        fingerprint = self._fingerprint()
+        self._step, state, self._records = file.load(fingerprint, shaping, changed)
         error: Exception | None = None
         try:
             self.workers.model.load_state_dict(state["model"])
@@ -372,15 +372,16 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self._random, self._seconds = state["random"], state["seconds"]
         self._sent_before = int(state["counts"][1])
-        file.resume(self._step, config, origin)
+        file.resume(self._step, self.settings.to_toml(), fingerprint)
 
-    def _origin(self) -> Origin:
+    def _fingerprint(self) -> Fingerprint:
         s, data = self.settings, self.workers
         named = {"model.name": s.model, "topology.name": s.topology or ""}
         sources = {key: name for key, name in named.items() if is_plugin(name)}
         if data.samples:
             sources[DATA] = s.data
-        return Origin(sources, data.digest, data.samples)
+        known = (f"{data.digest:08x}", data.samples) if data.samples else ("", 0)
+        return Fingerprint(shaping(s.to_toml()), sources, file_hashes(sources), known)
 
     def close(self) -> None:
         """Free the optimizer's resources and write the timeline; collective."""

@@ -26,7 +26,7 @@ from mpidec.sweep.cases import (
     Case,
     CaseStatus,
     Variation,
-    _difference,
+    _changes,
     cases,
     common_graph,
     config_text,
@@ -486,7 +486,7 @@ def test_a_sweep_notices_changed_data(tmp_path, monkeypatch):
     Path("mine.csv").write_text("\n".join(lines[1:]))
     with pytest.raises(
         InputError,
-        match=r"sweep/dgd.h5: mine.csv has changed since the run began: choose another --out",
+        match=r"sweep/dgd.h5 holds another experiment \(mine.csv has changed since the run began\): choose another --out",
     ):
         sweep(small, vary={"solver.name": ["dgd"]})
 
@@ -793,7 +793,7 @@ def test_an_unfinished_run_continues_with_what_it_had_chosen(tmp_path):
     )
     with pytest.raises(
         InputError,
-        match=r"holds another experiment \(solver.step_size is chosen by the run, not 0.5\)",
+        match=r"holds another experiment \(solver.step_size was chosen by the run, is now 0.5\)",
     ):
         sweep(
             {**settings, "solver.step_size": 0.5},
@@ -836,7 +836,7 @@ def test_a_step_size_that_was_found_is_not_one_that_was_given(
     if known:
         assert status(case(wanted)) is (CaseStatus.FINISHED if outcome else CaseStatus.NEW)
     else:
-        with pytest.raises(config.ConfigError, match=r"another experiment \(solver.step_size is "):
+        with pytest.raises(config.ConfigError, match=r"another experiment \(solver.step_size was "):
             status(case(wanted))
 
 
@@ -963,6 +963,6 @@ def test_a_run_with_any_other_setting_is_another_run():
         name, shown = key.partition(".")[2], str(value)
         other = re.sub(rf"(?m)^({name} = ){re.escape(shown)}$", rf"\g<1>{value + 1}", text)
         assert flat(other) != flat(text), key
-        said = _difference(one, other)
+        said = "; ".join(_changes(one, other, {}))
         assert (key in said) == (key != "run.checkpoint"), (key, said)
-    assert _difference(one, text) == ""
+    assert _changes(one, text, {}) == []
