@@ -17,7 +17,6 @@ from ._complex import as_reals, double, doubled, from_reals, is_complex, squares
 from ._sparse import (
     check_finite,
     column_sizes,
-    column_squares,
     is_sparse,
     matrix,
     restored_samples,
@@ -37,8 +36,8 @@ TEST_BYTES = 4 << 20
 @dataclass(frozen=True, eq=False)
 class Scaling:
     """Shift and scale of each column, those of some samples: ``scaling(A)`` of these has mean 0
-    and variance 1; or only the scale, which keeps sparse samples sparse: then, their mean square is
-    1.
+    and variance 1; or only the scale, which keeps sparse samples sparse: then, the largest
+    modulus is 1.
 
     Parameters
     ----------
@@ -47,7 +46,7 @@ class Scaling:
         overflow.
     mean, deviation : (d,) arrays
         Of the columns then; the deviation of constant columns, which become 0, is 0.  Without a
-        shift, means are 0, and deviations root mean squares.
+        shift, means are 0, and deviations the largest moduli.
 
     Examples
     --------
@@ -77,13 +76,13 @@ class Scaling:
                 "standardize=True subtracts the mean of every column, which makes the zeros of "
                 f"sparse samples other numbers: {N} x {d} dense ones take {8e-9 * N * d:.2g} GB; "
                 'standardize="scale" (--set problem.standardize=scale) only divides each column by '
-                "its root mean square"
+                "its largest modulus"
             )
         sizes = column_sizes(A)
+        if is_sparse(A) or how == "scale":
+            return cls(np.zeros(len(sizes), int), np.zeros(len(sizes)), sizes)
         powers = -np.frexp(sizes)[1]
         A = _times(A, powers)
-        if is_sparse(A) or how == "scale":
-            return cls(powers, np.zeros(len(powers)), np.sqrt(column_squares(A)))
         mean = A.mean(axis=0)
         deviation: Array = np.sqrt(squares(A - mean).mean(axis=0))
         constant = deviation <= 1e-13 * np.abs(A).max(axis=0)

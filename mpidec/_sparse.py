@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _validation as check
-from ._complex import as_reals, double, doubled, squares
+from ._complex import as_reals, double, doubled
 from ._validation import Array
 
 if TYPE_CHECKING:
@@ -471,20 +471,6 @@ def widened(A: Array | csr_array, width: int) -> Array | csr_array:
     wide = A.copy()
     wide.resize(A.shape[0], width)
     return wide
-
-
-def column_squares(A: Array | csr_array) -> Array:
-    """Return the means of the squares of the columns, (d,), in double precision.
-
-    Examples
-    --------
-    >>> column_squares(np.array([[1.0, 0.0], [3.0, 0.0]]))
-    array([5., 0.])
-    """
-    if not is_sparse(A):
-        return np.asarray(squares(double(A)).mean(axis=0))
-    sums = np.bincount(A.indices, squares(double(A.data)), A.shape[1])
-    return np.asarray(sums / A.shape[0])
 
 
 def column_sizes(A: Array | csr_array) -> Array:

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
-from .._complex import double
+from .._complex import double, squares
 from .._predictions import AS_THEY_ARE, Given, Scaling, ordered
 from .._sparse import (
     Samples,
     SparseSamples,
     alike,
     column_sizes,
-    column_squares,
     is_sparse,
     widened,
     with_ones,
@@ -213,7 +212,7 @@ def load_problem(
         (see :func:`partition`) and of a synthetic data set.
     standardize : bool or "scale"
         Whether features are shifted and scaled to mean 0 and variance 1; with "scale", only to
-        mean square 1, so that zeros remain. Sparse samples refuse a shift.
+        largest modulus 1, so that zeros remain. Sparse samples refuse a shift.
     intercept : bool
         Whether a column of ones is appended, which no penalty and no constraint concerns.
     label : str or int, optional
@@ -653,8 +652,9 @@ def _check_size(data: Dataset) -> None:
 
 def _uneven(data: Dataset) -> str:
     """Return a hint if the columns differ very much in size, or an empty text."""
+    A = data.A
     # Columns that are rarely not zero have small mean squares, and need no scale for that.
-    size = column_sizes(data.A) if is_sparse(data.A) else np.sqrt(column_squares(data.A))
+    size = column_sizes(A) if is_sparse(A) else np.sqrt(squares(double(A)).mean(axis=0))
     if not (size > 0).any() or (ratio := size.max() / size[size > 0].min()) <= UNEVEN:
         return ""
     return (
