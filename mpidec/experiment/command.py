@@ -56,7 +56,8 @@ tables of an experiment file (flags override the file, and --set overrides flags
   [problem]   name, data, label (column of a file: name or number), test = 0.2 | "test.csv" (held
               out: test_loss, accuracy), partition = "iid" | "stratified" | "sorted" | "blocks" |
               "shards" | "labels" (per_agent) | "dirichlet" | "sizes" (alpha),
-              standardize (columns to mean 0 and variance 1: set it if they differ much in size),
+              standardize (columns to mean 0 and variance 1: set it if they differ much in size;
+              "scale": only to largest modulus 1, as sparse samples need it),
               intercept, scale = "sum" | "mean" (of the losses; the mean is over all samples),
               batch_size, noise, variance_reduction = "svrg" | "lsvrg" | "sarah" | "saga" (of
               batches; snapshot_period); delta, ...

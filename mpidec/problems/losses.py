@@ -29,7 +29,7 @@ class LeastSquares(LinearModel):
 
     Parameters
     ----------
-    A : (m, p, d) array
+    A : (m, p, d) array, or sparse (see :class:`LinearModel`)
         Samples of the local agents; not copied if contiguous, float32 or float64 (complex64 or
         complex128), and without a mask.
     b : (m, p) array
@@ -225,7 +225,7 @@ class LogisticRegression(LinearModel):
 
     Parameters
     ----------
-    A : (m, p, d) array
+    A : (m, p, d) array, or sparse (see :class:`LinearModel`)
         Samples of the local agents; not copied if contiguous, float32 or float64, and without a
         mask.
     y : (m, p) array
@@ -319,7 +319,7 @@ class Softmax(LinearModel):
 
     Parameters
     ----------
-    A : (m, p, features) array
+    A : (m, p, features) array, or sparse (see :class:`LinearModel`)
         Samples of the local agents; not copied if contiguous, float32 or float64, and without a
         mask.
     y : (m, p) array of int
@@ -440,7 +440,7 @@ class Huber(LinearModel):
 
     Parameters
     ----------
-    A : (m, p, d) array
+    A : (m, p, d) array, or sparse (see :class:`LinearModel`)
         Samples of the local agents; not copied if contiguous, float32 or float64, and without a
         mask.
     b : (m, p) array

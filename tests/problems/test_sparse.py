@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+import warnings
 from functools import cache
 
 import numpy as np
@@ -132,8 +133,9 @@ def test_the_minimizer_of_least_norm_of_many_features(monkeypatch):
 
 
 @serial
-def test_no_dense_array_of_a_large_set(tmp_path):
+def test_no_dense_array_of_a_large_set(tmp_path, monkeypatch):
     """4,000 x 30,000 numbers would take 960 MB, the rows of 4 agents take 1 MB."""
+    monkeypatch.setattr("mpidec.problems.terms.ENTRIES", 2**16)
     S = csr_array(random_array((4000, 30000), density=1e-3, rng=RNG, format="csr"))
     y = np.where(S @ RNG.normal(size=30000) > 0, 1, -1)
     tracemalloc.start()
@@ -143,6 +145,10 @@ def test_no_dense_array_of_a_large_set(tmp_path):
         result = mpidec.solve(
             *(problem, "gradient_tracking", "ring"), steps=30, record=file, every=10, net=net
         )
+        lasso = load_problem((S, y), 4, l1=0.02, l2_total=1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the face of the minimizer has 11,000 dimensions
+            mpidec.solve(lasso, "nids", "ring", steps=10, net=net)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 120e6, peak

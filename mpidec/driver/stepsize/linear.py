@@ -331,10 +331,8 @@ def linear_model(
     agents of largest curvature; and the agents' gradients.
     """
     near, face = _Neighbourhood(of, x), of.face(x)
-    if face is not None and math.prod(face.shape) > TUNING.stack:
+    if isinstance(face, np.ndarray) and face.size > TUNING.stack:
         return None, x, near.count
-    if is_sparse(face):
-        face = face.toarray()
     images = near.span(face)
     H = near.curvatures(of.grad, near.G, images)
     near.count += near.r
@@ -393,7 +391,7 @@ class _Neighbourhood:
         """Return the rows in the dimensions of the model."""
         return rows if self.V is None else _project(rows, self.V)
 
-    def span(self, face: np.ndarray | None) -> list[np.ndarray] | None:
+    def span(self, face: np.ndarray | csc_array | None) -> list[np.ndarray] | None:
         """Choose the dimensions; the products of the curvatures with them, where these are known.
 
         All of a small face, or of a small space; else Krylov vectors, in a large space of all
@@ -403,13 +401,15 @@ class _Neighbourhood:
         most, few = dimensions(of.net.n), evaluations(of.steps)
 
         def onto(rows: np.ndarray) -> np.ndarray:
+            if is_sparse(face):
+                return np.ascontiguousarray((face @ (face.T @ rows.T)).T)
             return rows if face is None else _project(_project(rows, face), face.T)
 
         def product(rows: np.ndarray) -> np.ndarray:
             return onto((of.grad(self._at + self._h * onto(rows)) - self.G) / self._h)
 
         if face is not None and face.shape[1] <= min(most, few):
-            self.V = face
+            self.V = face.toarray() if is_sparse(face) else face
         elif min(d, most) > few:
             return self._span_few(product, onto(of.X0 - self._at), few)
         elif d > most:
@@ -418,21 +418,24 @@ class _Neighbourhood:
             self.count += count
         return None
 
-    def _span_few(self, product: Gradient, away: np.ndarray, few: int) -> list[np.ndarray]:
+    def _span_few(self, product: Gradient, away: np.ndarray, few: int) -> list[np.ndarray] | None:
         """Choose Lanczos vectors from `few` gradients, with the top vectors of some agents;
-        their products.
+        their products, if there is memory for them.
         """
         of, (m, d) = self._of, away.shape
         agents = of.agents if of.net.n * d <= TUNING.stack else 0
         spared = min(TUNING.own_krylov + agents, few // 2) if agents else 0
-        vectors, images = _lanczos(of.net, product, away, few - spared, keep=True)
+        keep = of.net.n * d * few <= TUNING.images
+        vectors, images = _lanczos(of.net, product, away, few - spared, keep)
         if agents:
             steepest = _top_directions(of.net, product, vectors, m, agents)
             self.count += TUNING.own_krylov
-            images += [product(np.tile(row, (m, 1))) for row in steepest]
+            images += [product(np.tile(row, (m, 1))) for row in steepest if keep]
             vectors = np.vstack([vectors, steepest])
         self.V = np.ascontiguousarray(vectors.T)
-        return images
+        if not keep:
+            self.count += few - spared
+        return images if keep else None
 
     def curvatures(
         self, gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None
@@ -472,7 +475,7 @@ class _Neighbourhood:
         self.x, self._at = x, np.tile(x, (len(self.G), 1))
 
     def model(
-        self, H: np.ndarray, face: np.ndarray | None
+        self, H: np.ndarray, face: np.ndarray | csc_array | None
     ) -> tuple[GradientModel | None, np.ndarray, int]:
         """Return the model here, on rank 0, with the point and the gradients taken."""
         of, net, x, term = self._of, self._of.net, self.x, self._of.term

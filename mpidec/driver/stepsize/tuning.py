@@ -61,6 +61,9 @@ class Tuning:
     steepest: int = 4
     # Largest n d of rows that rank 0 gathers: 160 MB.
     stack: int = 2 * 10**7
+    # Largest number of entries of all products of a basis with the curvatures of all agents: 1 GB.
+    # Larger: they do not fit into memory beside the run; smaller: these gradients are taken twice.
+    images: int = 2**27
     # Random draws of each agent's gradients.  Fewer: their noise has the wrong size in long runs;
     # more: the search costs more than the run (4 draws are taken in short ones).
     draws: int = 16
