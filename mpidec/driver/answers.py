@@ -317,8 +317,10 @@ def answers_of(
     gradients = gradients_for(solver, oracle, agents, seed)
     if oracle is None:
         return Answers(None, None, gradients, errors)
-    samples, eye = samples_for(solver, oracle, agents, seed), np.eye(oracle.problem.d)
-    motion = oracle.motion or Motion(eye, 0 * eye)
+    samples, motion = samples_for(solver, oracle, agents, seed), oracle.motion
+    if motion is None and "motion" in solver.needs.functions:
+        eye = np.eye(oracle.problem.d)
+        motion = Motion(eye, 0 * eye)  # a target that does not move
     return Answers(oracle.problem, oracle.term, gradients, errors, samples, motion)
 
 
