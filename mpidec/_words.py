@@ -99,7 +99,8 @@ def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
     ('Own(d=3, sigma=0.5)', 'Own(d=3, sigma=0.5, scale=2.0)')
     """
     if sizes is None:
-        sizes = {name: getattr(thing, name) for name in ("m", "d") if hasattr(thing, name)}
+        found = {name: getattr(thing, name, None) for name in ("m", "d")}
+        sizes = {name: size for name, size in found.items() if size is not None}
     held: dict[str, object] = getattr(thing, "__dict__", {})
     parts = {name: str(size) for name, size in sizes.items()}
     for name, parameter in inspect.signature(type(thing)).parameters.items():

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import topology
 from ..comm.kernels import Weights, weighted_sum
@@ -19,7 +20,7 @@ from ..comm.mixing import Network
 from ..comm.runtime import MPI
 
 
-def same(given: Any, expected: Any) -> None:
+def same(given: ArrayLike, expected: ArrayLike) -> None:
     """Raise ValueError if two results differ."""
     if not np.array_equal(given, expected):
         raise ValueError(

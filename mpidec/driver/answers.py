@@ -225,7 +225,7 @@ class Answers:
         return self._checked(X.shape[:1], X.real.dtype, self._problem.value, X)  # type: ignore[union-attr]
 
     def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
-        """Return the proximal points of the term at the rows of V; V itself where there is no term."""
+        """Return the proximal points of the term at the rows of V; V itself without a term."""
         term = self._term
         if term is None:
             return V

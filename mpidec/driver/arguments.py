@@ -47,7 +47,7 @@ from ..solvers.internals import is_asynchronous, name_of, step_size_of
 from ..topology import Schedule, Topology
 from ..topology.internals import (
     TOPOLOGIES,
-    Graph,
+    NetworkxGraph,
     TopologyLike as TopologyLike,
     built,
     converted,
@@ -618,7 +618,7 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
 
 
 def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the initial point (d,) or (n, d) as an array; refused if it is none of finite numbers."""
+    """Return the initial point (d,) or (n, d) as an array; refused unless its numbers are finite."""
     if np.iscomplexobj(x0) and not is_complex(dtype):
         raise TypeError(
             f"x0 is complex, expected real numbers, as the problem is {dtype}: give it complex "
@@ -804,7 +804,7 @@ def in_words(oracle: Oracle | None) -> str:
 
 
 def _text(value: object) -> bytes:
-    """Return an argument as text that is the same on all ranks; a long one ends with a fingerprint."""
+    """Return an argument as text that is the same on all ranks; a long one ends with a hash."""
     text = word(value).encode()
     return text if len(text) <= LONGEST else text[: LONGEST - 12] + b"... #%08x" % zlib.crc32(text)
 
@@ -824,6 +824,6 @@ def is_solver(thing: object) -> bool:
     return issubclass(thing if isinstance(thing, type) else type(thing), Solver)
 
 
-def is_graph(thing: object) -> TypeGuard[Topology | Schedule | Graph]:
+def is_graph(thing: object) -> TypeGuard[Topology | Schedule | NetworkxGraph]:
     """Return whether it is a topology, or a networkx graph."""
     return isinstance(thing, (Topology, Schedule)) or is_networkx(thing)

@@ -18,18 +18,19 @@ from .._code import TAG, code
 from .._complex import as_reals, double, width
 from .._words import ADDRESS, number, settings, word
 from ..comm.mixing import Network
-from ..comm.mixing.internals import Operator, StepOperator, Triggered, Wrapped
+from ..comm.mixing.internals import Channel, Operator, StepOperator, Triggered, Wrapped
 from ..comm.runtime import on_all_ranks
 from ..problems.internals import moves, seen, targets_of, x_star_of
 from ..record.internals import ON
 from ..solvers import Solver
 from ..solvers.internals import name_of, step_size_of
+from ..topology import Schedule
 from .arguments import problem_of
 from .metrics import NONE, Metrics, Own
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
-    from ..topology import Schedule, Topology
+    from ..topology import Topology
 
 STEPS = range(4)  # of which functions of the step, and schedules without a period, are compared
 # Parameters of problems that shape no curve.
@@ -110,7 +111,7 @@ def _functions(layer: object) -> list[object]:
 def _given_to(mixer: Operator[StepOperator] | None) -> Iterable[tuple[str, object]]:
     """What the calls were given that have made a mixer."""
     while isinstance(mixer, Wrapped):
-        for fault in getattr(mixer, "faults", ()):
+        for fault in mixer.faults if isinstance(mixer, Channel) else ():
             yield f"W.{fault.call}", list(settings(fault).values())
         if isinstance(mixer, Triggered):
             yield "W.triggered", list(settings(mixer.trigger).values())
@@ -216,7 +217,7 @@ def _minimizer(problem: Problem | None, X: np.ndarray) -> Words:
 
 
 def _metrics(net: Network, own: Mapping[str, Own], X: np.ndarray) -> Words:
-    """Return the averages of user-defined metrics at points near X, without those that are random."""
+    """Return the averages of user-defined metrics at points near X, but of random ones."""
     if not own:
         return {}
     measure = Metrics(net, None, own, like=X)
@@ -243,9 +244,9 @@ def _elsewhere(problem: Problem, X: np.ndarray) -> np.ndarray:
 
 def _schedule(topology: Topology | Schedule) -> Words:
     """Return a schedule without a period: its parameters, and the graphs of the first steps."""
-    if topology.period is not None:
+    if not isinstance(topology, Schedule) or topology.period is not None:
         return {}
-    given = getattr(topology, "parameters", {})
+    given = topology.parameters
     found: Words = {f"topology.{name}": word(value) for name, value in given.items()}
     return {"topology": _first_graphs(topology), **found}
 

@@ -12,7 +12,7 @@ from ..comm.mixing import Network
 from ..comm.mixing.internals import Channel, Fault, Operator, Round, StepOperator, Wrapped
 from ..comm.runtime import MPI
 from ..solvers import Solver
-from ..solvers.internals import iterate, name_of, with_step_size
+from ..solvers.internals import iterate, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology, chain
 from .stepsize.linear import GradientModel
 
@@ -59,7 +59,7 @@ def integrates(solver: Solver, graph: Topology | Schedule) -> bool:
     >>> [integrates(solver(0.1), ring) for solver in (mpidec.solvers.Diffusion, mpidec.solvers.EXTRA)]
     [False, True]
     """
-    sized = solver.needs.problem and hasattr(solver, "step_size")
+    sized = solver.needs.problem and step_size_of(solver) is not None
     for size in SIZES if sized else SIZES[:1]:
         clean, one, two = _averages(with_step_size(solver, size) if sized else solver, graph)
         one, two = one - clean, two - clean
@@ -73,7 +73,7 @@ def integrates(solver: Solver, graph: Topology | Schedule) -> bool:
 
 
 def _averages(solver: Solver, graph: Topology | Schedule) -> np.ndarray:
-    """Return the average of the agents after each step, with each size of the noise, (S, STEPS, 2)."""
+    """Return the agents' average after each step, with each size of the noise, (S, STEPS, 2)."""
     n, S = graph.n, len(PARTS)
     g, X = (Z - Z.mean(axis=0) for Z in np.random.default_rng(0).standard_normal((2, n, 2)))
     model = GradientModel(

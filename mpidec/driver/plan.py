@@ -33,6 +33,14 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 Mixing = Callable[[Mixer], Operator[StepOperator]]
 
 
+@runtime_checkable
+class Noting(Protocol):
+    """Progress that also shows lines of text."""
+
+    def note(self, line: str) -> None:
+        """Show a line beside the progress."""
+
+
 class Printed:
     """Progress in one line for each record."""
 
@@ -140,9 +148,8 @@ class Plan:
 
     def note(self, line: str) -> None:
         """Show a line beside the progress, on rank 0."""
-        show = getattr(self.progress, "note", None)
-        if show is not None and self.net.rank == 0:
-            show(line)
+        if isinstance(self.progress, Noting) and self.net.rank == 0:
+            self.progress.note(line)
 
     @contextmanager
     def mixer(self) -> Iterator[Operator[StepOperator]]:

@@ -249,8 +249,8 @@ def solve(
             number(every, "every", above=0)
             if saved is not None and every < 1:
                 raise ValueError(
-                    f"every is {every:g}, expected at least 1 with record, whose file has one record "
-                    "of each step: leave out one of them, or multiply the times of events and every"
+                    f"every is {every:g}, expected at least 1 with record, whose file has one "
+                    "record of each step: leave out one of them, or multiply the times of events and every"
                 )
             check_hosted(oracle, net)
             gradient = gradients_for(method, oracle, net.agents, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
@@ -38,6 +38,7 @@ from .stepsize import TUNING, Choice, Search, Task
 
 if TYPE_CHECKING:
     from ..problems import OracleLike, Problem
+    from ..topology import Topology
     from .arguments import TopologyLike
 
 
@@ -130,28 +131,11 @@ def tune(
             if isinstance(method, (PairwiseSolver, PushSolver)):
                 static = graph.at(0)
                 method = prepared(method, static)
-                if clock is None and rates is None:
-                    events = Events.of_ranks(method, static, straggler, None, delay, drop, seed)
-                else:
-                    events = Events.of_queue(
-                        method,
-                        static,
-                        (clock or Queue()).events,
-                        problem=functions,
-                        rates=rates,
-                        straggler=straggler,
-                        delay=delay,
-                        drop=drop,
-                        seed=seed,
-                    )
-                if clock is not None and clock.events is not None:
+                told = {"straggler": straggler, "delay": delay, "drop": drop, "seed": seed}
+                events = _events(method, static, functions, clock, rates, **told)
+                if events.end is not None:
                     steps = events.steps
-                    if not (clock.events["kind"] == GRADIENT).any():
-                        raise ValueError(
-                            "the table of events has no gradients, which step sizes scale: give a "
-                            "step size, or other events"
-                        )
-            elif delay is not None or drop or straggler or rates is not None:
+            elif any((delay is not None, drop, straggler, rates is not None)):
                 raise ValueError(
                     f"{type(method).__name__} is synchronous: leave out delay, drop, straggler "
                     "and rates"
@@ -164,3 +148,24 @@ def tune(
             return AsyncSearch(task, method, graph.at(0), events)()
         base = stack.enter_context(closing(net.mixer(graph)))
         return Search(task, graph, derived(mixing, base, net))()
+
+
+def _events(
+    solver: PairwiseSolver | PushSolver,
+    topology: Topology,
+    problem: Problem | None,
+    clock: Queue | None,
+    rates: ArrayLike | None,
+    **told: Any,
+) -> Events:
+    """Return what happens in the run to come: on ranks, or on a queue, whose table has gradients."""
+    if clock is None and rates is None:
+        return Events.of_ranks(solver, topology, rates=None, **told)
+    table = None if clock is None else clock.events
+    events = Events.of_queue(solver, topology, table, problem=problem, rates=rates, **told)
+    if table is not None and not (table["kind"] == GRADIENT).any():
+        raise ValueError(
+            "the table of events has no gradients, which step sizes scale: give a step size, or "
+            "other events"
+        )
+    return events

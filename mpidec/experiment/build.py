@@ -40,7 +40,7 @@ from ..driver.internals import (
 )
 from ..exceptions import InputError, Interrupted, ResumeError, RunsError, Unstable
 from ..plugins import short
-from ..problems import Oracle, OracleLike
+from ..problems import Oracle, OracleLike, Problem
 from ..problems.internals import (
     REDUCTIONS,
     Bare,
@@ -54,7 +54,7 @@ from ..problems.internals import (
 )
 from ..record import Record
 from ..solvers import Consensus, Solver
-from ..solvers.internals import is_asynchronous
+from ..solvers.internals import is_asynchronous, step_size_of
 from ..topology import Schedule, Topology
 from ..topology.internals import named
 from .settings import Experiment, Mixing, parameters
@@ -175,11 +175,11 @@ class Job:
         except (Unstable, ResumeError, RunsError) as error:
             raise InputError(str(error)) from error
 
-    def config(self, solver: object) -> str:
+    def config(self, solver: Solver) -> str:
         """Return the experiment as TOML text, with the step size of `solver`, which the run has
         found.
         """
-        return self.with_step_size(getattr(solver, "step_size", None)).experiment.to_toml()
+        return self.with_step_size(step_size_of(solver)).experiment.to_toml()
 
     def with_step_size(self, step_size: object) -> Job:
         """Return the job with the step size that the run has found, as an experiment file states
@@ -445,8 +445,8 @@ def _prepared(experiment: Experiment, n: int) -> Prepared:
     return prepare(wanted.data, n, wanted.name, options, **params)
 
 
-def _oracle(problem: Any, experiment: Experiment) -> Oracle:
-    """Return the oracle of the exact, or of noisy, gradients of a problem, as the solver needs it."""
+def _oracle(problem: Problem | OracleLike, experiment: Experiment) -> Oracle:
+    """Return the oracle of the gradients of a problem, exact or noisy, as the solver needs it."""
     oracle = _estimated(problem, experiment)
     return resolve.with_subgradients(oracle, catalogue.SOLVERS.find(experiment.solver.name))
 

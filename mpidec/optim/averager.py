@@ -246,7 +246,7 @@ class Averager:
         self._begun = True
 
     def _compare_moments(self, moment: int) -> None:
-        """Raise on all ranks unless the states they have loaded are of the same step.  Collective."""
+        """Raise on all ranks unless the loaded states are of the same step.  Collective."""
         mine, theirs = np.array([moment, self.steps]), np.empty((self.net.size, 2), dtype=np.int64)
         self.net.operation("comparison of the steps of loaded states")(
             lambda: self.net.comm.Iallgather(mine, theirs)

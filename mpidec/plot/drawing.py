@@ -201,7 +201,7 @@ class Sheet:
             figure.align_ylabels()
         return figure
 
-    def _share(self, grid: Any, axes: Axes, panel: Panel) -> None:
+    def _share(self, grid: NDArray[Any], axes: Axes, panel: Panel) -> None:
         """Give a panel the axes of the first one that shows the same."""
         first = next(other for other, each in zip(grid.flat, self.panels) if each.y == panel.y)
         if first is not axes:

@@ -195,7 +195,9 @@ def drawn(
         across = min(len(panels), WRAP if len(panels) > 6 or len(panels) == WRAP else 3)
     several = banded or sum(map(len, parts.values())) > 1
     title = common(every, names) if several else ""
-    return Sheet(panels, across, style, title, view, arranged.places, arranged.key).draw()
+    return Sheet(
+        panels, across, style, title, view, places=arranged.places, key=arranged.key
+    ).draw()
 
 
 def _quantities(

@@ -8,6 +8,7 @@ from .._complex import from_reals, is_complex
 from .._validation import Array
 from . import newton
 from .base import Problem
+from .members import dtype_of
 from .real_view import RealView
 
 # Unknowns, as the Hessian takes two gradients for each.
@@ -44,7 +45,7 @@ def minimizer(problem: Problem) -> Array:
     >>> minimizer(Custom(half, lambda X: X - C, m=2, d=1)).round(9)
     array([2.])
     """
-    if is_complex(getattr(problem, "dtype", None)):
+    if is_complex(dtype_of(problem, None)):
         return from_reals(minimizer(RealView(problem)))
     if problem.d > LARGEST:
         raise ValueError(

@@ -129,7 +129,7 @@ class RunFile:
 
     Parameters
     ----------
-    path : name of the file; an existing file is replaced when the first record is flushed, not before
+    path : name of the file; an existing one is replaced when the first record is flushed
     n : number of agents
     row_shape : shape of one agent's iterate, ``(d,)``
     metrics : names of the metrics of a record; ``step`` is always added in front

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .._version import __version__
+from .._words import settings as fields_of
 from ..exceptions import InputError
 from ..experiment import to_toml
 from ..record.internals import AtomicFile, Fingerprint, open_checked, stored
@@ -19,7 +19,7 @@ from .experiment import Arrays, Experiment
 
 def settings(experiment: Experiment[Any]) -> str:
     """Return the settings of an experiment as TOML, without its axes."""
-    values = {field.name: getattr(experiment, field.name) for field in fields(experiment)}  # type: ignore[arg-type]
+    values = fields_of(experiment)
     return "\n".join(
         f"{name} = {to_toml(value)}"
         for name, value in values.items()

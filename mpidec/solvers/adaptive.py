@@ -115,7 +115,7 @@ class AdaptiveGradientTracking(Solver):
             eta = _adapted(eta, ratio, s.moved, _norms(Y - s.Y))
             ratio = eta / s.eta
         X = W(s.X - eta * Y)
-        return self.State(X, Y, G, _norms(X - s.X), eta, ratio, s.k + 1)
+        return self.State(X, Y, G, moved=_norms(X - s.X), eta=eta, ratio=ratio, k=s.k + 1)
 
 
 def _norms(D: np.ndarray) -> np.ndarray:

@@ -235,7 +235,7 @@ class Table:
         names = dict(label or {})
         check_names(names, [named(row.varied) for row in self.rows], [])
 
-        def cell(key: str, value: Any) -> str:
+        def cell(key: str, value: object) -> str:
             return (
                 displayed(key, value, names)
                 if key.endswith(".name") or names
@@ -286,7 +286,14 @@ class Table:
         target = (self.metric, self.limit)
         view = View(log_x, xlim, ylim)
         return drawn(
-            arranged, x, y or (None if theory else self.metric), style, view, theory, target, names
+            arranged,
+            x,
+            y or (None if theory else self.metric),
+            style,
+            view,
+            theory,
+            target=target,
+            names=names,
         )
 
     def _panels(
@@ -687,7 +694,7 @@ def _title(key: str, keys: Sequence[str]) -> str:
     )
 
 
-def _cell(key: str, value: Any) -> str:
+def _cell(key: str, value: object) -> str:
     if value is None:
         return "default"
     text = f"{value:g}" if isinstance(value, float) else str(value)
@@ -702,6 +709,6 @@ def _cell(key: str, value: Any) -> str:
     )
 
 
-def _bare(value: Any) -> Any:
+def _bare(value: object) -> object:
     """Return a value without the folder of a plug-in's file."""
     return short(value) if isinstance(value, str) else value

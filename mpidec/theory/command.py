@@ -141,7 +141,7 @@ def draw(
     noise: float,
     link_noise: float = 0.0,
 ) -> Figure:
-    """Return the steady states and rates of solvers against the step size, a column for each graph."""
+    """Return the steady states and rates of solvers against the step size, a column per graph."""
     from matplotlib import rc_context
 
     with rc_context(SCREEN):

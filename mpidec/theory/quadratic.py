@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from .._complex import doubled, is_complex
 from ..problems import Problem
-from ..problems.internals import is_sampled, targets_of, term_of, x_star_of
+from ..problems.internals import dtype_of, is_sampled, targets_of, term_of, x_star_of
 from .linear import Array
 
 # Steps of Newton's method, and the relative size of a gradient that vanishes.
@@ -149,7 +149,7 @@ class Quadratic:
 
 def _dtype(problem: Problem) -> np.dtype[Any]:
     """That of the unknowns: real, or complex as the problem states, or its gradients are."""
-    known = doubled(getattr(problem, "dtype", float))
+    known = doubled(dtype_of(problem, None))
     return np.asarray(problem.grad(np.zeros((problem.m, problem.d), known))).dtype
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
@@ -14,7 +14,12 @@ from ..plugins import Components
 from . import CATALOGUE
 from .base.schedule import Schedule
 from .base.topology import Topology
-from .graphs.explicit import from_networkx, from_weights
+from .graphs.explicit import (
+    NetworkxGraph as NetworkxGraph,
+    from_networkx,
+    from_weights,
+    is_networkx as is_networkx,
+)
 
 if TYPE_CHECKING:
     from .base.weights import WeightsLike
@@ -24,22 +29,7 @@ UNNAMED = "from_networkx", "from_weights"
 
 
 @runtime_checkable
-class Graph(Protocol):
-    """A networkx graph."""
-
-    @property
-    def adj(self) -> Mapping[Any, Mapping[Any, Any]]:
-        """The neighbours of each node."""
-
-    def is_directed(self) -> bool:
-        """Return whether its edges have a direction."""
-
-    def number_of_nodes(self) -> int:
-        """Return the number of agents."""
-
-
-@runtime_checkable
-class Matrix(Protocol):
+class AnyMatrix(Protocol):
     """A matrix, also a sparse one."""
 
     @property
@@ -47,7 +37,7 @@ class Matrix(Protocol):
         """Numbers of rows and columns."""
 
 
-Built = Topology | Schedule | Graph | Matrix | Sequence[Sequence[float]]
+Built = Topology | Schedule | NetworkxGraph | AnyMatrix | Sequence[Sequence[float]]
 TopologyLike = Built | str | Callable[[int], Built]
 
 
@@ -196,18 +186,7 @@ def named(graph: Topology | Schedule, topology: object) -> Topology | Schedule:
     return replace(graph, name=name) if unnamed else graph  # type: ignore[type-var]
 
 
-def is_networkx(thing: object) -> TypeGuard[Graph]:
-    """Return whether it is a networkx graph.
-
-    Examples
-    --------
-    >>> is_networkx(3)
-    False
-    """
-    return isinstance(thing, Graph) and not isinstance(thing, type)
-
-
-def is_matrix(thing: object) -> TypeGuard[Matrix]:
+def is_matrix(thing: object) -> TypeGuard[AnyMatrix]:
     """Return whether it is an array, also a sparse one.
 
     Examples
@@ -215,7 +194,7 @@ def is_matrix(thing: object) -> TypeGuard[Matrix]:
     >>> is_matrix(np.eye(2)), is_matrix([[1.0]])
     (True, False)
     """
-    return isinstance(thing, Matrix) and not isinstance(thing, type)
+    return isinstance(thing, AnyMatrix) and not isinstance(thing, type)
 
 
 def what_is(thing: object) -> str:

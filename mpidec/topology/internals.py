@@ -9,7 +9,7 @@ from .derived.pair import column_part as column_part
 from .derived.transposed import transpose as transpose
 from .given import (
     TOPOLOGIES as TOPOLOGIES,
-    Graph as Graph,
+    NetworkxGraph as NetworkxGraph,
     TopologyLike as TopologyLike,
     as_graph as as_graph,
     built as built,

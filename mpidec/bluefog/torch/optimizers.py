@@ -50,7 +50,7 @@ class CommunicationType(Enum):
 
 
 def _refuse_wrapped(optimizer: object) -> None:
-    if isinstance(optimizer, (Wrapped, Decentralized)) or not isinstance(
+    if isinstance(optimizer, (WrappedOptimizer, Decentralized)) or not isinstance(
         optimizer, torch.optim.Optimizer
     ):
         raise TypeError(
@@ -59,7 +59,7 @@ def _refuse_wrapped(optimizer: object) -> None:
         )
 
 
-class Wrapped(torch.optim.Optimizer):
+class WrappedOptimizer(torch.optim.Optimizer):
     """An optimizer of torch whose steps communicate, and which passes for one of its class.
 
     Parameters
@@ -248,7 +248,7 @@ class Wrapped(torch.optim.Optimizer):
         return f"{type(self).__name__}({self.optimizer!r})"
 
 
-class Reduced(Wrapped):
+class Reduced(WrappedOptimizer):
     """Parameters that are averaged, or combined with those of neighbours.
 
     Attributes
@@ -339,7 +339,7 @@ class AdaptWithCombine(Reduced):
         self._adapt()
 
 
-class GradientAllreduce(Wrapped):
+class GradientAllreduce(WrappedOptimizer):
     """Gradients that are averaged over all ranks."""
 
     def _begin(self) -> None:
@@ -361,7 +361,7 @@ class GradientAllreduce(Wrapped):
         self._adapt()
 
 
-class Windowed(Wrapped):
+class Windowed(WrappedOptimizer):
     """Parameters in windows, which are written to neighbours, or read from them, without waiting.
 
     Attributes

@@ -34,8 +34,8 @@ except ImportError:  # installed without a C compiler
     _kernel = None
 
 COMPILED = _kernel is not None
-_dense = getattr(_kernel, "dense", None)
-_metropolis = getattr(_kernel, "metropolis", None)
+_dense = _kernel.dense if COMPILED else None
+_metropolis = _kernel.metropolis if COMPILED else None
 _BLOCK = 256
 # Checks of dense rows: sums of one, and weights >= 0.
 ROWS, COLUMNS, POSITIVE = 1, 2, 4

@@ -312,7 +312,7 @@ class Slots:
         """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes,
         that have not arrived.
 
-        The outbox first: what is not there any more is under edge.
+        The outbox is counted first: what has left it by then is under way.
         """
         edge = self._edges.get((place, k))
         return int(self.agents[place].unread(k)) + (edge is not None and edge.under_way)

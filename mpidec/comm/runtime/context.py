@@ -17,7 +17,7 @@ from .waiting import ProgressEngine
 Checked: TypeAlias = bool | Literal["all"]
 
 
-class Matching(Protocol):
+class MatchedCalls(Protocol):
     """Matching of the calls of all ranks; see `checks.matching`."""
 
     check: Checked
@@ -67,7 +67,7 @@ class Context:
     engine : ProgressEngine
     memory : NodeMemory or None
         None if rows only travel in messages.
-    matching : Matching
+    matching : MatchedCalls
     row_type : RowTypes
     transport : {"auto", "shared", "neighbor", "p2p"}
     timeline : Timeline or None
@@ -83,7 +83,7 @@ class Context:
     partition: Partition
     engine: ProgressEngine
     memory: NodeMemory | None
-    matching: Matching
+    matching: MatchedCalls
     row_type: RowTypes
     transport: str
     timeline: Timeline | None = None

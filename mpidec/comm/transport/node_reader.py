@@ -139,6 +139,7 @@ class NodeReader(Transport):
         terms: Weights | None = None,
     ):
         self._memory = cast(NodeMemory, context.memory)
+        # Without weights each place of the target is one row that is copied.
         indptr = np.arange(len(row) + 1, dtype=np.int64)
         weights: tuple[np.ndarray | None, ...] = (None,) * 4
         if terms is not None:
@@ -173,6 +174,8 @@ class NodeReader(Transport):
         cls, context: Context, where: str, counts: Counters, plan: Routes, whole: Routes
     ) -> NodeReader:
         """Return the rows of the agents `whole.halo`, all of which live on the node."""
+        # Sums, halos and edges of one graph are different operations: a bit of the signature of
+        # each tells ranks apart that mix them up.
         owner = plan.partition.owner(whole.halo)
         first = np.array([plan.partition.bounds(rank)[0] for rank in plan.ins.tolist()], np.int64)
         source = np.searchsorted(plan.ins, owner)

@@ -163,8 +163,8 @@ class AsyncFile:
         arrays = self.recorder.asynchronous()
         if "queue" in arrays:
             raise ResumeError(
-                f"{self.record.path} was written by a run on a queue of events, with messages under "
-                "way: resume it there, with mpidec.simulate"
+                f"{self.record.path} was written by a run on a queue of events, with messages "
+                "under way: resume it there, with mpidec.simulate"
             )
         self._agents.recall(stored._asdict())
         for s in self._agents.states:

@@ -162,7 +162,9 @@ class PairwiseRunner(Runner):
         net: Network,
         seed: int,
     ):
-        super().__init__(agents, slots, gradient, termination, termination.enough, faults, net.lo)
+        super().__init__(
+            agents, slots, gradient, termination, ended=termination.enough, faults=faults, lo=net.lo
+        )
         self.solver, self._engine, self._finish = solver, net.engine, net.comm.Ibarrier
         self._claims = Claims(slots, net.partition)
         self.agents = [
@@ -317,7 +319,7 @@ class PairwiseRunner(Runner):
         return moved
 
     def _is_done(self, agent: _Agent) -> bool:
-        """Return whether an agent begins no more averagings, and has ended those that it has begun."""
+        """Return whether an agent begins no more averagings, and has ended those it has begun."""
         return agent.idle and (self._over or agent.requests.behind <= 0)
 
     def _arrive(self, agent: _Agent, k: int) -> None:

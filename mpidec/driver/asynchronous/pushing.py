@@ -40,7 +40,9 @@ class PushRunner(Runner):
         faults: MessageFaults,
         lo: int,
     ):
-        super().__init__(agents, slots, gradient, termination, termination.reached, faults, lo)
+        super().__init__(
+            agents, slots, gradient, termination, ended=termination.reached, faults=faults, lo=lo
+        )
         self.solver, self._message = solver, (agents.width, agents.dtype)
         self._absent: list[dict[int, list[int]]] = [{} for _ in agents.states]
         # Seconds in events, without waiting.

@@ -79,7 +79,13 @@ def run(plan: Plan) -> AsyncResult:
     if plan.oracle is None or requested_rule(plan.solver) is None:
         return _attempt(plan, faults)
     events = Events.of_ranks(
-        solver, topology, plan.straggler, plan.rates, plan.delay, plan.drop, plan.seed
+        solver,
+        topology,
+        straggler=plan.straggler,
+        rates=plan.rates,
+        delay=plan.delay,
+        drop=plan.drop,
+        seed=plan.seed,
     )
     task = Task(
         net,

@@ -96,7 +96,7 @@ class Termination:
         return max(int(words[_ENDED]) for words in self._near)
 
     def enough(self) -> bool:
-        """Return whether the run has ended, as far as the memory of this node tells: no messages."""
+        """Return whether the run has ended, as far as this node's memory tells: no messages."""
         return self.reached() if self._single else self.reason > 0
 
     def reached(self) -> bool:

@@ -11,18 +11,20 @@ a column for each step size and each coordinate of e, the solver's step size is 
 number per column, and its methods are called as in any run.  All step sizes meet the same events,
 which cancels most of the chance in their comparison.
 
-1. *The model.*  An estimate of the minimizer, and the curvatures :math:`H_i` there (`mpidec.driver.stepsize.linear`), from as few
-   gradients as for synchronous solvers: at most half of those of the run, in runs of 60 steps
-   or more.
-2. *The events* are those of the run: the rates of gradients and averagings, or the given table; the delays; the losses.  Ranks
-   have wall time, on which the choice must not depend: `Events.of_ranks` says what stands for it.
-3. *The race.*  Of an exact method (`RunningSumTracking` with exact gradients), the rate at which the error falls predicts the
-   steps to a relative error `tol` (`stepsize.race.StepsTo`).  Of the others, the error after
-   the steps of the run is predicted from a quarter of them, or 128 (`LeastBiased`), and with
-   schedules from all (`ErrorAfter`). A race has at most `TUNING.most_events` events.  If the
-   best step size is the smallest one, there is a second race below it.
-4. *The bound.*  Without a model (a problem that is not smooth, too many agents), and where no step size converges in it, the
-   step size is `safe` / L, with a warning.
+1. *The model.*  An estimate of the minimizer, and the curvatures :math:`H_i` there
+   (`mpidec.driver.stepsize.linear`), from as few gradients as for synchronous solvers: at most half
+   of those of the run, in runs of 60 steps or more.
+2. *The events* are those of the run: the rates of gradients and averagings, or the given table; the
+   delays; the losses.  Ranks have wall time, on which the choice must not depend: `Events.of_ranks`
+   says what stands for it.
+3. *The race.*  Of an exact method (`RunningSumTracking` with exact gradients), the rate at which the
+   error falls predicts the steps to a relative error `tol` (`stepsize.race.StepsTo`).  Of the
+   others, the error after the steps of the run is predicted from a quarter of them, or 128
+   (`LeastBiased`), and with schedules from all (`ErrorAfter`).  A race has at most
+   `TUNING.most_events` events.  If the best step size is the smallest one, there is a second race
+   below it.
+4. *The bound.*  Without a model (a problem that is not smooth, too many agents), and where no step
+   size converges in it, the step size is `safe` / L, with a warning.
 
 The race runs on rank 0, with the rows of all agents; the choice is the same number on any number of
 ranks.

@@ -179,8 +179,8 @@ class Simulated:
         facts = json.loads(arrays["queue"].tobytes())
         if facts["unit"] != self._events.unit:
             raise ResumeError(
-                f"{path}: with other rates, stragglers or events a step takes another time, so that "
-                "its records cannot go on: give those of the file, or begin a new run"
+                f"{path}: with other rates, stragglers or events a step takes another time, so "
+                "that its records cannot go on: give those of the file, or begin a new run"
             )
         try:
             recall(self._gradients, memory, int(totals[-1]))  # the number of gradients

@@ -306,7 +306,7 @@ def most_robust(errors: np.ndarray) -> int:
 
 
 def with_trials(choice: Choice, sizes: np.ndarray, found: np.ndarray, gradients: int) -> Choice:
-    """Return the choice with what trial runs with these step sizes have found, and their gradients."""
+    """Return the choice with what trial runs with these step sizes found, and their gradients."""
     others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9, atol=0).any(axis=1)
     tried, early = np.append(choice.tried[others], sizes), np.zeros(len(sizes), bool)
     order = np.argsort(-tried)

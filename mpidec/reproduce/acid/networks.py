@@ -256,7 +256,7 @@ class AcidTable5(AsynchronousTraining):
             far = float(np.abs(middle - last).mean() / np.abs(first - last).mean())
             words = f"n = {n}, {label}: |A2CiD2 - rate 2| / |rate 1 - rate 2|"
             because = SHORT if key == "objective" else ""
-            yield Line(words, None, far, far < 0.5, "below 0.5", because, far < 0.8)
+            yield Line(words, None, far, far < 0.5, "below 0.5", because, explains=far < 0.8)
 
 
 @dataclass(frozen=True)
@@ -293,4 +293,6 @@ class Figure3(AsynchronousTraining):
             near = max(-np.diff(losses), default=0.0) < noise
             because = f"a loss varies by {noise:.1g} between seeds" if near else ""
             grows = losses == sorted(losses)
-            yield Line(f"loss at the end, {what}", None, here, grows, "growing", because, near)
+            yield Line(
+                f"loss at the end, {what}", None, here, grows, "growing", because, explains=near
+            )

@@ -209,7 +209,8 @@ class OtherGraphs(Experiment[Run]):
                 agrees = abs(here - value) <= 1e-10 * value + 1e-15 * n
                 because = ROWS if name == "grid" else ""
                 near = abs(here - value) <= RAGGED * value if because else None
-                yield Line(what, value, here, agrees, "1e-10 of it and rounding", because, near)
+                expected = "1e-10 of it and rounding"
+                yield Line(what, value, here, agrees, expected, because, explains=near)
 
     def draw(self, results: Results[Run], figure: Figure) -> None:
         """A panel for each n: means over the runs."""

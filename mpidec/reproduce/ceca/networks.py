@@ -238,4 +238,4 @@ class Figure10(CecaTable2):
         )
         what, published = "gain of DSGD-CECA (points)", CIFAR[CECA] - CIFAR[ONE_PEER]
         agrees, known = gain > 0, bool(because)
-        yield Line(what, published, gain, agrees, "positive", because, known, by=ORDER)
+        yield Line(what, published, gain, agrees, "positive", because, explains=known, by=ORDER)

@@ -186,7 +186,14 @@ class ClientDrift(Experiment[Cell]):
         recursion = partial(dense.tracked if method == "SCAFFOLD" else dense.local_dgd, local=K)
         W, x0 = np.full((2, 2), 0.5), [1.0]
         apart = dense.apart(
-            recursion, lambda X: 2 * square * X + slope, W, problem, solver, graph, x0, 4 * K
+            recursion,
+            lambda X: 2 * square * X + slope,
+            W,
+            problem,
+            solver,
+            graph,
+            x0=x0,
+            steps=4 * K,
         )
         return {**run(problem, solver, graph, self.rounds * K, x0=x0, until=1e-12), "apart": apart}
 

@@ -282,8 +282,8 @@ class Table5(TrainingExperiment):
                 lost,
                 bool(lost < 1 if robust else lost > 10),
                 "less than 1" if robust else "more than 10",
-                "it recovers as digits are learned, see the notes" if row == QG else "",
-                bool(abs(lost) < 10) if row == QG else None,
+                because="it recovers as digits are learned, see the notes" if row == QG else "",
+                explains=bool(abs(lost) < 10) if row == QG else None,
             )
 
     def draw(self, results: Results[Cell], figure: Figure) -> None:

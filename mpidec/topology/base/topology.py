@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _validation as check
+from ..._words import settings
 from .drawing import draw
 from .source import EdgeBlock, Pair, Source
 from .spectra import gap
@@ -229,7 +230,7 @@ class Topology:
 
     @cached_property
     def _fingerprint(self) -> int:
-        more = [getattr(self, field.name) for field in fields(self)[2:]]
+        more = [*settings(self).values()][2:]
         return fingerprint(self.name, self.n, self.source.token(), more)
 
     def __eq__(self, other: object) -> bool:
@@ -244,7 +245,7 @@ class Topology:
 
     def __getstate__(self) -> dict[str, Any]:
         # Without cached values.
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return settings(self)
 
     def __repr__(self) -> str:
         return (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,32 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 KIND = " (which sums are 1 follows from W)"
+
+
+@runtime_checkable
+class NetworkxGraph(Protocol):
+    """A networkx graph."""
+
+    @property
+    def adj(self) -> Mapping[Any, Mapping[Any, Any]]:
+        """The neighbours of each node."""
+
+    def is_directed(self) -> bool:
+        """Return whether its edges have a direction."""
+
+    def number_of_nodes(self) -> int:
+        """Return the number of agents."""
+
+
+def is_networkx(thing: object) -> TypeGuard[NetworkxGraph]:
+    """Return whether it is a networkx graph.
+
+    Examples
+    --------
+    >>> is_networkx(3)
+    False
+    """
+    return isinstance(thing, NetworkxGraph) and not isinstance(thing, type)
 
 
 @with_known_options
@@ -127,7 +153,8 @@ def from_networkx(
         another node in the order in which they were added, or by its name.
         Self-loops are dropped, and parallel edges of a multigraph count as one edge.
     weights : str or float, optional
-        Edge weights, see `mpidec.topology.base.weights`, by default "metropolis"; or "weight": W[v, u]
+        Edge weights, see `mpidec.topology.base.weights`, by default "metropolis"; or "weight":
+        W[v, u]
         is the attribute "weight" of the edge u -> v (the sum over parallel edges) and W[v, v] is
         the remainder to 1. Otherwise the attribute is ignored, without `weights` with a warning if
         it could be used.
@@ -219,7 +246,7 @@ def _check_word(G: networkx.Graph, weights: WeightsLike) -> None:
 
 def matrix_of(W: Any, where: str = "from_weights") -> csr_array:
     """Return a user's matrix as a sparse one."""
-    if hasattr(W, "adj") or isinstance(W, Topology):
+    if is_networkx(W) or isinstance(W, Topology):
         remedy = (
             "it is a topology already" if isinstance(W, Topology) else "from_networkx takes a graph"
         )

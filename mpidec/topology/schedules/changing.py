@@ -16,7 +16,14 @@ from ..base.source import TOLERANCE, EdgeBlock, Source, Stored, block_of, canoni
 from ..base.spectra import gap_of_draws
 from ..base.topology import Topology, fingerprint
 from ..base.weights import OPTIMIZED, AgentWeights, WeightsLike, entries
-from ..graphs.explicit import check_entries, check_sums, from_networkx, matrix_of, sorted_nodes
+from ..graphs.explicit import (
+    check_entries,
+    check_sums,
+    from_networkx,
+    is_networkx,
+    matrix_of,
+    sorted_nodes,
+)
 
 KINDS = ("doubly", "row", "column")
 SUMS = {"metropolis": "doubly", "lazy": "doubly", "uniform": "row", "push": "column"}
@@ -170,11 +177,11 @@ class Changing(Schedule):
 
         if issparse(given) and given.shape == (self.n, self.n) and given.dtype == np.float64:
             return given.toarray(order="C")
-        if self.gamma is not None and hasattr(given, "adj"):
+        if self.gamma is not None and is_networkx(given):
             import networkx
 
             undirected = isinstance(given, networkx.Graph) and not given.is_directed()
-            if undirected and len(given) == self.n:
+            if undirected and given.number_of_nodes() == self.n:
                 return networkx.to_numpy_array(given, sorted_nodes(given), bool, weight=None)
         return given
 
@@ -189,7 +196,7 @@ class Changing(Schedule):
                 given = Topology(self.name, Stored(block.csr))
             elif given.dtype == np.float64 and self._fits(given):
                 return Topology(self.name, Dense(given, self.kind))
-        if hasattr(given, "adj"):
+        if is_networkx(given):
             given = from_networkx(given, self._weights, connected=False)
         if not isinstance(given, Topology):
             matrix = matrix_of(given, where)

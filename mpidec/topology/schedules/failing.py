@@ -166,7 +166,7 @@ class Failing(Schedule):
     @property
     def parameters(self) -> Mapping[str, object]:
         """Return the probability and the seed, and the parameters of the underlying schedule."""
-        below = getattr(self.topology, "parameters", {})
+        below = self.topology.parameters if isinstance(self.topology, Schedule) else {}
         inner = {f"{self.topology.name}.{name}": value for name, value in below.items()}
         return {"p": self.p, "seed": self.seed, **inner}
 

@@ -1,1 +1,1 @@
-"""What all mixers and the network use: edges, packing, gradients, agreement of ranks, life cycle."""
+"""What all mixers and the network use: edges, packing, gradients, agreement, life cycle."""

@@ -19,7 +19,7 @@ Nodes = Mapping[int, float] | Iterable[int] | None  # with their weights, or eac
 Weight = SupportsFloat | None
 
 
-class Edges(NamedTuple):
+class RankEdges(NamedTuple):
     """The edges of one call at one node of the graph (a rank, or a machine).
 
     Attributes
@@ -56,7 +56,7 @@ class Edges(NamedTuple):
         dst: Nodes,
         names: tuple[str, str],
         kind: str = "rank",
-    ) -> Edges:
+    ) -> RankEdges:
         """From the arguments of a call.
 
         Raises
@@ -89,7 +89,7 @@ class Edges(NamedTuple):
         own: float,
         src_name: str,
         kind: str,
-    ) -> Edges:
+    ) -> RankEdges:
         """Along the topology that was set; pulled with `weights`, or mixed with its own."""
         if plan is None:
             setter = "set_topology" if kind == "rank" else "set_machine_topology"
@@ -121,7 +121,7 @@ class Edges(NamedTuple):
         names: tuple[str, str],
         own: float = 0.0,
         kind: str = "rank",
-    ) -> Edges:
+    ) -> RankEdges:
         """From lists of nodes, or their weights, and the weight of this one."""
         weights = None if src is None else weighted(src, names[0], me, size, kind)
         if dst is None:

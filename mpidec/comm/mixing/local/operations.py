@@ -22,7 +22,7 @@ from ...checks import (
     Subject,
 )
 from ...kernels import Weights, weighted_sum
-from .edges import Edges
+from .edges import RankEdges
 from .flat import FlatArray, combine
 
 
@@ -42,7 +42,7 @@ def _finish_edges(
 
 
 def _mixed(
-    edges: Edges, node: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]
+    edges: RankEdges, node: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]
 ) -> np.ndarray:
     """Return the weighted sum at a node, in the precision of the arithmetic."""
     if edges.plan is None:
@@ -57,7 +57,7 @@ def _mixed(
 
 
 def neighbor_allreduce(
-    operation: Operation, x: FlatArray, edges: Edges, rank: int, confirm: bool
+    operation: Operation, x: FlatArray, edges: RankEdges, rank: int, confirm: bool
 ) -> Steps:
     """Steps of `neighbor_allreduce` and `pair_gossip`."""
     push = edges.mode == "push"
@@ -75,7 +75,7 @@ def neighbor_allreduce(
 
 
 def neighbor_allgather(
-    operation: Operation, x: FlatArray, edges: Edges, order: list[int] | None, confirm: bool
+    operation: Operation, x: FlatArray, edges: RankEdges, order: list[int] | None, confirm: bool
 ) -> Steps:
     """Steps of `neighbor_allgather`: arrays in the order of the ranks `order`, or ascending."""
     push = edges.mode == "push"
@@ -89,7 +89,7 @@ def neighbor_allgather(
 
 
 def exchange(
-    operation: Operation, arrays: dict[int, FlatArray], edges: Edges, confirm: bool
+    operation: Operation, arrays: dict[int, FlatArray], edges: RankEdges, confirm: bool
 ) -> Steps:
     """Steps of `exchange`: what arrives is of the kind of what was sent there, or of the first
     array.
@@ -123,7 +123,7 @@ def member(
 def leader(
     operation: Operation,
     x: FlatArray,
-    edges: Edges,
+    edges: RankEdges,
     machine: int,
     members: list[int],
     leaders: list[int],

@@ -37,7 +37,7 @@ from ..base.agreement import Agreement
 from ..base.traced import trace
 from ..mixers.factory import Mixers
 from . import operations
-from .edges import Edges, Nodes, Weight, index, number, repeatable, valid_nodes
+from .edges import Nodes, RankEdges, Weight, index, number, repeatable, valid_nodes
 from .flat import FlatArray, combine
 from .graph import LocalGraph
 
@@ -323,14 +323,14 @@ class LocalView:
         def prepare(operation: Operation) -> Steps:
             plan = self._step(dst_weights)
             array = FlatArray.of(x)
-            edges = Edges.of(
+            edges = RankEdges.of(
                 plan,
                 self.rank,
                 self.size,
                 self_weight,
                 src_weights,
                 dst_weights,
-                ("src_weights", "dst_weights"),
+                names=("src_weights", "dst_weights"),
             )
             operation.array = array.dtype, array.shape
             return operations.neighbor_allreduce(
@@ -354,14 +354,14 @@ class LocalView:
             key = None if name else self._sum_key(x, src_weights, dst_weights)
             try:
                 plan, array = self._step(dst_weights), FlatArray.of(x)
-                edges = Edges.of(
+                edges = RankEdges.of(
                     plan,
                     self.rank,
                     self.size,
                     self_weight,
                     src_weights,
                     dst_weights,
-                    ("src_weights", "dst_weights"),
+                    names=("src_weights", "dst_weights"),
                 )
             except Exception as error:
                 calls.give_up("neighbor_allreduce", error)
@@ -496,7 +496,7 @@ class LocalView:
         def prepare(operation: Operation) -> Steps:
             plan = self._step(dst_ranks)
             array = _rows_of(x)
-            edges = Edges.lists(
+            edges = RankEdges.lists(
                 plan, self.rank, self.size, src_ranks, dst_ranks, ("src_ranks", "dst_ranks")
             )
             operation.array, operation.comparable = (
@@ -548,7 +548,7 @@ class LocalView:
                 raise TypeError(
                     f"messages are {type(messages).__name__}, expected a dict {{rank: array}}"
                 )
-            edges = Edges.lists(
+            edges = RankEdges.lists(
                 None,
                 self.rank,
                 self.size,
@@ -595,7 +595,7 @@ class LocalView:
                 FlatArray.of(x),
             )
             operation.array = array.dtype, array.shape
-            edges = Edges("", (other,), {other: 1.0}, own, {other: pair})
+            edges = RankEdges("", (other,), {other: 1.0}, own, {other: pair})
             return operations.neighbor_allreduce(
                 operation, array, edges, self.rank, self._connect(operation, edges, False)
             )
@@ -655,15 +655,15 @@ class LocalView:
             graph = self._machine_graph if dst_machine_weights is None else None
             plan = None if graph is None else graph.take()
             array = FlatArray.of(x)
-            edges = Edges.of(
+            edges = RankEdges.of(
                 plan,
                 mine,
                 len(machines),
                 self_weight,
                 src_machine_weights,
                 dst_machine_weights,
-                ("src_machine_weights", "dst_machine_weights"),
-                "machine",
+                names=("src_machine_weights", "dst_machine_weights"),
+                kind="machine",
             )
             operation.mode, operation.array = edges.mode, (array.dtype, array.shape)
             fingerprint = zlib.crc32(repr((edges.own, edges.weights, edges.dests)).encode())
@@ -885,7 +885,7 @@ class LocalView:
         for sender, receiver in np.argwhere(rows[:, 0] != rows[:, 1].T).tolist():
             raise lists_disagree(sender, receiver, bool(rows[sender, 0, receiver]), op)
 
-    def _connect(self, operation: Operation, edges: Edges, check: bool = True) -> bool:
+    def _connect(self, operation: Operation, edges: RankEdges, check: bool = True) -> bool:
         """Tell an operation who takes part; whether the receivers must confirm that they expect
         its messages.
         """

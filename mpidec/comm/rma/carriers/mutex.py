@@ -106,8 +106,8 @@ class Mutex(HeldMutexes):
     ):
         super().__init__(lock)
         self._memory, self._me, self._ask = memory, me, ask
-        #: ranks that ask for this one's by messages, and the numbers of their requests; None: they have withdrawn, and it may be
-        #: on its way to them nevertheless
+        # Ranks that ask for this one's by messages, and the numbers of their requests; None: they
+        # have withdrawn, and it may be on its way to them nevertheless.
         self._queue: dict[int, int | None] = {}
         # Own requests, and those of them that were granted.
         self._expected: set[tuple[int, int]] = set()

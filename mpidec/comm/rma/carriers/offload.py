@@ -16,7 +16,8 @@ SYSTEM = Path("/sys/class")
 _SLOW = {"tcp", "sockets", "udp", "shm", "self", "sm", "vader", "posix", "sysv", "cma", "net"}
 # Drivers of adapters whose one-sided calls are messages.
 _SOFTWARE = {"efa", "hfi1", "qib"}
-#: what each library can be told: variables of its tools interface, and environment variables of the layers below it
+# What each library can be told: variables of its tools interface, and environment variables of the
+# layers below it.
 _MPICH = ("MPIR_CVAR_CH4_NETMOD", "MPIR_CVAR_OFI_USE_PROVIDER"), ("FI_PROVIDER", "UCX_TLS")
 _OPEN_MPI = ("osc", "pml", "btl"), ("FI_PROVIDER", "UCX_TLS")
 
