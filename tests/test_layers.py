@@ -299,7 +299,7 @@ def test_imports_point_downwards():
 # What the rooms that only use the package take beside its public names: of `internals`, and of the rooms of comm but mixing.
 SHARED = {
     "theory": "MPI Asynchronous Channel Fault Operator PairwiseSolver Round StepOperator TopologyLike after as_oracle "
-    "as_solver as_topology at_step is_sampled moves name_of step_size_of targets_of term_of with_step_size x_star_of",
+    "as_solver as_topology at_step dtype_of is_sampled moves name_of step_size_of targets_of term_of with_step_size x_star_of",
     "testing": "MPI Asynchronous Codec LinearSteps PushSolver Result adapted after as_topology at_step check_dataclass "
     "is_sampled limits mismatch prox_of rest simulate smoothness_of solution_of solve step_size_of term_of with_step_size",
     "plot": "positions rises table",
