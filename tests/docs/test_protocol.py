@@ -30,7 +30,7 @@ def test_a_sketch_runs(sketch):
 
 
 def test_there_is_a_sketch_of_each_kind():
-    assert len(SKETCHES) == 6
+    assert len(SKETCHES) == 7
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="as on 3 ranks, and slow")
