@@ -31,6 +31,7 @@ class SampleSolver(Solver):
     keeps_mean: ClassVar = False
     exact: ClassVar = False
     adaptive: ClassVar = True
+    columnwise: ClassVar = False
 
     def ask(self, F: Functions, s: Any) -> Any:
         return F.sample(s.X)
