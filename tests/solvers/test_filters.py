@@ -196,6 +196,8 @@ def test_refusals():
         P.StateSpace(np.eye(D), np.eye(D), y, 1.0)
     with pytest.raises(TypeError, match="needs samples, F is"), mpidec.Network(N) as net:
         next(mpidec.iterate(S.DiffusionRLS(), lambda X, k: X, net.mixer(GRAPH), np.zeros((N, D))))
+    with pytest.raises(ValueError, match=r"runs is 2, but DiffusionRLS computes with whole rows"):
+        mpidec.solve(stream(0, N, float), S.DiffusionRLS(), GRAPH, steps=1, runs=2)
     with pytest.raises(ValueError, match="no step size that a search finds"):
         mpidec.tune(stream(0, N, float), S.AffineProjection(), GRAPH)
     with pytest.raises((TypeError, ValueError), match=r"AffineProjection: step_size.*auto"):
