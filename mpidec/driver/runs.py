@@ -4,11 +4,12 @@ steps together, each with the bits that it has alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from .._complex import as_reals, double
+from .._complex import as_reals, double, from_reals
 from .._validation import Array
 from ..comm.mixing.internals import Kept, Operator, StepOperator
 from ..exceptions import RunsError
@@ -20,7 +21,7 @@ from .metrics import Metrics, Own, Rows, norm, unit_of
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
-    from ..protocols import StepSize
+    from ..protocols import Reductions, StepSize
     from ..solvers import Solver
 
 # The ends of a band, by the suffix of a metric's name: quantiles of the runs.
@@ -123,28 +124,28 @@ class AnswersOfRuns(Answers):
 
 class ProblemOfRuns:
     """A problem at points of several runs: those of the local agents, (m, d), one run after the
-    other.
+    other; of a `stream`, which may be complex, all at once.
     """
 
-    def __init__(self, problem: Problem, runs: int):
-        self._problem, self._runs = problem, runs
+    def __init__(self, problem: Problem, runs: int, stream: Stream | None, complex_: bool):
+        self._problem, self._runs, self._stream, self._complex = problem, runs, stream, complex_
 
     def value(self, X: Array) -> Array:
-        if isinstance(self._problem, Stream) and self._problem.term is None:
-            return np.ravel(self._problem.held_out(self._columns(X))[0].T)
+        if self._stream is not None:
+            return np.ravel(self._held_out(self._stream, X)[0].T)
         each = [self._problem.value(x) for x in np.split(X, self._runs)]
         return np.concatenate(each)
 
     def grad(self, X: Array) -> Array:
-        if isinstance(self._problem, Stream):
-            G = self._problem.held_out(self._columns(X))[1]
-            return np.reshape(G.transpose(2, 0, 1), X.shape)
+        if self._stream is not None:
+            G = np.ascontiguousarray(self._held_out(self._stream, X)[1].transpose(2, 0, 1))
+            return as_reals(G.reshape(len(X), -1))
         each = [self._problem.grad(x) for x in np.split(X, self._runs)]
         return np.concatenate(each)
 
-    def _columns(self, X: Array) -> Array:
-        columns: Array = X.reshape(self._runs, -1, X.shape[1]).transpose(1, 2, 0)
-        return columns
+    def _held_out(self, stream: Stream, X: Array) -> tuple[Array, Array]:
+        Z = from_reals(X) if self._complex else X
+        return stream.held_out(Z.reshape(self._runs, -1, stream.d).transpose(1, 2, 0))
 
 
 class MetricsOfRuns(Metrics):
@@ -157,7 +158,7 @@ class MetricsOfRuns(Metrics):
     Parameters
     ----------
     runs : int
-    *given
+    net, problem, own, like
         As for `Metrics`.
 
     Attributes
@@ -166,9 +167,17 @@ class MetricsOfRuns(Metrics):
         Also ``NAME_low`` and ``NAME_high`` of each metric that is no counter.
     """
 
-    def __init__(self, runs: int, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._runs = runs
+    def __init__(
+        self,
+        runs: int,
+        net: Reductions,
+        problem: Problem | None,
+        own: Mapping[str, Own],
+        like: Array,
+    ) -> None:
+        super().__init__(net, problem, own, like)
+        whole = isinstance(problem, Stream) and problem.term is None
+        self._runs, self._stream = runs, cast("Stream", problem) if whole else None
         measured = [metric.name for metric in self._metrics]
         self.names += tuple(f"{name}_{end}" for name in measured for end in BAND)
 
@@ -181,7 +190,9 @@ class MetricsOfRuns(Metrics):
             np.repeat(of_run, len(X), axis=0)
             for of_run in (means, np.array([[unit_of(mean)] for mean in means]))
         )
-        problem: Any = self._problem and ProblemOfRuns(self._problem, runs)
+        problem: Any = self._problem and ProblemOfRuns(
+            self._problem, runs, self._stream, self.complex
+        )
         targets = None if self._targets is None else np.tile(self._targets, (runs, 1))
         terms = self.summed(Rows(all_rows, all_means, problem, targets, units), rows, sent)
         terms = terms.reshape(runs, len(X), -1).swapaxes(0, 1).reshape(len(X), -1)

@@ -16,7 +16,7 @@ X = np.zeros((2, 3))
 
 def attempt(period=1, chosen=True, futile=False, far="", last=True, unstable="", disturbance=""):
     return Attempt(
-        plan=SimpleNamespace(solver=SimpleNamespace(period=period)),
+        plan=SimpleNamespace(solver=SimpleNamespace(period=period), of_first_run=lambda rows: rows),
         clock=SimpleNamespace(disturbance=disturbance),
         choice=SimpleNamespace(futile=futile) if chosen else None,
         guard=SimpleNamespace(far=lambda rows, strict: far),
