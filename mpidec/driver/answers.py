@@ -132,8 +132,15 @@ class Errors:
         """Return what `evaluate` returns; zeros once it has raised an exception on one of several
         ranks.
         """
-        evaluated = partial(_as_asked, shape, dtype, evaluate, *arguments)
-        return self.or_else(evaluated, lambda: np.zeros(shape, dtype))
+        if self.first is None:
+            try:
+                answer = np.asarray(evaluate(*arguments))
+                if answer.shape == shape and answer.dtype == dtype:
+                    return answer
+                return _as_asked(answer, shape, dtype)
+            except Exception as error:
+                self._keep(error)
+        return np.zeros(shape, dtype)
 
     def or_else(self, evaluate: Callable[[], T], instead: Callable[[], T]) -> T:
         """Return what `evaluate` returns; what `instead` does once it has raised an exception on
@@ -143,17 +150,18 @@ class Errors:
             try:
                 return evaluate()
             except Exception as error:
-                if self._net.size == 1:
-                    raise
-                self.note(error)
+                self._keep(error)
         return instead()
 
+    def _keep(self, error: Exception) -> None:
+        """Keep an exception for the next decision of the ranks; one rank alone raises it."""
+        if self._net.size == 1:
+            raise error
+        self.note(error)
 
-def _as_asked(
-    shape: tuple[int, ...], dtype: DTypeLike, evaluate: Evaluate, *arguments: object
-) -> np.ndarray:
-    """Return what `evaluate` returns, in the shape and the dtype that are asked for."""
-    answer = np.asarray(evaluate(*arguments))
+
+def _as_asked(answer: np.ndarray, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Return the answer of a problem in the dtype that is asked for, or refuse it."""
     if answer.shape != shape:
         raise ValueError(
             "the problem returned gradients (or values, proximal points, samples) of shape "
@@ -247,7 +255,7 @@ class Answers:
             H, y, R = self._samples(self._k)  # type: ignore[misc]
             p = np.shape(y)[-1]
             shapes = (H, (m, p, d)), (y, (m, p)), (R, (m, p, p))
-            return Sample(*(_as_asked(shape, dtype, np.asarray, A) for A, shape in shapes))
+            return Sample(*(_as_asked(np.asarray(A), shape, dtype) for A, shape in shapes))
 
         def nothing() -> Sample:
             return Sample(

@@ -376,10 +376,13 @@ class LinearModel(Described):
         return np.asarray(self._penalty * X) if self.l2 else np.zeros_like(X)
 
     def _grad(self, X: Array, A: Samples, Y: Array, weight: Array | None) -> Array:
-        self._columns(X, len(A))
         if isinstance(A, SparseSamples):
+            self._columns(X, len(A))
             return self._sparse_grad(X, A, Y, weight)
-        G = adjoint(A, self._weighted(X, A, Y, weight)).reshape(X.shape)
+        R = self._slope(times(A, self._columns(X, len(A))), Y)
+        if weight is not None or self.weight != 1:
+            R = self._scaled(R, weight)
+        G = adjoint(A, R).reshape(X.shape)
         if self.l2:
             G += self._penalty * X
         return G
@@ -395,12 +398,12 @@ class LinearModel(Described):
             else:
                 G[one] = 0.0
             own = None if weight is None else weight[one]
-            A[one].adjoint(self._weighted(X[one], A[one], Y[one], own), self._columns(G[one], 1))
+            R = self._slope(times(A[one], self._columns(X[one], 1)), Y[one])
+            A[one].adjoint(self._scaled(R, own), self._columns(G[one], 1))
         return G
 
-    def _weighted(self, X: Array, A: Samples, Y: Array, weight: Array | None) -> Array:
-        """Return the derivatives with respect to the scores, with the factors of the losses."""
-        R = self._slope(times(A, self._columns(X, len(A))), Y)
+    def _scaled(self, R: Array, weight: Array | None) -> Array:
+        """Multiply the derivatives with respect to the scores by the factors of the losses."""
         if weight is not None:
             R *= weight[:, None, None]
         if self.weight != 1:
