@@ -434,7 +434,7 @@ def test_draws_belong_to_seed_agent_and_step(make_oracle):
 
 def test_streams_are_philox_with_the_step_in_the_second_word():
     for agent in (3, 2**40):
-        draw = Streams(7, 2).at(agent, 11)
+        draw = Streams(7, "noise").at(agent, 11)
         other = np.random.Generator(np.random.Philox(key=[7, agent], counter=[0, 11, 2, 0]))
         assert np.array_equal(draw.standard_normal(9), other.standard_normal(9))
 

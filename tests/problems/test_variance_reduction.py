@@ -85,7 +85,7 @@ def test_the_recursions_of_the_papers(name, loss, calls):
     problem = made(loss)
     X, oracle = rows(problem), ORACLES[name](problem)
     draws = P.oracles.Draws(problem, B, range(N), 3)
-    batches, coin = [draws(k) for k in range(len(X))], P.oracles.Streams(3, 7)
+    batches, coin = [draws(k) for k in range(len(X))], P.oracles.Streams(3, "snapshots")
     passes = np.ceil(problem.mask.sum(axis=1) / B).astype(int)
     for made_of, periods in ((oracle, [4] * N), (type(oracle)(problem, B), passes)):
         gradient, kept = made_of.start(range(N), 3), X.copy()
