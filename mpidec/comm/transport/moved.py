@@ -46,8 +46,9 @@ def start_moved(
         for (_, start, stop), first in zip(route.arriving, begin.tolist()):
             body = first + stop - start
             came = arrived[first:body].view(bool)
-            end = body + nbytes * int(came.sum())
-            halo[start:stop][came] = arrived[body:end].view(rows.dtype).reshape(-1, rows.shape[1])
+            count = int(came.sum())
+            news = arrived[body : body + nbytes * count].view(rows.dtype)
+            halo[start:stop][came] = news.reshape(count, rows.shape[1])
         return halo
 
     return Pending(request, finish)

@@ -112,9 +112,10 @@ def test_the_threshold_0_is_w_to_the_bit(name, dtype):
                     Y = [drift(some, k).astype(dtype) for some in Y]
 
 
-def test_several_arrays_have_a_memory_and_a_trigger_each_and_travel_in_one_message():
+@pytest.mark.parametrize("transport", ["shared", "p2p"])
+def test_several_arrays_have_a_memory_and_a_trigger_each_and_travel_in_one_message(transport):
     X, small = stack(), 1e-3 * stack(d=2)
-    with mpidec.Network(N) as net:
+    with mpidec.Network(N, transport=transport) as net:
         rows = slice(net.lo, net.hi)
         W = net.mixer(T.ring(N)).triggered(0.1)
         Y, Z = W({"y": X[rows], "z": small[rows]}).values()
@@ -123,6 +124,7 @@ def test_several_arrays_have_a_memory_and_a_trigger_each_and_travel_in_one_messa
         counted = net.comm.allreduce(np.array([W.messages, W.bytes]))
         assert counted.tolist() == [2 * N, 2 * N * D * 8] and W.rounds == 1
         assert [some.shape for some in W.memory().values()] == [(net.m, D), (net.m, 2), (net.m, 1)]
+        assert W(X[rows, :0]).shape == (net.m, 0)
 
 
 @pytest.mark.parametrize("name", ["ring", "schedule", "striped", "pair"])
