@@ -48,6 +48,8 @@ def check_runs(runs: int, solver: Solver) -> None:
         reason = "is asynchronous: its agents take no steps together"
     elif not solver.columnwise or "value" in solver.needs.functions:
         reason = "computes with whole rows, which are those of all runs"
+    elif solver.needs.data:
+        reason = "takes samples, which differ between the runs"
     if runs > 1 and reason:
         raise RunsError(
             f"runs is {runs}, but {name_of(solver)} {reason}: expected runs=1, with another seed "
@@ -153,7 +155,8 @@ class MetricsOfRuns(Metrics):
 
     The mean of norms (consensus, errors, gradient norm) is the root of their mean square, as that
     over the agents is, :math:`\sqrt{\tfrac{1}{R} \sum_r e_r^2}`; of all other metrics it is
-    :math:`\tfrac{1}{R} \sum_r e_r`.  `bytes` are those of one run.
+    :math:`\tfrac{1}{R} \sum_r e_r`.  `bytes` are the R-th part of all: weights (push-sum, FROST) and
+    counts (RelaySGD) are those of all runs, and are sent once.
 
     Parameters
     ----------

@@ -211,9 +211,10 @@ def solve(
     With `runs` R, `Result.X` has the shape (m, R, d) and `Result.x` (R, d).  The metrics are means
     over the runs, of norms the roots of mean squares (see `mpidec.driver.runs.MetricsOfRuns`), and
     the target of `stop` is one of these means; `NAME_low` and `NAME_high` are the 10 % and 90 %
-    quantiles of the runs.  `bytes` are those of one run.  The step size is one for all runs: "auto"
-    finds that of the first one.  Solvers and mixings that compute with whole rows are refused, and
-    runs in which nothing is random.
+    quantiles of the runs.  `bytes` are the R-th part of all: weights (push-sum, FROST) and counts
+    (RelaySGD), which are those of all runs, are sent once.  The step size is one for all runs:
+    "auto" finds that of the first one.  Solvers and mixings that compute with whole rows, solvers
+    that take samples, and runs in which nothing is random are refused.
 
     Examples
     --------
