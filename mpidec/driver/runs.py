@@ -182,7 +182,13 @@ class MetricsOfRuns(Metrics):
         whole = isinstance(problem, Stream) and problem.term is None
         self._runs, self._stream = runs, cast("Stream", problem) if whole else None
         measured = [metric.name for metric in self._metrics]
-        self.names += tuple(f"{name}_{end}" for name in measured for end in BAND)
+        bands = {f"{name}_{end}": name for name in measured for end in BAND}
+        for band in bands.keys() & {*self.names}:
+            raise ValueError(
+                f"metrics: {band} is the name of a quantile of {bands[band]}, of several runs: "
+                "expected another name"
+            )
+        self.names += tuple(bands)
 
     def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
         X, runs = double(as_reals(X)), self._runs

@@ -184,10 +184,14 @@ def test_a_resumed_run_has_the_same_bits(tmp_path):
         whole = mpidec.solve(make(), solvers.CHOCO(0.02), RING, steps=20, **given)
         mpidec.solve(make(), solvers.CHOCO(0.02), RING, steps=10, record=path, **given)
         again = mpidec.Record(path, resume=True)
-        with pytest.raises(mpidec.ResumeError, match="runs was 3, is now 2"):
-            mpidec.solve(
-                make(), solvers.CHOCO(0.02), RING, steps=20, record=again, **given | {"runs": 2}
-            )
+        for other in (1, 2):
+            with pytest.raises(mpidec.ResumeError, match=f"runs was 3, is now {other}"):
+                mpidec.solve(
+                    *(make(), solvers.CHOCO(0.02), RING),
+                    steps=20,
+                    record=again,
+                    **given | {"runs": other},
+                )
         rest = mpidec.solve(make(), solvers.CHOCO(0.02), RING, steps=20, record=again, **given)
         np.testing.assert_array_equal(rest.X, whole.X)
         found = net.gather(rest.X)
@@ -219,3 +223,10 @@ def test_runs_that_cannot_be_told_apart_are_refused(solver, mixing, exact, said)
         problem = squares(net) if exact else batches(net)
         with pytest.raises(mpidec.RunsError, match=f"runs is 3, but .*{said}"):
             mpidec.solve(problem, solver, RING, steps=1, net=net, runs=3, mixing=mixing)
+
+
+@pytest.mark.serial
+def test_metrics_with_the_names_of_quantiles_are_refused():
+    own = {name: lambda X, agents, k: X[:, 0] for name in ("msd", "msd_low")}
+    with pytest.raises(ValueError, match="msd_low is the name of a quantile of msd"):
+        mpidec.solve(Stream(draw, 8, D), solvers.DGD(0.1), RING, steps=1, runs=2, metrics=own)

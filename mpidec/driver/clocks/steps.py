@@ -73,7 +73,7 @@ class Steps:
         return measure.names + (SHARE,) * (self._mixer.withheld is not None)
 
     def conditions(self) -> dict[str, object]:
-        return {} if self._plan.runs == 1 else {"runs": self._plan.runs}
+        return {"runs": self._plan.runs}
 
     def begin(self) -> State:
         plan = self._plan
