@@ -43,6 +43,24 @@ def test_a_lost_row_of_an_edge_arrives_as_zeros():
         np.testing.assert_array_equal(M.ravel(), want)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda W: W.noisy(0.1, clip=2.0),
+        lambda W: W.attacked({1: lambda step, agent, row: row[::-1]}),
+        lambda W: W.lossy(0.4, seed=1),
+    ],
+)
+def test_messages_of_any_shape_have_the_faults_of_their_rows(fault):
+    with mpidec.Network(N) as net:
+        W = fault(net.mixer(T.binary_tree(N)))
+        rows = np.random.default_rng(0).standard_normal((N, 6))[net.lo : net.hi]
+        flat = W.at(3).exchange(W.at(3).to_edges(rows))
+        for X in rows.reshape(-1, 2, 3), rows.reshape(-1, 1, 6):
+            M = W.at(3).exchange(W.at(3).to_edges(X))
+            np.testing.assert_array_equal(M, flat.reshape(len(flat), *X.shape[1:]))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("fill", ["renormalize", "own", "zero"])
 def test_a_lost_message_has_no_influence_whatever_was_in_it(fill, value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 
 import numpy as np
 
@@ -116,10 +117,12 @@ class ChannelPhase(WrappedPhase):
                 "mixer without robust"
             )
         rows, format, restore = self._phase.edge_rows(M)
-        half = format == BFLOAT16
+        half, shape = format == BFLOAT16, rows.shape[1:]
+        rows = rows.reshape(len(rows), prod(shape))
         sent = self._leave(widen(rows, format) if half else rows)
         arrived = self._phase.carry(narrow(sent, format) if half else sent)
         arrived = self._arrive(widen(arrived, format) if half else arrived)
+        arrived = arrived.reshape(len(arrived), *shape)
         return restore(narrow(arrived, format) if half else arrived, format)
 
     def own(self, X: ArrayT) -> ArrayT:
