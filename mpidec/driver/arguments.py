@@ -618,7 +618,7 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
 
 
 def _given_rows(x0: ArrayLike, n: int, d: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the initial point (d,) or (n, d) as an array; refused unless its numbers are finite."""
+    """Return the initial point (d,) or (n, d) as an array; refused unless it is finite."""
     if np.iscomplexobj(x0) and not is_complex(dtype):
         raise TypeError(
             f"x0 is complex, expected real numbers, as the problem is {dtype}: give it complex "

@@ -205,7 +205,9 @@ def _at_start(net: Network, problem: Problem | None, X: np.ndarray) -> Words:
 
 
 def _minimizer(problem: Problem | None, X: np.ndarray) -> Words:
-    """Numbers of the minimizer, or those of the agents; of one that moves, of those of the first steps."""
+    """Numbers of the minimizer, or those of the agents; of one that moves, of those of the first
+    steps.
+    """
     found: list[float] = []
     with suppress(Exception):  # of a function that ends
         for k in STEPS if moves(problem) else (0,):

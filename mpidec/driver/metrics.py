@@ -354,7 +354,7 @@ def norm(v: np.ndarray) -> float:
 
 
 def unit_of(v: np.ndarray) -> float:
-    """Return 1, or for numbers whose squares might overflow a power of two that makes them small."""
+    """Return 1; for numbers whose squares might overflow, a power of two that makes them small."""
     if np.vdot(v, v) < 1e300:
         return 1.0
     largest = float(np.abs(v).max(initial=0.0))
@@ -563,7 +563,7 @@ class Metrics:
         return float(net.mean(values)[0])
 
     def distance(self, X: np.ndarray) -> float:
-        """Return the largest distance of a local agent from the solution; 0 if that is not known."""
+        """Return the largest distance of a local agent from the solution, 0 if not known."""
         return float(self._distances(X[None])[0])
 
     def _distances(self, X: np.ndarray) -> np.ndarray:

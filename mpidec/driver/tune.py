@@ -158,7 +158,7 @@ def _events(
     rates: ArrayLike | None,
     **told: Any,
 ) -> Events:
-    """Return what happens in the run to come: on ranks, or on a queue, whose table has gradients."""
+    """Return what happens in the run to come, on ranks or on a queue (its table has gradients)."""
     if clock is None and rates is None:
         return Events.of_ranks(solver, topology, rates=None, **told)
     table = None if clock is None else clock.events

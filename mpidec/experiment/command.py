@@ -125,8 +125,8 @@ FLAGS = [
     Flag(
         "--tune",
         action="store_true",
-        help="print the step sizes that auto compares, and its choice, which --out FIGURE draws; do "
-        "not run",
+        help="print the step sizes that auto compares, and its choice, which --out FIGURE draws; "
+        "do not run",
     ),
     Flag(
         "--trace",

@@ -24,8 +24,8 @@ from .settings import Mixing
 Expected = dict[str, Any]
 # Numbers of all agents that depend on each other, at most: beyond, theory takes longer than runs.
 LARGE, DEPENDENT = 300, 100
-# Steps times the cube of such numbers, at most, and the size from which on a step takes longer, for a
-# curve; its points: the file stores 64 KiB.
+# Steps times the cube of such numbers, at most, and the size from which on a step takes longer, for
+# a curve; its points: the file stores 64 KiB.
 WORK, QUICK, POINTS = 2e9, 40, 400
 # A factor per step from which on, or down to which, the rate tells nothing.
 STILL, AT_ONCE = 1 - 1e-9, 1e-6

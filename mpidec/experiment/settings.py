@@ -152,8 +152,8 @@ class Mixing:
         None,
         ">= 0",
         metavar="TAU",
-        help="agents send a row only if it has moved by more than TAU since they sent it last; with "
-        "--set mixing.decay=R, by more than TAU * R^k in step k",
+        help="agents send a row only if it has moved by more than TAU since they sent it last; "
+        "with --set mixing.decay=R, by more than TAU * R^k in step k",
     )
     decay: float | None = setting(None, "in (0, 1]", requires="triggered")
     conserving: bool | None = setting(None, requires="triggered")
@@ -278,16 +278,16 @@ class Run:
     stop: str | None = setting(
         None,
         metavar="METRIC=VALUE",
-        help="stop when METRIC <= VALUE, or >= VALUE of an accuracy; with several, and --stop-error, "
-        "when all are reached",
+        help="stop when METRIC <= VALUE, or >= VALUE of an accuracy; with several, and "
+        "--stop-error, when all are reached",
         repeat=True,
     )
     metrics: str | None = setting(
         None,
         flag="metric",
         metavar="NAME=FILE.py:F",
-        help="user-defined metric: F(X, agents, k) returns one number per local agent, whose average "
-        "is recorded; the flag may be repeated",
+        help="user-defined metric: F(X, agents, k) returns one number per local agent, whose "
+        "average is recorded; the flag may be repeated",
         repeat=True,
         locate=_metric_files,
     )

@@ -57,8 +57,8 @@ FLAGS = [
         metavar="NAME",
         help="one label per run, which then has a line of its own, or per line; or name=TEXT for "
         "solvers, graphs, other values and labels, such as dgd=DSGD (default: the settings that "
-        "differ, as papers name them; runs that differ in the seed alone make one line, the median, "
-        "with a band)",
+        "differ, as papers name them; runs that differ in the seed alone make one line, the "
+        "median, with a band)",
     ),
     *LOOKS,
     STYLE,

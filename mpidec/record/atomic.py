@@ -32,8 +32,10 @@ OTHERS = ".txt .csv .tsv .json .toml .npz .npy .mat .log .png .pdf".split()
 SMALL = 4 << 20
 _OPEN_FILES = "raise the limit of open files (ulimit -n 1024)"
 REMEDY = {
-    errno.ENOSPC: "free some space (the file takes twice its size while it is written), or record less often (every=...)",
-    errno.EDQUOT: "free some of the quota (the file takes twice its size while it is written), or record less often (every=...)",
+    errno.ENOSPC: "free some space (the file takes twice its size while it is written), or record "
+    "less often (every=...)",
+    errno.EDQUOT: "free some of the quota (the file takes twice its size while it is written), or "
+    "record less often (every=...)",
     errno.EFBIG: "raise the file size limit (ulimit -f) or record less often (every=...)",
     errno.ELOOP: "its lock file is a symbolic link: remove that, or choose another name",
     errno.EMFILE: _OPEN_FILES,
@@ -53,7 +55,8 @@ class AtomicFile(io.RawIOBase):
     Parameters
     ----------
     path : name of the file; symbolic links are followed
-    existing : continue the file at ``path`` (True), or start an empty one that replaces it at the first update (False)
+    existing : continue the file at ``path`` (True), or start an empty one that replaces it at the
+        first update (False)
 
     Raises
     ------

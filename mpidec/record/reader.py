@@ -44,19 +44,22 @@ class Run:
     config : TOML text that reruns the experiment ("" if the file has none)
     attributes : root attributes: ``schema mpidec config seed agents ranks mpi created``
     metrics : arrays of equal length, by name: ``step time rounds bytes consensus ...``
-    outcome : ``"completed"``, ``"stopped"``, ``"missed"``, ``"diverged"``, ``"interrupted"``, ``"failed"`` (by an exception), or
-        ``"running"`` if no end was written: the run is in progress or was killed
+    outcome : ``"completed"``, ``"stopped"``, ``"missed"``, ``"diverged"``, ``"interrupted"``,
+        ``"failed"`` (by an exception), or ``"running"`` if no end was written: the run is in
+        progress or was killed
     steps : number of steps made, as far as recorded
     x : (n, d) final rows of all agents, None for an unfinished run
     reason : text of the exception that ended a failed run, else ""
-    asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges` (E, 2) and `averagings` (E,) on
-        them (pairwise methods); `staleness`, a histogram (push methods); `idle` (ranks,), shares of
-        the time.  Else empty
+    asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges`
+        (E, 2) and `averagings` (E,) on them (pairwise methods); `staleness`, a histogram (push
+        methods); `idle` (ranks,), shares of the time.  Else empty
     pending : of a simulated run: what its last checkpoint has under way, for a restart; else empty
-    agents : arrays (records, n) by name, with a number for each agent at each record: of a training, `accuracy` and `loss`
+    agents : arrays (records, n) by name, with a number for each agent at each record: of a
+        training, `accuracy` and `loss`
     topology : mixing matrices (n, n), one per phase, R of a pair; empty if they were not recorded
     columns : the matrices C of pairs, one per phase; empty without pairs
-    unfinished : of a run without an end: when the file was last written, and whether a process here is writing it; else ""
+    unfinished : of a run without an end: when the file was last written, and whether a process here
+        is writing it; else ""
     """
 
     path: str
@@ -106,8 +109,8 @@ class Run:
 
         Parameters
         ----------
-        records : selection as in NumPy: ``slice(-10, None)``, ``[0, 5]``.  The file is read at the time of the call, so
-            a run in progress may have more records than ``metrics``.
+        records : selection as in NumPy: ``slice(-10, None)``, ``[0, 5]``.  The file is read at the
+            time of the call, so a run in progress may have more records than ``metrics``.
         """
         refused: Exception | None = None
         with open_run(self.path) as file:

@@ -133,15 +133,21 @@ class RunFile:
     n : number of agents
     row_shape : shape of one agent's iterate, ``(d,)``
     metrics : names of the metrics of a record; ``step`` is always added in front
-    meta : root attributes: ``mpidec`` (version), ``config`` (TOML text), ``seed``, ``ranks``, ``mpi``
+    meta : root attributes: ``mpidec`` (version), ``config`` (TOML text), ``seed``, ``ranks``,
+        ``mpi``
     topology : mixing matrices (n, n), one per phase
-    columns : column-stochastic matrices of pairs, one per phase; they become ``C`` in the group of the phase
-    trajectory : whether all iterates are recorded; if not, ``/trajectory/x`` and ``/trajectory/step`` have no rows
-    state : shape and dtype of each array of the checkpoints; a dtype that cannot be stored is refused at once
+    columns : column-stochastic matrices of pairs, one per phase; they become ``C`` in the group of
+        the phase
+    trajectory : whether all iterates are recorded; if not, ``/trajectory/x`` and
+        ``/trajectory/step`` have no rows
+    state : shape and dtype of each array of the checkpoints; a dtype that cannot be stored is
+        refused at once
     dtype : dtype of the iterates
     flush_seconds : longest time between flushes, whose records are lost if the process is killed
-    records : about how many records are expected, for files of a few of them to be small; more are never a problem
-    per_agent : names of the metrics that have a number for each agent, arrays (n,); they become ``/agents/<name>``
+    records : about how many records are expected, for files of a few of them to be small; more are
+        never a problem
+    per_agent : names of the metrics that have a number for each agent, arrays (n,); they become
+        ``/agents/<name>``
     model : arrays from which predictions are made, ``/model/<name>``; see `Run.predict`
 
     Raises

@@ -324,7 +324,9 @@ class InformationKalman(DiffusionKalman):
 
 
 def predicted(s: DiffusionKalman.State, motion: Motion) -> tuple[np.ndarray, np.ndarray]:
-    """Return the estimates and covariances after the motion, :math:`F X_i`, :math:`F P_i F^* + Q`."""
+    """Return the estimates and covariances after the motion,
+    :math:`F X_i`, :math:`F P_i F^* + Q`.
+    """
     F, Q = (np.asarray(part, s.X.dtype) for part in motion)
     P = F @ s.P @ F.conj().T + Q
     return times(F[None], s.X), P

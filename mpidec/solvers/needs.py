@@ -24,8 +24,8 @@ class Needs:
     ----------
     functions : tuple of str
         The methods of the functions (`mpidec.protocols.Functions`) that `Solver.ask` and a step
-        call: "grad", "value", "prox", "argmin", "sample", "motion".  A problem with a term (an l1 norm, a constraint)
-        is refused unless "prox" or "argmin" is among them.
+        call: "grad", "value", "prox", "argmin", "sample", "motion".  A problem with a term (an l1
+        norm, a constraint) is refused unless "prox" or "argmin" is among them.
     kinds : tuple of str
         The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic, or
         "pair", a row-stochastic `W.R` and a column-stochastic `W.C`.

@@ -278,9 +278,9 @@ class Clip(_Update):
     References
     ----------
     C. Sun, H. Zhang, B. Chen, L. Yu, "Distributed stochastic optimization under heavy-tailed
-    noises", arXiv:2312.15847, 2023.  Smoothed: after S. Yu, D. Jakovetic, S. Kar, "Smoothed gradient
-    clipping and error feedback for decentralized optimization under symmetric heavy-tailed noise",
-    arXiv:2310.16920, 2023.
+    noises", arXiv:2312.15847, 2023.  Smoothed: after S. Yu, D. Jakovetic, S. Kar, "Smoothed
+    gradient clipping and error feedback for decentralized optimization under symmetric heavy-tailed
+    noise", arXiv:2310.16920, 2023.
     """
 
     memory: ClassVar = ("clipped",)

@@ -15,8 +15,8 @@ from .needs import Positive, Within
 
 @dataclass(frozen=True)
 class ZeroAttractingDiffusion(Diffusion):
-    r"""Zero-attracting diffusion LMS (ZA), for sparse parameters: diffusion with a subgradient of an
-    l1 norm; and the reweighted one (RZA), which attracts large entries less.
+    r"""Zero-attracting diffusion LMS (ZA), for sparse parameters: diffusion with a subgradient of
+    an l1 norm; and the reweighted one (RZA), which attracts large entries less.
 
     .. math::
         \text{atc}:\; X^{k+1} = W^k \bigl(X^k - \alpha (\nabla F(X^k) + \rho\, S(X^k))\bigr), \qquad

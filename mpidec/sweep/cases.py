@@ -172,8 +172,8 @@ def cases(
         first = config.load([*settings, *chosen])
         if seeds is not None and (first.run.runs or 1) > 1:
             raise ConfigError(
-                f"--seeds {seeds}: each run has the draws of {first.run.runs} seeds already (run.runs): "
-                "omit one of the two"
+                f"--seeds {seeds}: each run has the draws of {first.run.runs} seeds already "
+                "(run.runs): omit one of the two"
             )
         drawn = [
             config.load(

@@ -65,9 +65,9 @@ FLAGS = [
         metavar="table.key=value,value",
         action="append",
         default=[],
-        help="take each of these values, such as solver.name=extra,dgd; settings of one value alone "
-        "are in braces after it: solver.name='dgd,lead{mixing.codec=top_k}'; may be repeated: all "
-        "combinations are run, "
+        help="take each of these values, such as solver.name=extra,dgd; settings of one value "
+        "alone are in braces after it: solver.name='dgd,lead{mixing.codec=top_k}'; may be "
+        "repeated: all combinations are run, "
         "the first one gives the lines of the figure, the others its panels",
     ),
     Flag(
@@ -126,7 +126,8 @@ FLAGS = [
     Flag(
         "--rows",
         metavar="SETTING",
-        help="varied setting whose values the rows compare, such as solver (default: the first one)",
+        help="varied setting whose values the rows compare, such as solver (default: the first "
+        "one)",
     ),
     Flag(
         "--across",

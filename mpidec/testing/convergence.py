@@ -52,8 +52,8 @@ def minimizer(solver: Solver) -> None:
 
 
 def term(solver: Solver) -> None:
-    """A solver that takes proximal steps leads all agents to the minimizer with an l1 norm, one with
-    a bias as near as its step size.
+    """A solver that takes proximal steps leads all agents to the minimizer with an l1 norm, one
+    with a bias as near as its step size.
     """
     graph = graph_of(solver)
     f, n, strength = costs(graph.n), graph.n, 0.2

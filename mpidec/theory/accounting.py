@@ -99,8 +99,8 @@ def privacy(
 
     The adversary is a single agent v that follows the protocol and knows all but the data of agent
     u: the graphs, the weights, sigma, the data of all others, every row that arrives at v in all
-    mixings, and the noise that v itself adds to what it sends.  Two data of u are compared, whatever
-    they are.
+    mixings, and the noise that v itself adds to what it sends.  Two data of u are compared,
+    whatever they are.
 
     "averaging": :math:`X \gets W^k X`, whose initial rows are clipped to the norm C once, and no
     row later.  Protected is the initial row of u.  What v sees is Gaussian with a mean that is

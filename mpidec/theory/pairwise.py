@@ -68,8 +68,8 @@ class PairwiseMoments:
     ):
         if isinstance(solver, A2CiD2) and solver.order != "sde":
             raise ValueError(
-                f"theory: the order of {name_of(solver)} is {solver.order!r}, expected 'sde', whose "
-                "agents move between their events"
+                f"theory: the order of {name_of(solver)} is {solver.order!r}, expected 'sde', "
+                "whose agents move between their events"
             )
         self._solver = solver.prepared(partial(mixing_constants, graph))
         self._part, self.noise, (self.n, self.d) = part, noise, part.g.shape

@@ -275,8 +275,8 @@ def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
         + options(s.optimizer_options),
         "epochs": f"{last['epoch']:g} of {s.epochs}, {last['step']} steps, batch {s.batch}",
         "outcome": f"{trained.outcome}{', but the test loss has grown' * (worse(trained) is not None)}",
-        "accuracy": f"{last['accuracy_worst']:.4f} worst (worker {worst}), {last['accuracy_mean']:.4f} mean, "
-        f"{last['accuracy_consensus']:.4f} of the average",
+        "accuracy": f"{last['accuracy_worst']:.4f} worst (worker {worst}), "
+        f"{last['accuracy_mean']:.4f} mean, {last['accuracy_consensus']:.4f} of the average",
         "loss": f"{last['loss_mean']:.4g} mean, {last['loss_consensus']:.4g} of the average",
         "consensus": f"{last['consensus']:.4g}",
         "time": f"{last['time']:.3g} s, {quantity(last['samples_per_second'], '')}samples/s",

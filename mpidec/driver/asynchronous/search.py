@@ -17,8 +17,8 @@ which cancels most of the chance in their comparison.
 2. *The events* are those of the run: the rates of gradients and averagings, or the given table; the
    delays; the losses.  Ranks have wall time, on which the choice must not depend: `Events.of_ranks`
    says what stands for it.
-3. *The race.*  Of an exact method (`RunningSumTracking` with exact gradients), the rate at which the
-   error falls predicts the steps to a relative error `tol` (`stepsize.race.StepsTo`).  Of the
+3. *The race.*  Of an exact method (`RunningSumTracking` with exact gradients), the rate at which
+   the error falls predicts the steps to a relative error `tol` (`stepsize.race.StepsTo`).  Of the
    others, the error after the steps of the run is predicted from a quarter of them, or 128
    (`LeastBiased`), and with schedules from all (`ErrorAfter`).  A race has at most
    `TUNING.most_events` events.  If the best step size is the smallest one, there is a second race

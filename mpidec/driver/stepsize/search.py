@@ -564,8 +564,8 @@ class Search(ModelSearch):
                 return replace(choice, step_size=size)
         warn(
             f'step_size="auto": with this codec, {name_of(self.task.solver)} leaves '
-            f"{min(left):.2g} of the first error after {TUNING.codec_steps} steps, whatever the step "
-            "size: send more (fraction, levels), set gamma, or take another codec or solver"
+            f"{min(left):.2g} of the first error after {TUNING.codec_steps} steps, whatever the "
+            "step size: send more (fraction, levels), set gamma, or take another codec or solver"
         )
         return replace(choice, futile=True)
 

@@ -22,8 +22,8 @@ class Tuning:
     tolerance: float = 1e-6
     # Smoothness constant, and its inverse.  Larger: its square is not a number of float64.
     largest_smoothness: float = 1e150
-    # What stands for zero in logarithms and quotients, such as those of distances: it is smaller than
-    # what float64 tells from zero beside other numbers.
+    # What stands for zero in logarithms and quotients, such as those of distances: it is smaller
+    # than what float64 tells from zero beside other numbers.
     tiny: float = 1e-300
 
     # -- the estimated minimizer -------------------------------------------------------------------
@@ -45,10 +45,11 @@ class Tuning:
 
     # -- the linear model --------------------------------------------------------------------------
 
-    # Largest n r^2, the numbers of all curvatures: 1 MB.  Larger: a step of a race leaves the cache.
+    # Largest n r^2, the numbers of all curvatures: 1 MB.  Larger: a step of a race leaves the
+    # cache.
     entries: int = 2**17
-    # Dimensions with full curvatures: d + 1 gradients.  Larger: the search costs more gradients than
-    # a run; smaller: projected curvatures where full ones are cheap.
+    # Dimensions with full curvatures: d + 1 gradients.  Larger: the search costs more gradients
+    # than a run; smaller: projected curvatures where full ones are cheap.
     most_dimensions: int = 100
     # Lanczos vectors of the average Hessian.  Fewer: the slowest mode is missed; more: gradients.
     krylov: int = 24
@@ -83,8 +84,9 @@ class Tuning:
     fewest_gradients: int = 15
     # A search takes at most 1 / `part_of_gradients` of those of the run, for each of the two.
     part_of_gradients: int = 4
-    # Width of the differences of gradients in units of the point's norm, and the least norm.  Larger:
-    # third derivatives; smaller: rounding errors of the gradients, about 1e-16 / 1e-6 of them.
+    # Width of the differences of gradients in units of the point's norm, and the least norm.
+    # Larger: third derivatives; smaller: rounding errors of the gradients, about 1e-16 / 1e-6 of
+    # them.
     width: float = 1e-6
     least_point: float = 1e-3
     # Gradients from which on differences over a wider distance are tried, the least relative change
@@ -99,13 +101,14 @@ class Tuning:
 
     # -- the window of a race ----------------------------------------------------------------------
 
-    # Octaves below `highest`.  Fewer: a second race below it is needed; the best were .03 to 34 / L.
+    # Octaves below `highest`.  Fewer: a second race below it is needed; the best were
+    # .03 to 34 / L.
     span: int = 6
     # Step sizes in a factor of 2.  With 2, steps(auto) / steps(best) is 1.12 (median), 1.42 (most);
     # with 8 the race costs twice as much for 9 % at most.
     per_octave: int = 4
-    # Largest step size in units of 1 / L.  Gradient descent is stable up to 2; larger ones are right
-    # where agents move between their own minimizers, and found by going higher.
+    # Largest step size in units of 1 / L.  Gradient descent is stable up to 2; larger ones are
+    # right where agents move between their own minimizers, and found by going higher.
     highest: float = 2.4
     # That of solvers that minimize the agents' functions, which are stable with any step size.
     highest_implicit: float = 64.0
@@ -138,8 +141,8 @@ class Tuning:
     # transients decide.  512 at most: .12 times the best step size where the run takes > 20000.
     shortest_race: int = 32
     longest_race: int = 4096
-    # The race ends after 1 / `part_of_run` of the predicted steps, if it has `enough`.  Sooner: slow
-    # instabilities are not seen; later: a search longer than the run.
+    # The race ends after 1 / `part_of_run` of the predicted steps, if it has `enough`.  Sooner:
+    # slow instabilities are not seen; later: a search longer than the run.
     part_of_run: int = 4
     enough: int = 512
     # A candidate drops out at so many strikes in a row: predictions longer than `patience` times
@@ -184,8 +187,8 @@ class Tuning:
 
     # -- trial runs with the problem itself --------------------------------------------------------
 
-    # A trial run takes 1 / `trial_part` of the steps of a run, and at least `fewest_steps`, of which
-    # each quarter is compared.
+    # A trial run takes 1 / `trial_part` of the steps of a run, and at least `fewest_steps`, of
+    # which each quarter is compared.
     trial_part: int = 32
     fewest_steps: int = 16
     # Step sizes around the choice, in factors of sqrt(2), where the model is wrong about it.
@@ -254,7 +257,8 @@ class Tuning:
 
     # -- growth on a schedule ----------------------------------------------------------------------
 
-    # Steps, and cycles of the schedule at least.  Fewer: slow growth looks like none; more: seconds.
+    # Steps, and cycles of the schedule at least.  Fewer: slow growth looks like none; more:
+    # seconds.
     shortest_growth: int = 256
     longest_growth: int = 2048
     cycles: int = 4

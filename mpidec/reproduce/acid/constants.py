@@ -74,7 +74,8 @@ class Constants(Experiment[Cell]):
     about: ClassVar = About(
         name="acid-constants",
         source="Nabli et al., NeurIPS 2023, Figure 6, Table 2, Appendix D",
-        shows="on rings chi1 grows as n^2, chi2 stays near 1; A2CiD2 never sends more than synchronous methods",
+        shows="on rings chi1 grows as n^2, chi2 stays near 1; A2CiD2 never sends more than "
+        "synchronous methods",
         minutes=0.2,
         quick={"sizes": (8,), "growth": (8, 32), "seeds": (0,)},
         notes=(

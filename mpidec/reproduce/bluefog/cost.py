@@ -41,8 +41,8 @@ class CommunicationCost(Experiment[Cell]):
         shows="the cost of partial averaging does not grow with n, as all-reduce's does",
         minutes=0.1,
         differs=(
-            "counted messages, and in the figure a model of their time, in place of up to 100 cores; "
-            "the one-peer graph without machines"
+            "counted messages, and in the figure a model of their time, in place of up to 100 "
+            "cores; the one-peer graph without machines"
         ),
         quick={"sizes": (4, 16)},
         notes=(

@@ -76,8 +76,8 @@ class Listings(Experiment[Cell]):
     about: ClassVar = About(
         name="bluefog-listings",
         source=(
-            "Ying et al., arXiv:2111.04287, (16)-(21) and Listings 1 and 3, and the tutorial, sections "
-            "3 to 6"
+            "Ying et al., arXiv:2111.04287, (16)-(21) and Listings 1 and 3, and the tutorial, "
+            "sections 3 to 6"
         ),
         shows="DGD is biased; exact diffusion, push-sum and push-DIGing are exact",
         minutes=0.1,

@@ -34,7 +34,8 @@ class Table3(TrainingExperiment):
         source="Ying et al., arXiv:2111.04287, Table III",
         shows="one peer per step costs no accuracy",
         minutes=0.6,
-        differs="digits, a perceptron with 64 hidden units, 16 workers (ImageNet; ResNet-50, MobileNet-v2 and EfficientNet)",
+        differs="digits, a perceptron with 64 hidden units, 16 workers (ImageNet; ResNet-50, "
+        "MobileNet-v2 and EfficientNet)",
         quick={"workers": 8, "seeds": (1,), "epochs": 1},
     )
     last: ClassVar[int] = 10

@@ -56,7 +56,8 @@ class CecaTable2(TrainingExperiment):
         source="Ding et al., ICML 2023, Table 2",
         shows="one partner per step is enough for the accuracy of all-reduce",
         minutes=0.7,
-        differs="digits, a perceptron with 64 hidden units, batch 16, 40 epochs (MNIST, batch 64, 20 epochs)",
+        differs="digits, a perceptron with 64 hidden units, batch 16, 40 epochs (MNIST, batch 64, "
+        "20 epochs)",
         quick={
             "rows": (CENTRAL, RING, ONE_PEER, CECA),
             "seeds": (1,),
@@ -208,7 +209,8 @@ class Figure10(CecaTable2):
         source="Ding et al., ICML 2023, Appendix C, Figure 10",
         shows="DSGD-CECA against one-peer exponential graphs on 5 workers",
         minutes=0.8,
-        differs="digits, a small convolutional network, 10 epochs (CIFAR-10, ResNet-18, 130 epochs)",
+        differs="digits, a small convolutional network, 10 epochs (CIFAR-10, ResNet-18, 130 "
+        "epochs)",
         quick={"seeds": (1,), "epochs": 1, "model": "mlp"},
         notes=(),
     )

@@ -42,7 +42,8 @@ class Transients(Experiment[Cell]):
     about: ClassVar = About(
         name="ceca-table1",
         source="Ding et al., ICML 2023, Table 1",
-        shows="CECA sends one message and is exact for every n; its transients grow as the best graphs' do",
+        shows="CECA sends one message and is exact for every n; its transients grow as the best "
+        "graphs' do",
         minutes=0.3,
         differs=(
             "transients of x^2 / 2 with noise and step size 1 / (k + 1), where they are derived; "

@@ -30,7 +30,8 @@ class FiniteTime(Experiment[Cell]):
 
     about: ClassVar = About(
         name="base-k-consensus",
-        source="Takezawa, Sato, Bao, Niwa, Yamada, NeurIPS 2023, finite-time convergence and its length",
+        source="Takezawa, Sato, Bao, Niwa, Yamada, NeurIPS 2023, finite-time convergence and its "
+        "length",
         shows="Base-(k+1) graphs average exactly, for every n, with k neighbours",
         minutes=0.1,
         quick={"largest": 12, "peers": (1,)},

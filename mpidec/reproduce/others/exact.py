@@ -30,7 +30,8 @@ class ExactAndBiased(Experiment[StepCell]):
 
     about: ClassVar = About(
         name="extra-exact",
-        source="Shi, Ling, Wu, Yin, SIAM J. Optim. 2015, experiment with decentralized least squares",
+        source="Shi, Ling, Wu, Yin, SIAM J. Optim. 2015, experiment with decentralized least "
+        "squares",
         shows="EXTRA is exact, the error of DGD is proportional to the step size",
         minutes=0.1,
         differs="other random instances; DGD with constant step sizes only",

@@ -47,8 +47,10 @@ class LocalSteps(Experiment[Cell]):
 
     about: ClassVar = About(
         name="kgt-drift",
-        source="Liu, Lin, Koloskova, Stich, Optim. Methods Softw. 2024, local steps and heterogeneity",
-        shows="K local steps save communication without a drift, however different the functions are",
+        source="Liu, Lin, Koloskova, Stich, Optim. Methods Softw. 2024, local steps and "
+        "heterogeneity",
+        shows="K local steps save communication without a drift, however different the functions "
+        "are",
         minutes=0.1,
         differs="least squares with exact gradients",
         quick={

@@ -152,7 +152,8 @@ class StabilityRange(Experiment[RangeCell]):
 
     about: ClassVar = About(
         name="exact-diffusion-range",
-        source="Yuan, Ying, Zhao, Sayed, IEEE TSP 2019, part II, comparison of the stability ranges",
+        source="Yuan, Ying, Zhao, Sayed, IEEE TSP 2019, part II, comparison of the stability "
+        "ranges",
         shows="exact diffusion has a wider stability range than EXTRA",
         minutes=0.1,
         differs="exact limits of quadratics with equal curvatures",

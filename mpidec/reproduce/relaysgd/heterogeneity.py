@@ -209,7 +209,8 @@ class ModelOrGradient(Heterogeneity):
     about: ClassVar = About(
         name="relaysgd-fig10",
         source="Vogels et al., NeurIPS 2021, Appendix, Figure 10",
-        shows="relayed models, unlike relayed gradients, converge to the minimizer of heterogeneous data",
+        shows="relayed models, unlike relayed gradients, converge to the minimizer of "
+        "heterogeneous data",
         minutes=0.1,
         quick={"sizes": (4,), "zeta2s": (0.0,)},
         notes=(*NOTES, "The published curves, and those here, have the printed step sizes."),

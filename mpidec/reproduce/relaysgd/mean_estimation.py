@@ -43,7 +43,8 @@ class MeanEstimation(Experiment[Cell]):
     about: ClassVar = About(
         name="relaysgd-fig9",
         source="Vogels et al., NeurIPS 2021, Appendix, Figure 9",
-        shows="the error of RelaySum on a chain tends to 1 / (n T), that of all samples, sooner than that of gossip on a ring",
+        shows="the error of RelaySum on a chain tends to 1 / (n T), that of all samples, sooner "
+        "than that of gossip on a ring",
         minutes=0.2,
         differs="400 repetitions instead of 40, other random numbers",
         quick={"sizes": (8,), "repetitions": 200, "steps": 100},

@@ -72,7 +72,8 @@ class Table2(TrainingExperiment):
         source="Vogels et al., NeurIPS 2021, Table 2",
         shows="RelaySGD keeps its accuracy on heterogeneous data, where gossip loses it",
         minutes=2.5,
-        differs="digits, a perceptron with 64 hidden units, 40 epochs, constant learning rates (CIFAR-10, VGG-11, 200 epochs)",
+        differs="digits, a perceptron with 64 hidden units, 40 epochs, constant learning rates "
+        "(CIFAR-10, VGG-11, 200 epochs)",
         quick={
             "rows": (RELAY_M, QG, GOSSIP),
             "alphas": (0.01,),

@@ -227,7 +227,8 @@ class Unbiased(Scalability):
     about: ClassVar = About(
         name="relaysgd-fig2b",
         source="Vogels et al., NeurIPS 2021, Figure 2, second row",
-        shows="steps of RelaySGD grow with the diameter, not with the spectral gap, and not with zeta2",
+        shows="steps of RelaySGD grow with the diameter, not with the spectral gap, and not with "
+        "zeta2",
         minutes=0.8,
         quick={
             "sizes": (6, 12),

@@ -46,7 +46,8 @@ class SocialNetwork(Experiment[Cell]):
     about: ClassVar = About(
         name="relaysgd-fig3",
         source="Vogels et al., NeurIPS 2021, Figure 3",
-        shows="RelaySGD on any spanning tree of a social network is faster than gossip on all of it",
+        shows="RelaySGD on any spanning tree of a social network is faster than gossip on all of "
+        "it",
         minutes=0.5,
         differs="20 runs side by side instead of one, other noise",
         quick={"roots": (0, 5), "runs": 2, "steps": 100},
