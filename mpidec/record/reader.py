@@ -185,6 +185,11 @@ class Run:
                 f"{self.path} holds no rows to predict with: the run is "
                 f"{self.unfinished or self.outcome}, and its trajectory was not recorded: resume it"
             )
+        if X.ndim > 2:
+            raise ValueError(
+                f"{self.path} is the file of {X.shape[1]} runs, expected that of one: "
+                "problem.predict(run.x[:, 0].mean(axis=0), A)"
+            )
         return model, X.mean(axis=0)
 
 

@@ -9,7 +9,16 @@ from mpi4py import MPI
 import mpidec
 from mpidec import solvers, topology
 from mpidec.comm.mixing.codecs import CODECS
-from mpidec.problems import SAGA, LeastSquares, MiniBatch, Noisy, Stream, Subgradient, l1
+from mpidec.problems import (
+    SAGA,
+    LeastSquares,
+    MiniBatch,
+    Noisy,
+    Stream,
+    Subgradient,
+    l1,
+    load_problem,
+)
 from mpidec.solvers.internals import is_asynchronous
 from mpidec.testing.case import graph_of, with_number
 from mpidec.testing.contract import variants
@@ -230,3 +239,12 @@ def test_metrics_with_the_names_of_quantiles_are_refused():
     own = {name: lambda X, agents, k: X[:, 0] for name in ("msd", "msd_low")}
     with pytest.raises(ValueError, match="msd_low is the name of a quantile of msd"):
         mpidec.solve(Stream(draw, 8, D), solvers.DGD(0.1), RING, steps=1, runs=2, metrics=own)
+
+
+@pytest.mark.serial
+def test_a_file_of_several_runs_predicts_nothing(tmp_path):
+    path = str(tmp_path / "run.h5")
+    problem = load_problem((A[0], [-1, 1] * 3), n=2, test=0.2)
+    mpidec.solve(MiniBatch(problem, 1), solvers.DGD(0.1), "ring", steps=1, runs=2, record=path)
+    with pytest.raises(ValueError, match="the file of 2 runs, expected that of one"):
+        mpidec.read(path).score()
