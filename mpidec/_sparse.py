@@ -135,12 +135,14 @@ class SparseSamples:
         """
         m, p, d = self.shape
         if isinstance(at, (int, np.integer)):
-            return self[at : at + 1].rows
-        if isinstance(at, slice):
+            agent = range(m)[at]
+            return self[agent : agent + 1].rows
+        if isinstance(at, slice) and at.step in (None, 1):
             first, stop, _ = at.indices(m)
             stop = max(first, stop)
             indptr = self.indptr[first * p : stop * p + 1]
             return SparseSamples(self.data, self.indices, indptr, (stop - first, p, d))
+        at = np.arange(m)[at] if isinstance(at, slice) else at
         agents, chosen = at if isinstance(at, tuple) and len(at) == 2 else (at, None)
         agents = np.asarray(agents[0] if isinstance(agents, tuple) else agents, np.intp)
         places = agents[:, None] * p + np.arange(p) if chosen is None else agents * p + chosen
@@ -230,7 +232,7 @@ def matrix(A: Any, name: str, complex_too: bool = False) -> csr_array:
 
     Raises
     ------
-    TypeError
+    TypeError, ValueError
 
     Examples
     --------
@@ -244,6 +246,11 @@ def matrix(A: Any, name: str, complex_too: bool = False) -> csr_array:
         remedy = check.COMPLEX if A.dtype.kind == "c" else ""
         raise TypeError(f"{name} has dtype {A.dtype}, expected real numbers{remedy}")
     found = csr_array(A)
+    if found.nnz and not 0 <= found.indices.min() <= found.indices.max() < found.shape[1]:
+        raise ValueError(
+            f"{name} has the columns {found.indices.min()} to {found.indices.max()}, expected 0 to "
+            f"{found.shape[1] - 1}"
+        )
     found = found.astype(check.precision(found), copy=False)
     if not found.has_canonical_format:
         found = found.copy()

@@ -244,3 +244,22 @@ def test_functions_of_arrays_get_arrays():
 
     made = load_problem((csr_array(A), REALS), N, custom)
     close("least_squares", made.x_star, both("least_squares")[0].x_star)
+
+
+@serial
+def test_samples_of_agents_are_chosen_as_those_of_an_array():
+    samples, dense = both("logistic")[1].A, both("logistic")[1].A.toarray()
+    np.testing.assert_array_equal(samples[-1].toarray(), dense[-1])
+    np.testing.assert_array_equal(samples[::2].toarray(), dense[::2])
+    np.testing.assert_array_equal(samples[1:3].toarray(), dense[1:3])
+    with pytest.raises(IndexError):
+        samples[N]
+
+
+@serial
+def test_columns_that_do_not_exist_are_refused():
+    for column in (-1, D):
+        S = csr_array(A)
+        S.indices[0] = column
+        with pytest.raises(ValueError, match=f"columns .*{column}.*, expected 0 to {D - 1}"):
+            load_problem((S, SIGNS), N)
