@@ -282,6 +282,8 @@ def samples(A: Any, y: ArrayLike | None = None) -> Samples:
         found = SparseSamples.of(A, y is not None)
     if not isinstance(found, SparseSamples):
         return check.data(A, y)
+    if y is None and found.dtype.kind == "c":
+        raise TypeError(f"A has dtype {found.dtype}, expected real numbers{check.COMPLEX}")
     given = [np.complex64] if y is not None and np.iscomplexobj(y) else []
     return found.astype(np.result_type(found.dtype, *given), copy=False)
 

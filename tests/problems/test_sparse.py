@@ -261,5 +261,12 @@ def test_columns_that_do_not_exist_are_refused():
     for column in (-1, D):
         S = csr_array(A)
         S.indices[0] = column
-        with pytest.raises(ValueError, match=f"columns .*{column}.*, expected 0 to {D - 1}"):
+        with pytest.raises(ValueError, match=rf"columns .*{column}.*, expected 0 to {D - 1}"):
             load_problem((S, SIGNS), N)
+
+
+@serial
+@pytest.mark.parametrize("name, y", [("logistic_regression", SIGNS), ("huber", REALS)])
+def test_complex_samples_of_real_losses_are_refused(name, y):
+    with pytest.raises(TypeError, match=r"A has dtype complex128, .*LeastSquares takes complex"):
+        load_problem((csr_array(COMPLEX), y), N, name)
