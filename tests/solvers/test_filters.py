@@ -91,7 +91,9 @@ SOLVERS = [
 
 
 @pytest.mark.parametrize("kind", [float, complex])
-@pytest.mark.parametrize(("solver", "problem"), SOLVERS, ids=lambda case: repr(case)[:40])
+@pytest.mark.parametrize(
+    ("solver", "problem"), SOLVERS, ids=lambda case: getattr(case, "__name__", repr(case)[:40])
+)
 def test_steps_are_those_of_the_papers_with_the_same_bits_on_any_ranks(
     solver, problem, kind, comm, shared_tmp
 ):

@@ -75,7 +75,7 @@ def stream(net, of=draw, **options):
 
 
 @pytest.mark.parametrize("of", [draw, complex_draw])
-@pytest.mark.parametrize("solver", DENSE, ids=str)
+@pytest.mark.parametrize("solver", DENSE, ids=lambda solver: str(solver).partition(" at 0x")[0])
 def test_steps_are_those_of_dense_matrices_on_any_ranks_and_resumed(solver, of, comm, shared_tmp):
     options = {"term": TERM if isinstance(solver, S.ProximalDiffusion) else None}
     with mpidec.Network(N, MPI.COMM_SELF) as alone:
