@@ -123,8 +123,8 @@ class Journal(RunLog):
         return k, s
 
     def recorded_at_once(self, k: int) -> bool:
-        """Return whether the state to begin with is recorded; a run that has reached its target
-        takes no further steps.
+        """Return whether to record the state to begin with: of a new run, at the last step, or where
+        the file has that record already.
         """
         there = self._recorder is not None and self._recorder.has(k)
         return k == 0 or k >= self._plan.steps or there

@@ -1,4 +1,6 @@
-"""The loop of a run: the states of its clock, which everything else watches."""
+"""The loop of a run: take the states from its clock; after each, record, checkpoint or stop what
+is due.
+"""
 
 from __future__ import annotations
 

@@ -546,7 +546,8 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     if draft.check_pace(solver):
         known["mixing"] = {}
     for table, parameters_of in known.items():
-        if table != "solver" and "seed" in parameters_of:
+        if "seed" in parameters_of:
+            draft.check_runs(table)
             draft.tables[table]["options"].setdefault("seed", run.get("seed", 0))
     made = Experiment(**{table: TABLES[table](**draft.tables[table]) for table in TABLES})
     return replace(made, problem=made.problem.complete(made.run.agents))
@@ -648,6 +649,16 @@ class _Draft:
             return {}
         problem["data"] = catalogue.DATA_SETS.key(source)
         return parameters(make)
+
+    def check_runs(self, table: str) -> None:
+        """Refuse several runs at once that would share the random numbers of their solver."""
+        runs = self.given["run"].get("runs")
+        options = self.tables[table]["options"]
+        if table == "solver" and "seed" not in options and self.tables["run"].get("runs", 1) > 1:
+            raise ConfigError(
+                f"{_origin(runs)}: the solver draws numbers from a seed of its own, which the runs "
+                "share: add --set solver.seed=0, or --seeds in a sweep for runs one by one"
+            )
 
     def check_pace(self, solver: type[solvers.Solver]) -> bool:
         """Check the settings of asynchronous solvers, and return whether this is one.

@@ -5,7 +5,7 @@ Each function in `CATALOGUE` builds a `Topology` or a `Schedule` from the number
 `from_weights`, `from_networkx` and `cycle` build one from a matrix, a networkx graph and a list of
 topologies.  Edge weights are described in `mpidec.topology.base.weights`.
 
-To add a graph, put its rule into `rules` and its function into `static` (a circulant graph into
+To add a graph, put its rule into `rules` and its function into `graphs.lattices` (a circulant graph into
 `circulant`, a random graph into `random_graphs`).  To add a schedule, write a module like
 `one_peer` that lists the phases.  A function that is imported here, takes n as its first parameter
 and returns a `Topology` or a `Schedule` is in the catalogue.

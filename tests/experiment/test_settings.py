@@ -186,6 +186,14 @@ def test_another_component_leaves_the_files_parameters_behind(tmp_path):
         prepared(["--solver", "dgd", "--set", "solver.variant=diging"], 1)
 
 
+def test_solvers_that_draw_follow_the_seed():
+    argv = ["--solver=prox_skip", "--seed=7"]
+    assert prepared(argv, 1)[0].solver.options["seed"] == 7
+    assert prepared([*argv, "--set=solver.seed=3"], 1)[0].solver.options["seed"] == 3
+    with pytest.raises(ConfigError, match=r"the runs share: add --set solver\.seed"):
+        prepared([*argv, "--runs=2"], 1)
+
+
 def test_random_topologies_follow_the_seed():
     options = prepared(["--topology=erdos_renyi", "--set=topology.p=0.5", "--seed=7"], 1)[
         0

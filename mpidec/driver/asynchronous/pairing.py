@@ -353,7 +353,9 @@ class PairwiseRunner(Runner):
         return True
 
     def _took(self, agent: _Agent, k: int, yes: bool) -> bool:
-        """Return the neighbour is taken, or another one has it."""
+        """Begin the averaging if the neighbour was free (`yes`), else let go; return whether
+        anything has happened.
+        """
         other = agent.neighbors[k]
         agent.asked = -1
         if yes and other < agent.number and not self._claims.take(agent.number, agent.number):

@@ -113,7 +113,8 @@ class PushRunner(Runner):
         return self._latest[i]
 
     def _after_others(self, port: Any, found: list[int], absent: dict[int, list[int]]) -> list[int]:
-        """Return where events are short, let the neighbours have theirs.
+        """Return how many messages each neighbour has sent; where events are short, give the
+        neighbours a time slice for theirs.
 
         Otherwise a rank that shares its core would have hundreds of events in its time slice,
         without news.  A neighbour that does not send in the meantime is not waited for in the next

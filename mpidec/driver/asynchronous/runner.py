@@ -215,7 +215,7 @@ class Runner(ABC):
     termination : Termination
     ended : callable () -> bool
         Whether the run has ended, or pauses, asked between two events.
-    faults : Faults
+    faults : MessageFaults
     lo : int
         The first local agent.
 

@@ -20,7 +20,7 @@ Indices = NDArray[Any]
 class Rule(ABC):
     """Simple undirected graph on the agents 0, ..., n - 1 without self-loops.
 
-    To add a graph, define a subclass here and a function that returns its topology in `static`.
+    To add a graph, define a subclass here and a function that returns its topology in `graphs.lattices`.
     """
 
     n: int

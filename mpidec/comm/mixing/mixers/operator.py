@@ -394,7 +394,7 @@ class Operator(ABC, Generic[Step]):
         delta: float | None = None,
         trim: int | None = None,
     ) -> Channel:
-        """This mixer with a robust rule of each agent in place of the average; see `rules.Robust`.
+        """This mixer with a robust rule of each agent in place of the average; see `faults.robust.Robust`.
 
         Parameters
         ----------
