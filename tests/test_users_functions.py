@@ -46,7 +46,9 @@ GRAPH, NET = "Network.mixer: topology", "set_topology set_machine_topology spann
 SAME = {  # the same function of the same argument as that of another call, which passes it on
     **{f"Network.{call}: topology": GRAPH for call in NET.split()},
     **{f"{call}: topology": GRAPH for call in ("solve", "simulate", "tune")},
-    **{f"{call}: topology": GRAPH for call in ("rate", "largest_step", "steady_state")},
+    **{
+        f"{call}: topology": GRAPH for call in ("rate", "largest_step", "steady_state", "transient")
+    },
     **{f"{call}: topology": GRAPH for call in ("Decentralized", "Averager")},
     **{f"{call}: mixing": "solve: mixing" for call in ("tune", "Decentralized", "Averager")},
     "simulate: mixing": "solve: mixing",
@@ -54,6 +56,7 @@ SAME = {  # the same function of the same argument as that of another call, whic
     **{f"{call}: delay": "simulate: delay" for call in ("solve", "tune")},
     **{f"{call}: problem": "solve: problem" for call in ("tune", "rate", "largest_step")},
     "steady_state: problem": "solve: problem",
+    "transient: problem": "solve: problem",
     "Noisy: source": "solve: problem",
     "Subgradient: source": "solve: problem",
     "simulate: metrics": "solve: metrics",
@@ -66,6 +69,8 @@ OTHERS = {  # functions that are handed nothing of the package, or made by it
     "problem_parameters: problem": "likewise",
     "Neural: loss": "of tensors, whose gradients torch takes",
     "Decentralized.step: closure": "of torch's optimizers",
+    "Operator.triggered: threshold": "of the number of the step",
+    "Clip: threshold": "likewise",
     "A2CiD2.prepared: constants": "of the package",
     "PairwiseGossip.prepared: constants": "of the package",
     "Network.keeping: step": "of the package",

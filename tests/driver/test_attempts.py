@@ -48,11 +48,11 @@ def test_what_any_step_size_would_do_is_not_blamed_on_it(k, given, any_size):
 @pytest.mark.parametrize(
     "given, remedy",
     [
-        ({}, "begin closer to the minimizer (x0)"),
+        ({}, "start closer to the minimizer (x0)"),
         ({"last": False}, ""),
         ({"unstable": "the schedule is unstable"}, ""),  # another start would not help
         ({"futile": True}, "no step size makes progress with this codec"),
-        ({"chosen": False}, "begin closer to the minimizer (x0)"),
+        ({"chosen": False}, "start closer to the minimizer (x0)"),
     ],
 )
 def test_the_remedy_for_a_run_that_ends_far_away(given, remedy):

@@ -19,6 +19,7 @@ def some_lost(k, receivers, senders):
 
 # The calls that make one mixer of another, each with rows, columns and draws in which arrays could meet.
 CALLS = {
+    "triggered": [lambda W: W.triggered(0.0)],  # others judge whole messages: test_triggered.py
     "compress": [
         lambda W: W.compress("blockwise8", feedback=False, block=4),
         lambda W: W.compress("qsgd", feedback=False, levels=3, seed=1),

@@ -26,7 +26,7 @@ GRAPHS = {
 REMEMBERING = [  # with error feedback: over static graphs, and not past faults
     lambda W: W.compress("top_k", k=2),
     lambda W: W.compress("rand_k", fraction=0.5, seed=4),
-    lambda W: W.compress("qsgd", levels=2),  # the one that may be accelerated
+    lambda W: W.compress("qsgd", levels=2),
 ]
 
 
@@ -54,8 +54,11 @@ def made_of(base, calls, case):
     W, rng = base, np.random.default_rng(case)
     for call in calls:
         kinds = CALLS[call]
+        if call == "compress" and "accelerate" in calls:
+            # Random rounding draws once a mixing: the arrays of one call draw in turn, and separate calls one by one.
+            kinds = [kind for kind in kinds if not kind(base).codec.draws]
         if call == "compress" and not {*calls} & {*FAULTS} and base.topology.period == 1:
-            kinds = REMEMBERING[2 * ("accelerate" in calls) :] + kinds
+            kinds = kinds if "accelerate" in calls else REMEMBERING + kinds
         W = kinds[rng.integers(len(kinds))](W)
     return W
 
@@ -79,6 +82,7 @@ def fits(calls, graph):
     static = graph.period == 1 and graph.kind != "pair"
     return (
         (static or "accelerate" not in calls)
+        and (graph.period is not None or "triggered" not in calls)
         and ("compress" not in calls or not isinstance(graph, T.Striped))
         and ("robust" not in calls or graph.kind in ("doubly", "row"))
         and (graph.kind != "pair" or "repeat" not in calls)
