@@ -231,7 +231,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     settings = config.read_toml(path, text=run.config)
     known = {setting.key: setting.value for setting in settings}
     for flag in flags:
-        if flag.key not in free:
+        if flag.key not in free and flag.value != known.get(flag.key):
             raise ConfigError(
                 f"{flag.origin}: {flag.key} is {known.get(flag.key, 'not set')} in {path}, not "
                 f"{flag.value}: a resumed run "

@@ -608,6 +608,7 @@ def test_what_resume_refuses(capsys):
     assert run.main([*SMALL, "--steps=10"]) == 0
     for argv, word in (
         (["--resume", "run.h5"], "already taken 10 steps"),
+        (["--resume", "run.h5", "--out=run.h5"], "already taken 10 steps"),
         (["--resume", "run.h5", "--seed=1"], "--seed: run.seed is 0 in run.h5, not 1"),
         (["--resume", "run.h5", "--step-size=1"], "solver.step_size is 0."),
         (["--resume", "run.h5", "--solver=dgd"], "solver.name is "),
