@@ -433,6 +433,11 @@ def modelled(
         raise ValueError(
             f"theory: {name_of(solver)} minimizes nothing, expected a solver that does, or a rate"
         )
+    if solver.needs.data:
+        raise ValueError(
+            f"theory: {name_of(solver)} takes samples, expected a solver that takes gradients: only "
+            "theory.steady_state has filters"
+        )
     if solver.adaptive:
         raise ValueError(
             f"theory: {name_of(solver)} adapts its steps to the gradients, expected a solver whose "
