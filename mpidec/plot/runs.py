@@ -207,7 +207,7 @@ def _quantities(
     if theory:
         x, y = x or ["steps"], y or [EXPECTED]
         if EXPECTED not in y:
-            raise ValueError(f"theory tells {EXPECTED}, which is not drawn: add y {EXPECTED}")
+            raise ValueError(f"theory tells {EXPECTED}, not {', '.join(y)}: add --y {EXPECTED}")
         if not any("expected" in run.attributes for run in every):
             for run in every:
                 if why := run.attributes.get("no_theory"):

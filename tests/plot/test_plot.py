@@ -716,7 +716,7 @@ def test_what_theory_expects(tmp_path):
     line = shown.axes[0].lines[-1]
     assert np.allclose(line.get_ydata(), np.sqrt(0.25 ** np.arange(51) + 0.01))
     assert legend(shown) == ["DGD, Ring, 16 agents", "theory"]
-    with pytest.raises(ValueError, match="theory tells error_rms, which is not drawn"):
+    with pytest.raises(ValueError, match="theory tells error_rms, not consensus: add --y"):
         figure(path, y="consensus", theory=True)
     with pytest.raises(ValueError, match="theory: no file states what theory expects"):
         figure(make(tmp_path / "b.h5", names=[*NAMES, "error_rms"][:6]), theory=True)
