@@ -124,7 +124,8 @@ def privacy(
     topology : Topology or Schedule
         Of one graph per mixing.
     sigma : float
-        Standard deviation of the noise in each entry (for complex rows, in each part of it).
+        Standard deviation of the noise in each real entry; of complex rows, whose noise `W.noisy`
+        divides among both parts, sigma / sqrt(2).
     clip : float
         C, the largest norm of a row.
     mixings : int
@@ -142,7 +143,7 @@ def privacy(
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
 
     Notes
     -----
@@ -169,6 +170,11 @@ def privacy(
     scale = 2 * number(clip, "privacy: clip", above=0) / number(sigma, "privacy: sigma", above=0)
     integer(mixings, "privacy: mixings")
     integer(rows, "privacy: rows")
+    if not isinstance(topology, Topology | Schedule):
+        raise TypeError(
+            f"privacy: topology is {topology!r:.60}, expected one with its agents, such as "
+            "topology.ring(8)"
+        )
     if topology.divides_columns or topology.kind == "pair":
         raise ValueError(
             f"privacy: the {topology.name} topology has several graphs at once, expected one graph "

@@ -66,7 +66,7 @@ def _rest(steps: LinearSteps, X: Array, B: Array) -> Array:
     b, c = B.reshape(steps.n * steps.d, -1), 0 * z
     for step in steps.cycle:  # the cycle as one map
         J, c = step.M @ J, step.M @ c + step.E @ b
-    return _limit(J, c, np.zeros_like(J), steps.observe(), z)[0]
+    return _limit(J, c, (), steps.observe(), z)[0]
 
 
 def deviations(steps: LinearSteps, part: Quadratic, X: Array, noise: Noise) -> Array:
@@ -167,11 +167,13 @@ class _Moments:
         """Replace mean and covariance by their limits over a cycle, with the present noise; return
         whether they exist.
         """
-        J, c, F, S = np.eye(len(self.V)), 0 * self.z, 0 * self.V, self.covariance()
+        J, c, S = np.eye(len(self.V)), 0 * self.z, self.covariance()
+        F = L = 0 * self.V  # of gradients, and of links, whose units have nothing to do with theirs
         for step in cycle:  # the cycle as one map
             J, c = step.M @ J, step.M @ c + step.E @ self._b
-            F = step.M @ F @ step.M.conj().T + step.E @ S @ step.E.conj().T + step.links
-        self.z, self.V = _limit(J, c, F, self._C, self.z)
+            F = step.M @ F @ step.M.conj().T + step.E @ S @ step.E.conj().T
+            L = step.M @ L @ step.M.conj().T + step.links
+        self.z, self.V = _limit(J, c, (F, L), self._C, self.z)
         return bool(np.isfinite(self.z).all())
 
 
@@ -226,14 +228,16 @@ def _average(steps: LinearSteps, part: Quadratic, X: Array, noise: Noise) -> Arr
         before, earlier, length = sums.sum(), before, 2 * length
 
 
-def _limit(J: Array, c: Array, F: Array, C: Array, z: Array) -> tuple[Array, Array]:
-    r"""Return the limits of :math:`z \gets J z + c` and :math:`V \gets J V J^* + F`, as far as C
-    shows them, by squaring J; infinite where there are none.
+def _limit(
+    J: Array, c: Array, sources: tuple[Array, ...], C: Array, z: Array
+) -> tuple[Array, Array]:
+    r"""Return the limits of :math:`z \gets J z + c` and :math:`V \gets J V J^* + F`, F the sum over
+    the sources of noise, as far as C shows them, by squaring J; infinite where there are none.
     """
-    size = max(abs(C @ z).max(), abs(C @ c).max())
-    if _walks(J, F, C):
+    size, F = max(abs(C @ z).max(), abs(C @ c).max()), sum(sources, 0 * J)
+    if any(_walks(J, source, C) for source in sources):
         return np.full_like(z, math.inf), np.full((len(J), len(J)), math.inf, F.dtype)
-    Q, same = _changing(J, c, F, z)
+    Q, same = _changing(J, c, sources, z)
     J, F, C = Q.conj().T @ J @ Q, Q.conj().T @ F @ Q, C @ Q
     z, c = Q.conj().T @ (z - same), Q.conj().T @ c
     # Each turn composes the map with itself: after t turns, J, c and V are those of 2^t cycles.
@@ -281,21 +285,23 @@ def _conserved(J: Array) -> tuple[Array, Array]:
     return U[:, few], Wh[few].conj().T
 
 
-def _excited(left: Array, c: Array, F: Array) -> bool:
-    """Return whether c, or noise with the covariance F, reaches what the left eigenvectors
+def _excited(left: Array, c: Array, sources: tuple[Array, ...]) -> bool:
+    """Return whether c, or noise of one of the sources, by its covariance, reaches what the left eigenvectors
     conserve, each part of the state in its own unit: noise of trackers, in the unit of gradients,
     may be smaller than that of the iterates by any factor.
     """
     weights = np.where(abs(left) > ROUNDING * abs(left).max(), left, 0).conj().T
-    sizes = np.sqrt(abs(np.diag(F)))
-    reached = abs(weights @ c) > CHANGE * (abs(weights) @ abs(c))
-    moved = abs(weights @ F) > CHANGE * np.outer(abs(weights) @ sizes, sizes)
-    return bool(reached.any() or moved.any())
+    moved = abs(weights @ c) > CHANGE * (abs(weights) @ abs(c))
+    for F in sources:
+        sizes = np.sqrt(abs(np.diag(F)))
+        noisy = abs(weights @ F) > CHANGE * np.outer(abs(weights) @ sizes, sizes)
+        moved = moved | noisy.any(axis=1, keepdims=True)
+    return bool(moved.any())
 
 
-def _changing(J: Array, c: Array, F: Array, z: Array) -> tuple[Array, Array]:
-    """Return an orthonormal basis of the states without a part that J conserves, and c and F do not
-    reach, and that part of z; a basis of all, and zero, where they reach it.
+def _changing(J: Array, c: Array, sources: tuple[Array, ...], z: Array) -> tuple[Array, Array]:
+    """Return an orthonormal basis of the states without a part that J conserves, and c and the noise do
+    not reach, and that part of z; a basis of all, and zero, where they reach it.
 
     Rounding errors would grow in that part.  It is taken off by left eigenvectors, which are
     orthogonal to the rest: with small step sizes, the right ones are nearly parallel to it.
@@ -304,7 +310,7 @@ def _changing(J: Array, c: Array, F: Array, z: Array) -> tuple[Array, Array]:
     few = s <= CONSERVED * max(s.max(initial=0.0), 1.0)
     left, right = U[:, few], Wh[few].conj().T
     held = left.conj().T @ z
-    if not few.any() or _excited(left, c, F):
+    if not few.any() or _excited(left, c, sources):
         return np.eye(len(J)), 0 * z
     if _small(held, z, ROUNDING):
         return U[:, ~few], 0 * z

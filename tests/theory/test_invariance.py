@@ -21,7 +21,8 @@ STEP, D = 0.05, 2
 
 def is_linear(kind):
     """Whether a step is linear, and repeats."""
-    if issubclass(kind, Asynchronous) or not kind.needs.problem:
+    nonlinear = solvers.ZeroAttractingDiffusion  # signs of the iterates
+    if issubclass(kind, Asynchronous | nonlinear) or not kind.needs.problem:
         return False
     solver = made(kind)
     return not solver.adaptive and getattr(solver, "probability", 1) == 1
@@ -43,8 +44,10 @@ def model(n, condition=1e3, unit=1.0, size=1.0, turned=None):
 
 def method(name, unit=1.0):
     solver = with_step_size(made(solvers.CATALOGUE[name]), STEP / unit)
-    proximal = getattr(solver, "proximal", None)
-    return solver if proximal is None else dataclasses.replace(solver, proximal=proximal * unit)
+    in_units_of_costs = {
+        name: getattr(solver, name) * unit for name in ("proximal", "eta") if hasattr(solver, name)
+    }
+    return dataclasses.replace(solver, **in_units_of_costs)
 
 
 def found(model, solver, graph, unit=1.0, size=1.0):

@@ -22,7 +22,9 @@ SIGMA, RUNS, NOISY = 1e-3, 1500, 24
 LINEAR = [
     name
     for name, kind in solvers.CATALOGUE.items()
-    if not is_asynchronous(kind) and not made(kind).adaptive
+    if not is_asynchronous(kind)
+    and not made(kind).adaptive
+    and kind is not solvers.ZeroAttractingDiffusion  # signs of the iterates
 ]
 WEIGHTED = {"push_sum", "osgp", "push_diging", "frost", "relaysgd", "scaffold"}
 
@@ -190,3 +192,18 @@ def test_blocks_of_any_size_add_up_to_the_same_covariance(solver, monkeypatch):
     assert np.trace(found[0]) > 0
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-12, atol=1e-20)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 64.0, 1e6])
+def test_noise_of_links_on_trackers_accumulates_whatever_the_unit_of_the_costs(scale):
+    """Noise of gradients, in another unit, does not hide the random walk."""
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((6, 8, 3)), rng.standard_normal((6, 8))
+    found = theory.steady_state(
+        LeastSquares(A * scale**0.5, b * scale**0.5),
+        solvers.GradientTracking(0.05 / scale),
+        topology.ring(6),
+        noise=0.3 * scale,
+        link_noise=0.01,
+    )
+    assert np.isinf(found.noise).all()

@@ -163,3 +163,5 @@ def test_refusals():
             theory.privacy(ring, 1.0, 1.0, **options)
     with pytest.raises(ValueError, match="several graphs"):
         theory.privacy(topology.double_binary_trees(7), 1.0, 1.0, mixings=1)
+    with pytest.raises(TypeError, match="topology is 'ring', expected one with its agents"):
+        theory.privacy("ring", 1.0, 1.0, mixings=1)

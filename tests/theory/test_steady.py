@@ -220,7 +220,7 @@ def test_costs_that_are_not_quadratic_are_linearized_at_the_minimizer():
     ("arguments", "words"),
     [
         ((solvers.EXTRA(), topology.ring(4)), "mpidec.tune"),
-        ((solvers.A2CiD2(0.1), topology.ring(4)), "asynchronous"),
+        ((solvers.RunningSumTracking(0.1), topology.ring(4)), "asynchronous"),
         ((solvers.AdaptiveGradientTracking(0.1), topology.ring(4)), "adapts its steps"),
         ((solvers.EXTRA(0.1), topology.ring(5)), "4 agents"),
         ((solvers.DGD(0.1), topology.ring(4), np.ones(3)), r"noise has the shape \(3,\)"),
