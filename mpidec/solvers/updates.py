@@ -42,8 +42,8 @@ class _Update(Solver):
             )
         if solver.needs.functions != ("grad",) or isinstance(solver, Asynchronous):
             raise ValueError(
-                f"{name}: {name_of(solver)} takes no gradients in synchronous steps: expected a "
-                "solver that does, such as DGD"
+                f"{name}: {name_of(solver)} does not take gradients alone, in synchronous steps: "
+                "expected a solver that does, such as DGD"
             )
         if self.step_size is None:
             object.__setattr__(self, "step_size", solver.step_size)
