@@ -52,7 +52,7 @@ def x_star_of(problem: object, k: int = 0) -> Array | None:
     if targets_of(problem) is not None:
         return None
     if callable(known):
-        found, d = np.asarray(known(k)), getattr(problem, "d", None)
+        found, d = np.array(known(k)), getattr(problem, "d", None)
         if found.shape != (d,) or not np.isfinite(found).all():
             what = "not finite" if found.shape == (d,) else f"of shape {found.shape}"
             raise ValueError(f"x_star({k}) is {what}, expected finite numbers of shape ({d},)")

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from ..driver.internals import as_topology
-from ..solvers import Solver
+from ..solvers import Bias, Solver
+from ..solvers.internals import with_step_size
 from .case import alone, bearable, graph_of, require, with_number
 from .linear import ConstantGradients, run
 
@@ -52,7 +53,8 @@ def average(solver: Solver) -> None:
     """Without gradients, all agents reach the average of their initial points, with each kind of
     W that the solver declares.
     """
-    method = with_number(solver, 0.3)
+    scaled = solver.bias_on(graph_of(solver)) is Bias.OTHER  # the step size scales what it mixes
+    method = with_step_size(solver, 0.3) if scaled else with_number(solver, 0.3)
     for graph in bearable(solver, ("column",)):
         X = np.random.default_rng(4).standard_normal((graph.n, 2))
         with alone(graph.n) as net:

@@ -29,7 +29,7 @@ def solved(steps: int, every: int = 10**6) -> object:
 @pytest.mark.parametrize(
     "run, most",
     [
-        (simulated, 590),
+        (simulated, 640),
         (solved, 44),
         (lambda steps: solved(steps, every=1), 240),
     ],
