@@ -92,7 +92,7 @@ def test_adam_keeps_kinds_and_types_of_arrays():
 def test_refusals():
     with pytest.raises(TypeError, match=r"expected a solver: Momentum\(solvers.DGD\(0.1\)\)"):
         S.Momentum(0.1)
-    with pytest.raises(ValueError, match="Consensus takes no gradients"):
+    with pytest.raises(ValueError, match="Consensus does not take gradients alone"):
         S.Adam(S.Consensus())
     with pytest.raises(ValueError, match="momentum"):
         S.Momentum(S.DGD(0.1), 1.0)
