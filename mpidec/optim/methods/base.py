@@ -1,0 +1,144 @@
+"""The interface of all methods: communication before and after the base optimizer's update."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import torch
+
+from ...comm.mixing import Network
+from ...comm.mixing.internals import Operator, StepOperator
+from ..rows import Bucket
+
+Mixer = Operator[StepOperator]
+Rows: TypeAlias = "np.ndarray | torch.Tensor"
+
+
+class Method(ABC):
+    """Abstract base of the methods; `u` is the update that the base optimizer makes of the
+    gradients at `X`.
+
+    Parameters
+    ----------
+    net : Network
+    buckets : list of Bucket
+    mixers : list of mixers
+        One; several divide the columns of the rows among them, see `divided`.
+
+    Attributes
+    ----------
+    of_gradients : bool
+        Whether it does something before the update, and so in each step.
+    averages_gradients : bool
+        Whether this is to average them over all workers, without mixers.
+    overlaps : bool
+        Whether rows travel while the gradients are computed.
+    by_rate : bool
+        Whether it uses the learning rate.
+    own_momentum : bool
+        Whether it takes the place of the optimizer's momentum.
+    edgewise : bool
+        Whether rows travel otherwise than in sums of the mixer.
+    asynchronous : bool
+        Whether no worker waits for another one.
+    """
+
+    of_gradients: ClassVar[bool] = False
+    averages_gradients: ClassVar[bool] = False
+    overlaps: ClassVar[bool] = False
+    by_rate: ClassVar[bool] = False
+    own_momentum: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
+    edgewise = False
+    # Whether numbers that are not finite end the training.
+    checked = False
+    # Mixings between the one that begins in `after` and the one that ends there.
+    late = 0
+    loss: Any = None  # of the last batch, as the caller told
+    # Whether the parameters' rows are on their way to the neighbours.
+    travelling = False
+    # What the workers of this rank have sent otherwise than by mixers.
+    bytes = 0
+    # How often workers that make different steps have saved their states together.
+    saves = 0
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
+        self._net, self._buckets, self._mixers = net, buckets, mixers
+
+    def before(self, k: int) -> None:
+        """Do the communication before the base optimizer's update in step `k`; `show` follows."""
+
+    def average(self, k: int) -> None:
+        """Average the gradients of step `k`; of methods that do so."""
+
+    @abstractmethod
+    def after(self, k: int) -> None:
+        """Do the communication after the base optimizer's update in step `k`; `show` follows."""
+
+    def show(self) -> None:
+        """Copy the results to the parameters, which until then hold the update's own result."""
+
+    def iterates(self) -> list[torch.Tensor]:
+        """Return the iterates, rows (m, d) of each bucket; the parameters themselves except where
+        gradients are taken elsewhere.
+        """
+        return [bucket.rows for bucket in self._buckets]
+
+    def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Rows whose average over all workers is that of the workers, from the `iterates`;
+        collective.
+        """
+        return X
+
+    def complete(self) -> None:
+        """Complete communication in progress."""
+
+    def close(self) -> None:
+        """Complete communication in progress, and free resources.  Collective."""
+        self.complete()
+
+    def state(self) -> list[dict[str, Any]]:
+        """All that a restart needs beside the parameters: for each part a dict of tensors and
+        numbers.
+        """
+        return []
+
+    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Continue with what `state` returned, at the parameters as they are now."""
+        if len(state):
+            raise ValueError(
+                f"the saved state has {len(state)} parts, expected none: it belongs to another "
+                "algorithm"
+            )
+
+    @property
+    def extra(self) -> int:
+        """Bytes of memory beyond parameters, gradients and the base optimizer's state, between
+        two steps.
+        """
+        return 0
+
+
+def divided(
+    buckets: Sequence[Bucket], mixers: Sequence[Mixer]
+) -> list[tuple[Bucket, slice, Mixer]]:
+    """Return the columns of each bucket in equal parts, one for each mixer, in the order of the
+    buckets.
+    """
+    parts = []
+    for bucket in buckets:
+        cuts = [bucket.d * i // len(mixers) for i in range(len(mixers) + 1)]
+        parts += [
+            (bucket, slice(a, b), mixer) for a, b, mixer in zip(cuts, cuts[1:], mixers) if a < b
+        ]
+    return parts
+
+
+def mean(net: Network, rows: torch.Tensor) -> torch.Tensor:
+    """Average of the rows of all agents, a row (d,) of the kind of `rows`."""
+    host = rows.detach().cpu()
+    wide = host.float() if host.dtype == torch.bfloat16 else host
+    return torch.from_numpy(net.mean(wide.numpy())).to(rows.device, rows.dtype)
