@@ -124,7 +124,7 @@ WRAPPED = {
     ),
     "accelerate(3, method='chebyshev')": lambda W: W.accelerate(3),
     "lossy(0.1, seed=4, fill='own')": lambda W: W.lossy(0.1, seed=4, fill="own"),
-    "attacked({1: 'sign_flip'}).robust(Clip(tau=1.0, delta=None)).repeat(2)": None,
+    "attacked({1: 'sign_flip'}).robust(SelfCentredClipping(tau=1.0, delta=None)).repeat(2)": None,
     "noisy(0.5, seed=0)": lambda W: W.noisy(0.5),
     "robust(rule)": lambda W: W.robust(rule),
 }

@@ -25,7 +25,7 @@ from ..solvers import Solver
 from ..solvers.internals import Asynchronous
 
 if TYPE_CHECKING:
-    from ..problems import Problem, Term as Penalty
+    from ..problems import Problem, Term
 
 COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
 ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
@@ -81,7 +81,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
+class Summand:
     """A number of each agent, or a vector as long as its row, that is summed over all agents.
 
     Parameters
@@ -113,17 +113,17 @@ class Totals:
         distance of an agent from it.
     away, by : float
         The distance of the mean from the minimizer is `away` times `by`, a power of two.
-    prox : Term or None
+    prox : Summand or None
         The term of the problem.
     """
 
     def __init__(
         self,
         mean: np.ndarray,
-        sums: Mapping[Term, np.ndarray],
+        sums: Mapping[Summand, np.ndarray],
         n: int,
         minimizer: tuple[np.ndarray | None, float, float],
-        prox: Penalty | None,
+        prox: Term | None,
     ) -> None:
         self.mean, self.sums, self.n, self.prox = mean, sums, n, prox
         self.x_star, self.scale, self.worst = minimizer
@@ -144,7 +144,7 @@ class Metric:
     name : str
         In records, files and targets.
     needs : Known
-    terms : tuple of Term
+    terms : tuple of Summand
         What is summed over all agents.
     of : callable
         ``of(totals: Totals) -> float``.
@@ -159,7 +159,7 @@ class Metric:
 
     name: str
     needs: Known
-    terms: tuple[Term, ...]
+    terms: tuple[Summand, ...]
     of: Callable[[Totals], float]
     signed: bool = False
 
@@ -194,10 +194,10 @@ def _own_error_rms(totals: Totals) -> float:
     return sqrt(totals.sums[AWAY] / totals.n) * totals.unit / totals.scale
 
 
-SPREAD = Term(_squares)
-AWAY = Term(lambda rows: (((rows.X - rows.targets) / rows.unit) ** 2).sum(axis=1))
-VALUE = Term(lambda rows: rows.problem.value(rows.means))
-GRADIENT = Term(lambda rows: rows.problem.grad(rows.means), vector=True)
+SPREAD = Summand(_squares)
+AWAY = Summand(lambda rows: (((rows.X - rows.targets) / rows.unit) ** 2).sum(axis=1))
+VALUE = Summand(lambda rows: rows.problem.value(rows.means))
+GRADIENT = Summand(lambda rows: rows.problem.grad(rows.means), vector=True)
 METRICS = {
     metric.name: metric
     for metric in (
@@ -436,13 +436,13 @@ class Metrics:
         self.names = (*COUNTERS, *(metric.name for metric in self._metrics))
         terms = dict.fromkeys(term for metric in self._metrics for term in metric.terms)
         self._terms = [term for term in terms if term is not SPREAD]
-        self._d, self._columns = -1, list[tuple[Term, int | slice]]()
+        self._d, self._columns = -1, list[tuple[Summand, int | slice]]()
         self._prox = term_of(problem)
 
     def _agents_mean(self, own: tuple[str, Own]) -> Metric:
         """The metric of a user's function: the mean of its numbers over all agents."""
         name, function = own
-        term = Term(lambda rows: self.of_agents(name, function, rows.X))
+        term = Summand(lambda rows: self.of_agents(name, function, rows.X))
         mean = lambda totals: float(totals.sums[term]) / totals.n
         return Metric(name, Known.ROWS, (term,), mean, signed=True)
 
@@ -512,7 +512,7 @@ class Metrics:
             terms[:, _FIRST:], terms[0, _FAILED] = 0, 1
         return terms
 
-    def _columns_of(self, d: int) -> list[tuple[Term, int | slice]]:
+    def _columns_of(self, d: int) -> list[tuple[Summand, int | slice]]:
         """The columns of the terms of rows with d entries."""
         if d != self._d:
             self._d, self._width, self._columns = d, _FIRST, []

@@ -16,7 +16,7 @@ from ..plugins import canonical, nearest
 from ..solvers import LocalDGD, Solver
 from ..solvers.internals import Asynchronous, PairwiseSolver
 from ..topology import Schedule, Topology
-from .asynchronous import MOST, PairwiseMethod, PushSum
+from .asynchronous import MOST, PairwiseMethod, PushSumMethod
 from .methods import (
     AdaptiveAverage,
     AdaptThenCombine,
@@ -267,7 +267,7 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
     "async_push_sum": lambda name: Algorithm(
         name,
         "push-sum over windows: no worker waits for another one",
-        PushSum,
+        PushSumMethod,
         graph="exponential",
     ),
     "pairwise": _pairwise("asynchronous gossip of pairs (AD-PSGD)", solvers.PairwiseGossip),

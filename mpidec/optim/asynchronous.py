@@ -25,7 +25,7 @@ MOST = 2.0  # averagings of a worker per step
 _LEAST = 0.5
 
 
-class Asynchronous(Method):
+class AsynchronousMethod(Method):
     """Abstract base of the asynchronous methods: one worker per rank, on a static graph."""
 
     asynchronous: ClassVar = True
@@ -122,7 +122,7 @@ class Asynchronous(Method):
         self._windows = []
 
 
-class PushSum(Asynchronous):
+class PushSumMethod(AsynchronousMethod):
     r"""Push-sum: a worker sends equal shares of its row and of its weight p to its out-neighbours.
 
     It adds its update, times p, to its row; sends shares to those that have taken the last one;
@@ -196,7 +196,7 @@ class PushSum(Asynchronous):
         )
 
 
-class PairwiseMethod(Asynchronous):
+class PairwiseMethod(AsynchronousMethod):
     r"""A pairwise method of `mpidec.solvers`, with the base optimizer's update in place of
     :math:`-\gamma g`.
 

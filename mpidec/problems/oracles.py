@@ -116,7 +116,7 @@ class Gradients:
             self.remembered.recall(memory)
 
 
-class OfRuns:
+class OracleOfRuns:
     """The gradients of several runs at once, each with gradients and a memory of its own.
 
     Parameters
@@ -255,7 +255,7 @@ class Oracle(Described):
         row of X has the points of the runs one after the other, (m, runs * d).
         """
         each = [self.gradients(agents, seed) for seed in seeds]
-        runs = OfRuns(each)
+        runs = OracleOfRuns(each)
         return Gradients(runs if each[0].remembered else runs.__call__, self.problem.m)
 
     def samples(self, agents: Sequence[int], seed: int) -> Measured | None:

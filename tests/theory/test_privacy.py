@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 import mpidec
 from mpidec import theory, topology
-from mpidec.comm.mixing.internals import Channel, Fault, Noise
+from mpidec.comm.mixing.internals import Channel, Fault, LinkNoise
 from mpidec.theory.accounting import epsilon
 
 pytestmark = pytest.mark.serial
@@ -119,7 +119,7 @@ def advantage(graph, u, v, mixings, sigma, clip, delta, account, runs=40_000):
     n, secret = graph.n, np.repeat([-clip, clip], runs // 2)
     ear = Overheard()
     with mpidec.Network(n, comm=MPI.COMM_SELF) as net:
-        W = Channel(net.mixer(graph), [Noise(sigma, 5), ear])
+        W = Channel(net.mixer(graph), [LinkNoise(sigma, 5), ear])
         X = np.zeros((n, runs))
         X[u] = secret
         starts = [X]

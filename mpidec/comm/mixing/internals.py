@@ -3,7 +3,12 @@
 from ..checks import is_told as is_told
 from .base.lifecycle import TRANSPORTS as TRANSPORTS
 from .codecs.base import Codec as Codec
-from .faults.faults import Fault as Fault, Noise as Noise, Round as Round, clipped as clipped
+from .faults.faults import (
+    Fault as Fault,
+    LinkNoise as LinkNoise,
+    Round as Round,
+    clipped as clipped,
+)
 from .local.edges import repeatable as repeatable
 from .mixers.operator import (
     EXCLUDED as EXCLUDED,

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 class AsyncStack:
     """An asynchronous solver with several step sizes at once, on the linear model; compare
-    `mpidec.driver.stepsize.race.Stack`.
+    `mpidec.driver.stepsize.race.SolverStack`.
 
     Parameters
     ----------

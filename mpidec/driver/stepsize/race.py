@@ -18,7 +18,7 @@ from .linear import GradientModel, flat
 from .tuning import TUNING
 
 
-class Stack:
+class SolverStack:
     """A solver with several step sizes at once.
 
     Parameters
@@ -106,10 +106,10 @@ class Apart:
 
     Parameters
     ----------
-    stacks : list of Stack
+    stacks : list of SolverStack
     """
 
-    def __init__(self, stacks: list[Stack]):
+    def __init__(self, stacks: list[SolverStack]):
         self._stacks = stacks
 
     @property
@@ -134,7 +134,7 @@ class Apart:
 
 
 class Candidates(Protocol):
-    """Runs on a linear model with several step sizes at once, such as `Stack`."""
+    """Runs on a linear model with several step sizes at once, such as `SolverStack`."""
 
     @property
     def sizes(self) -> np.ndarray:
@@ -483,7 +483,7 @@ def _geometric(
     return np.where(last < middle, limit + (last - limit) * ratio ** ((steps - K) / (K / 4)), last)
 
 
-def stable(stack: Stack, model: GradientModel, steps: int) -> np.ndarray:
+def stable(stack: SolverStack, model: GradientModel, steps: int) -> np.ndarray:
     """Return which step sizes do not grow in the last half of `steps` steps, apart from the slow
     modes.
     """
@@ -495,7 +495,7 @@ def stable(stack: Stack, model: GradientModel, steps: int) -> np.ndarray:
     return np.asarray((last <= middle) | (last <= TUNING.growth * first))
 
 
-def progress(stack: Stack, model: GradientModel, steps: int) -> float:
+def progress(stack: SolverStack, model: GradientModel, steps: int) -> float:
     """Return the error after `steps` steps of the only step size in the stack, in units of that at
     the start.
     """
@@ -540,7 +540,7 @@ def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
         curvature=smoothness,
         distance=1.0,
     )
-    stack = Stack(solver, lambda k: 1.0, W, model, sizes, start)
+    stack = SolverStack(solver, lambda k: 1.0, W, model, sizes, start)
     norms = []
     for until in (0, steps // 2, steps):
         stack.run(until)

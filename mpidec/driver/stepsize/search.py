@@ -28,7 +28,7 @@ from .race import (
     ErrorAfter,
     Ranking,
     Runs,
-    Stack,
+    SolverStack,
     StepsTo,
     noise,
     progress,
@@ -407,8 +407,10 @@ class Search(ModelSearch):
         if W.disturbance and self.modelled.point is not None:
             origin = model.coordinates(self.modelled.point[None])[0]
 
-        def stack(sizes: np.ndarray, start: np.ndarray, W: Operator[StepOperator] = W) -> Stack:
-            return Stack(solver, factor, W, model, sizes, start, first=first, origin=origin)
+        def stack(
+            sizes: np.ndarray, start: np.ndarray, W: Operator[StepOperator] = W
+        ) -> SolverStack:
+            return SolverStack(solver, factor, W, model, sizes, start, first=first, origin=origin)
 
         def one_by_one(sizes: np.ndarray, start: np.ndarray) -> Candidates:
             # each with a memory of its own
@@ -529,7 +531,7 @@ class Search(ModelSearch):
     ) -> float:
         """`size`, or the next smaller one that is stable together with its neighbours."""
         for _ in range(TUNING.stability_checks):
-            stack = Stack(
+            stack = SolverStack(
                 self.task.solver,
                 _one,
                 W,
@@ -553,7 +555,7 @@ class Search(ModelSearch):
             size = part * choice.step_size
 
             def after(steps: int, size: float = size) -> float:
-                stack = Stack(self.task.solver, _one, W, model, np.array([size]), model.start)
+                stack = SolverStack(self.task.solver, _one, W, model, np.array([size]), model.start)
                 return progress(stack, model, steps)
 
             left.append(after(TUNING.codec_steps))

@@ -8,7 +8,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import topology as T
 from mpidec.comm.mixing.codecs import QSGD
-from mpidec.comm.mixing.faults.faults import Noise
+from mpidec.comm.mixing.faults.faults import LinkNoise
 from mpidec.comm.mixing.mixers.operator import EXCLUDED, FAULTS, ORDER, Kept, Limits
 
 pytestmark = pytest.mark.serial
@@ -72,8 +72,8 @@ def test_what_limits_exact_methods(W):
 
 
 def test_faults_are_values():
-    assert Noise(0.1, 2) == Noise(0.1, 2) != Noise(0.1, 3)
-    assert repr(Noise(0.1, 2)) == "noisy(0.1, seed=2)" and str(Noise(0.0)) == ""
+    assert LinkNoise(0.1, 2) == LinkNoise(0.1, 2) != LinkNoise(0.1, 3)
+    assert repr(LinkNoise(0.1, 2)) == "noisy(0.1, seed=2)" and str(LinkNoise(0.0)) == ""
 
 
 def test_rows_without_columns_are_lost_as_others_are(W):

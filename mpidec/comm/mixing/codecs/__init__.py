@@ -8,7 +8,7 @@ from typing import Any
 from ...._validation import takes
 from ....plugins import canonical, nearest
 from .base import Codec as Codec
-from .of_runs import OfRuns as OfRuns
+from .of_runs import CodecOfRuns as CodecOfRuns
 from .quantizers import (
     QSGD as QSGD,
     BFloat16 as BFloat16,

@@ -13,7 +13,7 @@ from .base import Agents, Codec, decode, encode
 
 
 @dataclass(frozen=True)
-class OfRuns(Codec):
+class CodecOfRuns(Codec):
     """The codec of rows that have those of several runs one after the other: each run is encoded
     by itself, with the seed of the codec plus its number.
 
@@ -31,7 +31,7 @@ class OfRuns(Codec):
     Examples
     --------
     >>> from mpidec.comm.mixing.codecs import TopK
-    >>> both = OfRuns(TopK(k=1), 2)
+    >>> both = CodecOfRuns(TopK(k=1), 2)
     >>> rows = both.encode(np.array([[3.0, 1.0, 2.0, 8.0]]), 0, [0])
     >>> both.decode(rows, 4, float, 0, [0])
     array([[3., 0., 0., 8.]])

@@ -307,7 +307,7 @@ def _is_told(attack: Callable[..., object]) -> bool:
 
 
 @dataclass(frozen=True, repr=False)
-class Noise(Fault):
+class LinkNoise(Fault):
     r"""Gaussian noise on arriving rows; added by `Mixer.noisy`.
 
     .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} (c(X_j) + \sigma \xi_{ij}), \qquad

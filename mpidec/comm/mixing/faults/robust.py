@@ -20,7 +20,7 @@ RULES = ("clip", "trimmed_mean")
 
 
 @dataclass(frozen=True)
-class Clip:
+class SelfCentredClipping:
     r"""Self-centred clipping, ClippedGossip.
 
     .. math:: y = x + \sum_j w_j \min(1, \tau / \|x_j - x\|) (x_j - x)
@@ -46,7 +46,7 @@ class Clip:
     Examples
     --------
     >>> x, X, w = np.zeros(1), np.array([[1.0], [100.0]]), np.array([0.25, 0.25])
-    >>> Clip(tau=2.0)(x, X, w).tolist(), Clip(delta=0.25)(x, X, w).tolist()
+    >>> SelfCentredClipping(tau=2.0)(x, X, w).tolist(), SelfCentredClipping(delta=0.25)(x, X, w).tolist()
     ([0.75], [0.5])
     """
 
@@ -213,7 +213,9 @@ class Robust(Fault):
         if callable(rule):
             check.takes(rule, "robust: rule", "own", "received", "weights")
             return cls(rule)
-        return cls(Clip(tau, delta) if clip else TrimmedMean(1 if trim is None else trim))
+        return cls(
+            SelfCentredClipping(tau, delta) if clip else TrimmedMean(1 if trim is None else trim)
+        )
 
     def check(self, topology: Topology, static: bool) -> None:
         """Refuse a graph whose averages the rule cannot take the place of.

@@ -20,7 +20,7 @@ from .. import codecs
 from ..base.packing import RowsT
 from ..base.step import EdgeOperator, StepOperator as StepOperator
 from ..codecs import Codec
-from ..faults.faults import Attack, Attacks, Fault, Faults, Loss, Lost, Noise, RobustRule
+from ..faults.faults import Attack, Attacks, Fault, Faults, LinkNoise, Loss, Lost, RobustRule
 from ..faults.robust import Robust
 from ..phases.accelerated import AcceleratedPhase, Acceleration
 from ..phases.channel import ChannelPhase
@@ -362,7 +362,7 @@ class Operator(ABC, Generic[Step]):
         return self._past("attacked", lambda: Attacks(attacks, self.n))
 
     def noisy(self, sigma: float, *, seed: int = 0, clip: float | None = None) -> Channel:
-        """This mixer with Gaussian noise on what arrives; see `faults.Noise`.
+        """This mixer with Gaussian noise on what arrives; see `faults.LinkNoise`.
 
         Parameters
         ----------
@@ -384,7 +384,7 @@ class Operator(ABC, Generic[Step]):
         ...     float(Y.mean().round(2)), float(Y.std().round(3))     # 0.1 sqrt(3) / 4
         (1.0, 0.043)
         """
-        return self._past("noisy", lambda: Noise(sigma, seed, clip))
+        return self._past("noisy", lambda: LinkNoise(sigma, seed, clip))
 
     def robust(
         self,
@@ -738,7 +738,7 @@ class Compressed(Wrapped[CompressedPhase]):
     def rebuilt(self, base: Operator[StepOperator], keep: Kept) -> Operator[StepOperator]:
         gamma = self._compression.gamma if keep.d is None else self.gamma(keep.d)
         if keep.codec:
-            codec = self.codec if keep.runs == 1 else codecs.OfRuns(self.codec, keep.runs)
+            codec = self.codec if keep.runs == 1 else codecs.CodecOfRuns(self.codec, keep.runs)
             return base.compress(codec, feedback=self.feedback, gamma=gamma)
         lazy = gamma is not None and gamma < 1
         return base.compress("identity", feedback=False, gamma=gamma) if lazy else base
