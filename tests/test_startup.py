@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 
 import pytest
@@ -41,7 +42,8 @@ def communicate(number):
         return str(error)
 
 if __name__ == "__main__":
-    with mpidec.Network() as net, multiprocessing.get_context("spawn").Pool(1) as pool:
+    hidden = "hide" in sys.argv
+    with mpidec.Network(hide_launcher=hidden) as net, multiprocessing.get_context("spawn").Pool(1) as pool:
         found = pool.apply(work, (41,)), pool.apply(communicate, (0,))
         found = net.comm.gather(found)
         if net.rank == 0:
@@ -49,16 +51,42 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_a_child_process_imports_mpidec_without_mpi(ranks, mpirun, tmp_path):
+@pytest.mark.parametrize("ranks, words", [(0, []), (2, []), (2, ["hide"])])
+def test_a_child_process_imports_mpidec_without_mpi(ranks, words, mpirun, tmp_path):
     """As the workers of a DataLoader do; alone it may communicate with itself, while a child of a rank says that it cannot."""
     program = tmp_path / "program.py"
     program.write_text(CHILDREN)
-    done = mpirun(ranks, [program], timeout=30, check=True)
+    done = mpirun(ranks, [program, *words], timeout=30, check=True)
     assert done.stderr == "" and done.stdout.count("(41, ") == max(ranks, 1)
     for rank in range(ranks):
         assert f"is a child of rank {rank} and cannot use MPI" in done.stdout
     assert ranks or "(41, 1)" in done.stdout
+
+
+HIDDEN = """
+import os, subprocess, sys
+import mpidec
+from mpidec._process import rank
+os.environ |= {"WORLD_SIZE": "2", "MASTER_ADDR": "here", "SLURM_PROCID": "1", "RANK_OF_MINE": "1"}
+with mpidec.Network(hide_launcher=True) as net:
+    marks = ("PMI", "OMPI_COMM_", "MPI_LOCAL", "WORLD", "MASTER", "SLURM", "RANK")
+    left = sorted(name for name in os.environ if name.startswith(marks))
+    child = "import mpidec; mpidec.Network()"
+    told = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stderr
+    with mpidec.Network(hide_launcher=True) as second:
+        all_ranks = net.comm.gather((left, rank() == second.rank, told.splitlines()[-1]))
+        if net.rank == 0:
+            print(all_ranks)
+"""
+
+
+def test_a_hidden_launcher(mpirun):
+    """Libraries see no job in the environment; the package does, and refuses MPI to programs that a rank starts."""
+    done = mpirun(2, ["-c", HIDDEN], check=True)
+    ranks = ast.literal_eval(done.stdout)
+    for rank, (left, known, told) in enumerate(ranks):
+        assert left == ["RANK_OF_MINE"] and known
+        assert f"is a child of rank {rank} and cannot use MPI" in told
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from .launcher import (
     RANKS as RANKS,
     child as child,
     detach as detach,
+    hide as hide,
     launched as launched,
     outside as outside,
     rank as rank,

@@ -20,10 +20,39 @@ RANKS = (
     "MV2_COMM_WORLD_RANK",
     "PALS_RANKID",
     "FLUX_TASK_RANK",
+    "MPIDEC_HIDDEN_RANK",
 )
-"""Variables by which a launcher of MPI tells a process its rank."""
+"""Variables by which a launcher of MPI, or `hide`, tells a process its rank."""
 
-_OF_LAUNCHERS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "PALS_", "FLUX_TASK_")
+_OF_LAUNCHERS = (
+    "PMI_",
+    "PMIX_",
+    "OMPI_COMM_WORLD_",
+    "MV2_COMM_WORLD_",
+    "PALS_",
+    "FLUX_TASK_",
+    "MPIDEC_HIDDEN_RANK",
+)
+# From which trainers conclude that there is, or will be, a process group of torch.distributed.
+_OF_TRAINERS = {
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "JSM_NAMESPACE_RANK",
+    "JSM_NAMESPACE_SIZE",
+    "JSM_NAMESPACE_LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+}
 _LAUNCHERS = re.compile(
     r"mpirun|mpiexec|hydra|orte|prte|prun|srun|slurmstepd|flux|pals|aprun|jsrun|bfrun"
 )
@@ -67,6 +96,20 @@ def detach() -> None:
         for name in [name for name in os.environ if name.startswith(_OF_LAUNCHERS)]:
             del os.environ[name]
         os.environ["MPIDEC_ALONE"] = "1"
+
+
+def hide() -> None:
+    """Remove the variables of launchers from the environment, once MPI has started: programs
+    that look for torch.distributed there find a single process.  What the package itself
+    asks, such as whether a process is a child of a rank, has the same answers as before.
+    """
+    variable = _variable()
+    kept = None if variable is None else os.environ[variable]
+    for name in list(os.environ):
+        if name in _OF_TRAINERS or name.startswith(_OF_LAUNCHERS):
+            del os.environ[name]
+    if kept is not None:
+        os.environ["MPIDEC_HIDDEN_RANK"] = kept
 
 
 def child() -> str | None:

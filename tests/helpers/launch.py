@@ -31,6 +31,7 @@ LAUNCHER = (
     "HYDI_",
     "MPI_LOCAL",
     "MPIR_RANK",
+    "MPIDEC_HIDDEN_RANK",
     "PYTEST_",
     "PYTHONDONTWRITEBYTECODE",  # a program would compile the package again
 )

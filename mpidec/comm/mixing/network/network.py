@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import numpy as np
 
 from .... import _validation as check
+from ...._process import hide
 from ....topology.internals import TopologyLike, as_graph, refuse_filter
 from ...rma import CARRIERS, RowLayout, Slots, Window, WindowMessenger
 from ...runtime import MPI
@@ -87,6 +88,11 @@ class Network(NetworkOperators):
         Where each rank writes what it does, and when, for Perfetto: `<timeline><rank>.json` (or the
         environment variable `MPIDEC_TIMELINE`, or `BLUEFOG_TIMELINE`, with BlueFog's names).  On
         all ranks, or on none.
+    hide_launcher : bool
+        Whether the variables of the launcher (`PMI_*`, `OMPI_COMM_WORLD_*`, `SLURM_PROCID`,
+        `WORLD_SIZE`, `MASTER_ADDR`, ...) are removed from the environment of this process and of
+        those that it starts, once MPI has started: for libraries such as Accelerate, which take
+        them for a job of torch.distributed.
 
     Attributes
     ----------
@@ -144,8 +150,11 @@ class Network(NetworkOperators):
         transport: str | None = None,
         windows: str | None = None,
         timeline: str | None = None,
+        hide_launcher: bool = False,
     ):
         super().__init__(n, comm, transport=transport, windows=windows, timeline=timeline)
+        if hide_launcher:
+            hide()
         self.agreement = Agreement(self.context, self.collectives)
         self.mixers = Mixers(self.agreement, self._mixers)
         self.local = LocalView(self.agreement, self.matching, self.mixers, self._windows)
