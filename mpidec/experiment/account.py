@@ -26,19 +26,13 @@ def account(job: Job, result: Result) -> theory.Privacy | str:
     Of `Consensus`, whose initial rows are clipped, it is exact; of other methods, which clip each
     message, a bound; see `mpidec.theory.privacy`.
     """
-    wanted, graph, n = job.experiment.mixing, job.topology, job.topology.n
+    wanted, graph = job.experiment.mixing, job.topology
+    mixings, averages = result.steps * (wanted.repeat or 1), isinstance(job.solver, Consensus)
     if wanted.clip is None or not wanted.noise:
         return "" if wanted.clip is None else "none: there is no noise"
-    linear = replace(wanted, noise=None, clip=None, repeat=None) == Mixing()
-    averages = isinstance(job.solver, Consensus)
-    mixings, last = (
-        result.steps * (wanted.repeat or 1),
-        {name: values[-1] for name, values in result.metrics.items() if len(values)},
-    )
-    if averages and not (linear and n * n * mixings <= WORK):
-        return "none: " + ("too many agents and mixings" if linear else "mixing has more options")
-    if wanted.codec is not None or n > LARGE or not mixings:
-        return "none: rows are compressed, many or not sent"
+    if reason := _outside(wanted, graph.n, mixings, averages):
+        return f"none: {reason}"
+    last = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     rows = math.ceil(last["bytes"] / max(last["rows"] * job.d * result.X.itemsize, 1) - 1e-9)
     if graph.period == 1:
         mixings = int(last["rounds"])
@@ -55,6 +49,18 @@ def account(job: Job, result: Result) -> theory.Privacy | str:
         )
     except ValueError as error:
         return f"none: {str(error).removeprefix('privacy: ')}"
+
+
+def _outside(wanted: Mixing, n: int, mixings: int, averages: bool) -> str:
+    """Return why there is no account of noisy mixings, or ""."""
+    linear = replace(wanted, noise=None, clip=None, repeat=None) == Mixing()
+    if averages and not linear:
+        return "mixing has more options"
+    if averages and n * n * mixings > WORK:
+        return "too many agents and mixings"
+    if wanted.codec is not None or n > LARGE or not mixings:
+        return "rows are compressed, many or not sent"
+    return ""
 
 
 def state(path: str, found: theory.Privacy | str) -> None:

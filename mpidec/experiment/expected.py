@@ -55,21 +55,24 @@ def expected(job: Job, result: Result, net: Network) -> Expected | str:
         if job.topology.n * max(len(Q.T) for Q, _ in model.parts()) > DEPENDENT:
             return f"more than {DEPENDENT} numbers of all agents depend on each other"
         factor = theory.rate(model, solver, graph)
-        msd = 0.0
-        links = job.experiment.mixing.noise or 0.0
-        quadratic = _quadratic(job.oracle.problem, model)
-        if job.oracle.random or links or solver.bias_on(graph) is not Bias.NONE:
-            if not quadratic:
-                return "the problem is not quadratic, and the run does not end at its minimizer"
-            s = theory.steady_state(job.oracle, solver, graph, link_noise=links)
-            msd = float(s.msd.mean())
-        if reason := _useless(factor, msd, bool(links)):
+        links, quadratic = job.experiment.mixing.noise or 0.0, _quadratic(job.oracle.problem, model)
+        biased = job.oracle.random or links > 0 or solver.bias_on(graph) is not Bias.NONE
+        if biased and not quadratic:
+            return "the problem is not quadratic, and the run does not end at its minimizer"
+        msd = _level(job, solver, graph, links) if biased else 0.0
+        if reason := _useless(factor, msd, links > 0):
             return reason
         curve = _curve(job, result, solver, graph) if quadratic else {}
     except ValueError as error:
         return str(error).removeprefix("theory: ")
     error_rms = math.sqrt(msd) / (model.scale or 1.0)
     return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING), **curve}
+
+
+def _level(job: Job, solver: Solver, graph: Topology | Schedule, links: float) -> float:
+    """Return the mean-square deviation in the steady state, the mean over the agents."""
+    found = theory.steady_state(job.oracle, solver, graph, link_noise=links)
+    return float(found.msd.mean())
 
 
 def _curve(

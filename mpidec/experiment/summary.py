@@ -73,16 +73,13 @@ def summary(
     problem, wanted, n = job.experiment.problem, job.experiment.run, job.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     topology, solver = job.experiment.topology, job.experiment.solver
-    gap, label = job.spectral_gap(result.choice), f"label {job.label}, " if job.label else ""
+    gap = job.spectral_gap(result.choice)
     runs = wanted.runs or 1
     bands = {f"{name}_{end}" for name in metrics for end in BAND} if runs > 1 else set()
     shown = (*COLUMNS, "error_max", *sorted(metrics.keys() - BUILT_IN - bands))
     rows = {
         "problem": f"{short(problem.name)}{options(_penalties(problem))}",
-        "data": f"{short(problem.data)}, {job.samples} samples x {job.d} unknowns, {label}partition "
-        f"{problem.partition}"
-        if problem.data
-        else f"none, {job.d} unknowns",
+        "data": _data(job),
         "classes": ", ".join(f"{word} = {number}" for number, word in _classes(job)),
         "agents": f"{n}, simulated" if wanted.simulate else f"{n} on {plural(ranks, 'rank')}",
         "runs": _runs(runs, wanted.seed),
@@ -106,6 +103,17 @@ def summary(
         "note": job.note,
     }
     return facts({name.replace("_", " "): value for name, value in rows.items() if value})
+
+
+def _data(job: Job) -> str:
+    """Return the data set, its size and its partition."""
+    problem, label = job.experiment.problem, f"label {job.label}, " if job.label else ""
+    if not problem.data:
+        return f"none, {job.d} unknowns"
+    return (
+        f"{short(problem.data)}, {job.samples} samples x {job.d} unknowns, {label}partition "
+        f"{problem.partition}"
+    )
 
 
 def _runs(runs: int, seed: int) -> str:

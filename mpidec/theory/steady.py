@@ -406,25 +406,8 @@ def against_step(
     return found
 
 
-def modelled(
-    problem: Problem | OracleLike | Quadratic | None,
-    solver: Solver,
-    topology: TopologyLike,
-    walking: bool = False,
-    averages: bool = False,
-    pairwise: bool = False,
-) -> tuple[Quadratic, Oracle | None, Solver, Topology | Schedule]:
-    """Return the quadratic model, the oracle, the solver and the graph, after checking that the
-    theory applies; moving minimizers, averaging and pairwise solvers are accepted if requested.
-    """
-    oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
-    if isinstance(problem, Quadratic):
-        model, n = problem, len(problem.g)
-    elif oracle is None:
-        raise TypeError("theory: problem is None, expected a problem")
-    else:
-        n = oracle.problem.m
-    solver = as_solver(solver)
+def _check_linear(solver: Solver, averages: bool, pairwise: bool) -> None:
+    """Raise unless the steps of a solver are linear in gradients and state."""
     if isinstance(solver, Asynchronous) and not (pairwise and isinstance(solver, PairwiseSolver)):
         raise ValueError(
             f"theory: {name_of(solver)} is asynchronous, expected a synchronous solver"
@@ -449,6 +432,28 @@ def modelled(
             f"theory: {name_of(solver)} has the step size {step!r}, expected a number: choose one "
             "with mpidec.tune(problem, solver, topology)"
         )
+
+
+def modelled(
+    problem: Problem | OracleLike | Quadratic | None,
+    solver: Solver,
+    topology: TopologyLike,
+    walking: bool = False,
+    averages: bool = False,
+    pairwise: bool = False,
+) -> tuple[Quadratic, Oracle | None, Solver, Topology | Schedule]:
+    """Return the quadratic model, the oracle, the solver and the graph, after checking that the
+    theory applies; moving minimizers, averaging and pairwise solvers are accepted if requested.
+    """
+    oracle = None if isinstance(problem, Quadratic) else as_oracle(problem)
+    if isinstance(problem, Quadratic):
+        model, n = problem, len(problem.g)
+    elif oracle is None:
+        raise TypeError("theory: problem is None, expected a problem")
+    else:
+        n = oracle.problem.m
+    solver = as_solver(solver)
+    _check_linear(solver, averages, pairwise)
     try:
         graph = as_topology(topology, n)
     except ValueError as error:
