@@ -20,6 +20,7 @@ from ..solvers import Solver
 from ..topology import CATALOGUE, Schedule, Striped, Topology
 from ..topology.internals import refuse_filter
 from .algorithms import Graph, algorithm as algorithm_of, names
+from .consistency import Consistency
 from .copies import Copies
 from .guard import TrainingGuard
 from .methods import Mixer, mean
@@ -132,9 +133,13 @@ class Averager:
             self._closing.callback(hook.remove)
         self._apart = self._loaded = self._begun = False
         self._copies = Copies(net, method.asynchronous, self.buckets)
+        self._consistency = Consistency(net, self._model, self.buckets, self._method)
         self._guard = TrainingGuard(net, self._method, self._mixers, self.buckets)
         traced = trace is not None or net.context.timeline is not None
         self._timeline = TrainingEvents(net, self._model.parts[0], trace, self) if traced else None
+        self._closed = False
+        # Rates may yet be made equal, by broadcast_optimizer_state.
+        self._consistency.compare(0, rates=False)
 
     def _joined(self, net: Network | None) -> Network:
         """Return the network of the workers; one that is made here is closed with this averager."""
@@ -217,7 +222,7 @@ class Averager:
             with self._span("wait"), torch.no_grad(), self._same_steps():
                 self._settle()
                 self._method.before(self.steps)
-                self._guard.show(self.steps, self.steps - 1, 0, self._copies)
+                self._guard.show(self.steps, self.steps - 1, 0, self._withdraw)
 
     def after(self) -> None:
         """Do the communication that follows the optimizer's update."""
@@ -232,16 +237,22 @@ class Averager:
                 if self._method.asynchronous and self._method.checked:
                     self._guard.look(self.steps)
                 self._method.after(k)
-                self._guard.show(k, self.steps, self.every, self._copies)
+                self._guard.show(k, self.steps, self.every, self._withdraw)
                 if self._buffers == "average":
-                    self._model.average_buffers(self.net)
+                    self._model.average_buffers(self.net, self._method.checked)
         self.steps += 1
+
+    def _withdraw(self, error: Exception) -> bool:
+        """Withdraw from the next comparison of all ranks; return whether one is due."""
+        return self._consistency.withdraw(error) or self._copies.withdraw(error)
 
     def _begin(self) -> None:
         """Do what comes first in a step, before the update or, without `before`, after it."""
         self._refuse_average("a step is taken")
         if self._loaded:
             self._compare_moments(self.steps)
+        with self._same_steps():
+            self._consistency.follow(self.steps)
         self._look()
         self._begun = True
 
@@ -318,18 +329,19 @@ class Averager:
         if not self._apart:
             with torch.no_grad():
                 self._settle()
+            self._consistency.compare(self.steps)
         if self._method.asynchronous:
             self._copies.compare()
         with torch.no_grad():
+            buffers = self._model.buffers()
+            kept = [buffer.clone() for buffer in buffers]
+            self._model.average_buffers(self.net, self._method.checked)
             square, before = 0.0, [bucket.rows for bucket in self.buckets]
             iterates = self._method.iterates()
             for bucket, X, shares in zip(self.buckets, iterates, self._method.shares(iterates)):
                 average = mean(self.net, shares)
                 square += float((X.double() - average.double()).square().sum())
                 bucket.show(average.expand_as(X).clone())
-            buffers = self._model.buffers()
-            kept = [buffer.clone() for buffer in buffers]
-            self._model.average_buffers(self.net)
             distance = (self.net.comm.allreduce(square) / self.net.n) ** 0.5
         # Contexts may be nested; within, the parameters show the average and must not be copied to
         # the rows.
@@ -382,8 +394,10 @@ class Averager:
 
         Collective; with an asynchronous algorithm, too, whose workers wait for each other here.
         """
+        self._model.check_replaced()
         if self._method.asynchronous:
             self._copies.compare()
+            self._consistency.compare(self.steps)
         memories = [
             {name: torch.from_numpy(rows.copy()) for name, rows in mixer.memory().items()}
             for mixer in self._mixers
@@ -427,6 +441,7 @@ class Averager:
             if memory:
                 mixer.recall({name: rows.numpy() for name, rows in memory.items()})
         self.steps, self._loaded = state["steps"], True
+        self._consistency.restart()
         # workers have made different steps, and wait for each other here
         if self._method.asynchronous:
             self._method.saves = state.get("saves", 0)
@@ -439,6 +454,7 @@ class Averager:
         kept = self._method.asynchronous or self._method.state()
         if not kept and not any(mixer.memory() for mixer in self._mixers):
             self.steps = steps
+        self._consistency.restart()
         self._loaded = not self._method.asynchronous
 
     @property
@@ -471,6 +487,10 @@ class Averager:
         if self._timeline is not None:
             self._timeline.write(self.net)
             self._timeline = None
+        if not self._closed:
+            self._closed = True
+            with self._same_steps():
+                self._consistency.compare(self.steps)
         self._closing.close()
 
     def __enter__(self) -> Averager:

@@ -61,8 +61,9 @@ class Decentralized(torch.optim.Optimizer):
     equal : bool
         Whether all ranks must start with the same values.
     check : bool
-        Whether a parameter that is not finite ends the training, naming the worker, before it
-        reaches the neighbours.
+        Whether faults end the training, naming the worker: a parameter that is not finite, before
+        it reaches the neighbours; hyper-parameters, modules or, with "allreduce", parameters that
+        differ between ranks, in step 0, 1, 2, 4, ..., 64, and in every 100th.
     trace : path, optional
         Timeline of all ranks in the format of chrome://tracing and Perfetto, written by `close`.
     bucket_bytes : int, optional
@@ -145,7 +146,7 @@ class Decentralized(torch.optim.Optimizer):
             )
         self.optimizer = optimizer
         self.averager = Averager(
-            Model(model, lambda: optimizer.param_groups),
+            Model(model, optimizer),
             topology,
             algorithm,
             net,

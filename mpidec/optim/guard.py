@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..comm.mixing import Network
 from ..comm.runtime import COMPILED, watch
-from .copies import Copies
 from .methods import Method, Mixer
 from .rows import Bucket, refuse_infinite
 
@@ -47,9 +46,15 @@ class TrainingGuard:
         for bucket in self._buckets:
             refuse_infinite(self._net.lo, bucket, bucket.rows, step)
 
-    def show(self, k: int, step: int, every: int, copies: Copies) -> None:
+    def show(self, k: int, step: int, every: int, withdraw: Callable[[Exception], bool]) -> None:
         """Show the results of mixing `k`; raise, and notify the neighbours, if this worker's own
         rows were not finite.
+
+        Parameters
+        ----------
+        k, step, every : int
+        withdraw : callable
+            Withdraws from the next comparison of all ranks; returns whether one comes first.
         """
         looks = self._method.checked and (watch() or self._unwatched) and not self._infected
         if looks:
@@ -58,7 +63,7 @@ class TrainingGuard:
                 self.look(step - late)
             except ValueError as error:
                 call = "W.exchange(M)" if self._method.edgewise else "W(X)"
-                for mixer in () if copies.withdraw(error) else self._mixers:
+                for mixer in () if withdraw(error) else self._mixers:
                     mixer.at(k + 1).abort_operation(error, call)
                 raise
         self._method.show()

@@ -5,19 +5,20 @@ of an optimizer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 
+from .._words import parameters
 from ..comm.mixing import Network
 from ..nn import Stacked
 from .methods import mean
 
 T = TypeVar("T")
 Models: TypeAlias = "torch.nn.Module | Sequence[torch.nn.Module]"
-Groups = Callable[[], list[dict[str, Any]]]
 SHARDED = "whose ranks hold parts of it: mpidec mixes whole models, so leave the sharding out"
 
 
@@ -27,8 +28,8 @@ class Model:
     Parameters
     ----------
     models : torch.nn.Module, or a list of them
-    groups : callable (), optional
-        The groups of the optimizer; without one all parameters are one group.
+    optimizer : torch.optim.Optimizer, optional
+        Without one all parameters are one group.
 
     Attributes
     ----------
@@ -39,18 +40,20 @@ class Model:
         The name of each parameter, by its `id`.
     """
 
-    def __init__(self, models: Models, groups: Groups | None = None):
+    def __init__(self, models: Models, optimizer: torch.optim.Optimizer | None = None):
         self.parts = [models] if isinstance(models, torch.nn.Module) else list(models)
         self.stacked = isinstance(self.parts[0], Stacked)
+        self._prefixes = [f"{i}." if len(self.parts) > 1 else "" for i in range(len(self.parts))]
         self.names = {
-            id(p): f"{i}.{name}" if len(self.parts) > 1 else name
-            for i, part in enumerate(self.parts)
+            id(p): prefix + name
+            for prefix, part in zip(self._prefixes, self.parts)
             for name, p in part.named_parameters()
         }
         whole: list[dict[str, Any]] = [
             {"params": [p for part in self.parts for p in part.parameters()], "lr": 1.0}
         ]
-        self.optimized, self.groups = groups is not None, groups or (lambda: whole)
+        self._optimizer, self.optimized = optimizer, optimizer is not None
+        self.groups = (lambda: whole) if optimizer is None else (lambda: optimizer.param_groups)
         self._counts = [len(group["params"]) for group in self.groups()]
         self._frozen = [p for p in self.parameters() if not p.requires_grad]
 
@@ -114,15 +117,91 @@ class Model:
                 "in the averages: close the wrapper and wrap the optimizer again"
             )
 
+    def check_replaced(self) -> None:
+        """Refuse a model that has lost parameters which are trained, to others in their place."""
+        if lost := self._replaced():
+            raise RuntimeError(
+                f"parameter {lost[0]} is trained, but is not a parameter of the model any more, as "
+                "after load_state_dict(assign=True) or with a new layer in its place: wrap a new "
+                "optimizer after such changes"
+            )
+
+    def _replaced(self) -> list[str]:
+        present = {id(p) for part in self.parts for p in part.parameters()}
+        return [self.names[id(p)] for p in self.parameters() if id(p) not in present]
+
+    def settings(self, rates: bool, constant: bool) -> dict[tuple[str, str], str]:
+        """What is the same on all ranks: kind and description, and value.
+
+        Parameters
+        ----------
+        rates : bool
+            Whether the hyper-parameters of the optimizer are among it.
+        constant : bool
+            Of these with a schedule only the initial rates.
+        """
+        found: dict[tuple[str, str], str] = {}
+        if self._optimizer is not None:
+            made = type(self._optimizer)
+            found["optimizer", "the optimizer"] = made.__name__
+            # The groups also hold what some optimizers estimate, which differs between workers.
+            every = {"lr", "initial_lr", *(parameters(cast(Hashable, made)) or ())} - {"params"}
+            for g, group in enumerate(self.groups() if rates else ()):
+                known = {"initial_lr"} if constant and "initial_lr" in group else every
+                for name in sorted(known & set(group)):
+                    found["group", f"{name} of parameter group {g}"] = _text(group[name])
+        found["replaced", "the list of replaced parameters"] = (
+            ", ".join(self._replaced()) or "empty"
+        )
+        for prefix, part in zip(self._prefixes, self.parts):
+            for name, parameter in part.named_parameters():
+                what = f"requires_grad of parameter {prefix}{name}"
+                found["frozen", what] = str(parameter.requires_grad)
+            for name, module in part.named_modules():
+                kind = type(module)
+                more = f"({module.extra_repr()})" if kind.__module__.startswith("torch.nn") else ""
+                what = f"module {prefix}{name}" if name else f"model {prefix}".strip(" .")
+                found["module", what] = kind.__name__ + more
+                found["mode", f"training of {what}"] = str(module.training)
+        return found
+
     def buffers(self) -> list[torch.Tensor]:
         """Return the buffers of floating-point numbers."""
         return [b for part in self.parts for b in part.buffers() if b.is_floating_point()]
 
-    def average_buffers(self, net: Network) -> None:
-        """Replace the buffers by their averages over all agents."""
-        for buffer in self.buffers():
-            rows = buffer if self.stacked else buffer[None]
-            rows.copy_(mean(net, rows).expand_as(rows))
+    def average_buffers(self, net: Network, checked: bool) -> None:
+        """Replace the buffers by their averages over all agents; with `checked` raise on all
+        ranks, and leave them, if an average is nan.
+        """
+        buffers = [b if self.stacked else b[None] for b in self.buffers()]
+        averages = [mean(net, rows) for rows in buffers]
+        if checked and any(bool(each.isnan().any()) for each in averages):
+            net.agree(self._infinite_buffer(net.lo))
+        for rows, average in zip(buffers, averages):
+            rows.copy_(average.expand_as(rows))
+
+    def _infinite_buffer(self, first: int) -> ValueError | None:
+        """Return an error with the first buffer, of the workers from `first` on, that is not
+        finite.
+        """
+        for prefix, part in zip(self._prefixes, self.parts):
+            for name, buffer in part.named_buffers():
+                for i, row in enumerate(buffer if self.stacked else [buffer]):
+                    wrong = row[~row.isfinite()]
+                    if len(wrong):
+                        return ValueError(
+                            f"worker {first + i}: buffer {prefix}{name} is {float(wrong[0])}: look "
+                            "at this worker's data (check=False goes on)"
+                        )
+        return None
+
+
+def _text(value: Any) -> str:
+    """Return a hyper-parameter as text, without the rounding of schedules."""
+    value = value.tolist() if isinstance(value, (torch.Tensor, np.generic)) else value
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_text, value))})"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def differences(net: Network, mine: Sequence[T]) -> Iterator[tuple[int, T | None, T | None]]:
@@ -185,7 +264,7 @@ def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None
         Naming the first parameter that differs.
     """
     mine = [
-        (f"{name} {tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}", _digest(p))
+        (f"{name} {tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}", digest(p))
         for name, p in named
     ]
     for rank, here, first in differences(net, mine):
@@ -204,7 +283,8 @@ def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None
         )
 
 
-def _digest(parameter: torch.Tensor) -> bytes:
+def digest(parameter: torch.Tensor) -> bytes:
+    """Return a digest of the values."""
     data = parameter.detach().cpu().contiguous()
     return hashlib.blake2b(data.flatten().view(torch.uint8).numpy(), digest_size=8).digest()
 
