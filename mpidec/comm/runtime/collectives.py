@@ -67,16 +67,25 @@ class Collectives:
         self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None
     ) -> None:
         """Complete the request of all ranks that `begin()` makes."""
+        try:
+            self.complete(begin().Test, what, ask)
+        except BaseException:
+            # And with it the arrays that MPI may still read or write.
+            abandon(begin)
+            raise
+
+    def complete(
+        self, test: Callable[[], bool], what: str, ask: Callable[[], None] | None = None
+    ) -> None:
+        """Return when `test()` is true, which all ranks make so."""
         words: str | Callable[[], str] = f"all ranks to come to {what}"
         asking = ask or self.ask
         if self.waiting is not None:
             words, asking = self.waiting(what, f"to come to {what}", asking)
         try:
-            wait_until(begin().Test, words, asking)
+            wait_until(test, words, asking)
         except BaseException:
             self.interrupted = True
-            # And with it the arrays that MPI may still read or write.
-            abandon(begin)
             raise
 
     def minimum(

@@ -9,6 +9,7 @@ from .moved import start_moved as start_moved
 from .node_calls import NodeCalls as NodeCalls, WeightedSum as WeightedSum
 from .node_reader import NodeReader as NodeReader
 from .plan import Routes as Routes
+from .row_sums import RowSum as RowSum, RowSums as RowSums
 from .sums import (
     LocalSum as LocalSum,
     MessageSum as MessageSum,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from ...comm.mixing import Network
-from ...comm.runtime import MPI
 from ..rows import Bucket, refuse_infinite
 from .base import Method, Mixer
 
@@ -36,7 +36,7 @@ class AllReduce(Method):
 
     def average(self, k: int) -> None:
         """Replace the gradients by their averages over all agents."""
-        self._error = None
+        self._error, sums = None, []
         for bucket in self._buckets:
             self.bytes += bucket.bytes
             # gradients, and which parameters have one
@@ -50,8 +50,14 @@ class AllReduce(Method):
             except ValueError as error:
                 self._error = self._error or error
             total = rows.sum(dim=0) if len(rows) > 1 else rows[0]
-            average = rows.copy_(_summed(self._net, total).div_(self._net.n).expand_as(rows))
-            bucket.set_gradients(average[:, : bucket.d], average[0, bucket.d :])
+            host = total.detach().cpu().contiguous()
+            sums.append((rows, host, self._net.row_sums.start(_stored(host))))
+        lengths = ", ".join(f"{len(host)} {host.dtype}" for _, host, _ in sums)
+        wait = self._net.messages("sum of gradients", lengths)
+        for bucket, (rows, host, each) in zip(self._buckets, sums):
+            wait(each)
+            rows.copy_(host.to(rows.device).div_(self._net.n).expand_as(rows))
+            bucket.set_gradients(rows[:, : bucket.d], rows[0, bucket.d :])
         self._averaged = True
 
     def complete(self) -> None:
@@ -64,14 +70,8 @@ class AllReduce(Method):
         pass
 
 
-def _summed(net: Network, row: torch.Tensor) -> torch.Tensor:
-    """Sum of a row (d,) over all ranks, with the same bits on each."""
-    if net.size == 1:
-        return row
-    host = row.detach().cpu()
-    host = host.float() if host.dtype in (torch.bfloat16, torch.float16) else host.contiguous()
-    array = host.numpy()
-    net.operation("sum of gradients", f"{array.size} {array.dtype}")(
-        lambda: net.comm.Iallreduce(MPI.IN_PLACE, array)
-    )
-    return host.to(row.device, row.dtype)
+def _stored(row: torch.Tensor) -> np.ndarray:
+    """The memory of a row, the bits of bfloat16 as uint16."""
+    bits = row.view(torch.int16) if row.dtype == torch.bfloat16 else row
+    array: np.ndarray = bits.numpy()
+    return array.view(np.uint16) if row.dtype == torch.bfloat16 else array

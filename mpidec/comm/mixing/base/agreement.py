@@ -11,7 +11,7 @@ import numpy as np
 
 from ....exceptions import RankMismatchError
 from ...checks import PastOperation, tree
-from ...runtime import MPI, Collectives, Context
+from ...runtime import MPI, Collectives, Context, Request
 
 # Characters of a call that ranks tell each other.
 _WORDS = 160
@@ -68,6 +68,13 @@ class Agreement:
         if self.context.matching.check:
             self._compare(number, op, signature, ask, self.context.size)
         return partial(self.collectives.wait, what=op, ask=ask)
+
+    def messages(self, op: str, signature: str = "") -> Callable[[Request], None]:
+        """Begin a call of all ranks whose messages meet no others, after they have agreed on its
+        signature once; the function that waits for its requests.
+        """
+        _, ask = self._asking(op, signature)
+        return lambda request: self.collectives.complete(request.test, op, ask)
 
     def _asking(self, op: str, signature: str = "") -> tuple[int, Callable[[], None]]:
         with self.context.engine:

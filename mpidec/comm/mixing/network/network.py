@@ -33,11 +33,13 @@ _FOR_DRIVERS = (
     "keeping",
     "keeping_rows",
     "matching",
+    "messages",
     "mixers",
     "node",
     "operation",
     "partition",
     "raising_together",
+    "row_sums",
     "serial",
     "slots",
     "wait_for_readers",
@@ -124,7 +126,8 @@ class Network(NetworkOperators):
     Notes
     -----
     For drivers and solvers' loops there are also `operation` (a call of all ranks, compared before
-    it meets in MPI), `raising_together` (an exception on one rank ends all), and `keeping`,
+    it meets in MPI), `row_sums` and `messages` (sums of rows,
+    several under way at once, and the wait for them), `raising_together` (an exception on one rank ends all), and `keeping`,
     `keeping_rows` and `wait_for_readers` (steps that never change rows which they have handed to
     `W` need not wait for their readers); nothing else is for other packages.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from ....exceptions import on_all_ranks
 from ...arrays import native
 from ...kernels import ordered_sum
-from ...runtime import MPI, Partition
+from ...runtime import MPI, Partition, Request
+from ...transport import RowSums
 from ..base.agreement import Agreement
 from ..base.lifecycle import Lifecycle
 
@@ -97,6 +98,12 @@ class NetworkReductions(Lifecycle):
                 )
             )
         return total.reshape(X.shape[1:])
+
+    @cached_property
+    def row_sums(self) -> RowSums:
+        """Sums of rows over all ranks, any number of them under way at once."""
+        near = () if self.node is None else self.node.near.tolist()
+        return RowSums(self.comm, self.engine, near)
 
     def mean(self, X: np.ndarray) -> np.ndarray:
         """Average of the rows of all agents, on every rank: the same bits for any number of ranks.
@@ -200,6 +207,12 @@ class NetworkReductions(Lifecycle):
         that completes its requests.
         """
         return self.agreement.operation(op, signature)
+
+    def messages(self, op: str, signature: str = "") -> Callable[[Request], None]:
+        """Begin a call of all ranks whose messages meet no others, such as those of `row_sums`,
+        after they have agreed on its signature once; the function that waits for its requests.
+        """
+        return self.agreement.messages(op, signature)
 
     def agree(self, error: Exception | None = None) -> None:
         """Raise on every rank if any rank has an error: that of the lowest such rank.

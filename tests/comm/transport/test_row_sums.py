@@ -1,0 +1,46 @@
+"""Sums of rows over all ranks by messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec.comm.arrays import BFLOAT16, narrow, widen
+from mpidec.comm.runtime import wait_until
+
+pytestmark = [pytest.mark.wide, pytest.mark.library]
+
+LENGTHS = 1, 2, 5000, 300_001, 0  # short rows travel whole
+
+
+def _row(rank: int, d: int, dtype: str) -> np.ndarray:
+    row = np.random.default_rng(rank).standard_normal(d).astype(np.float32)
+    return narrow(row, dtype) if dtype == BFLOAT16 else row.astype(dtype)
+
+
+@pytest.fixture(params=["auto", "p2p"])
+def net(request):
+    with mpidec.Network(transport=request.param) as net:
+        yield net
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", BFLOAT16])
+def test_several_sums_under_way_have_the_bits_of_additions_in_the_order_of_ranks(net, dtype):
+    rows = [_row(net.rank, d, dtype) for d in LENGTHS]
+    sums = [net.row_sums.start(row) for row in rows]
+    wait = net.messages("sums", dtype)
+    for each in reversed(sums):
+        wait(each)
+    for d, row in zip(LENGTHS, rows):
+        total = widen(_row(0, d, dtype), dtype)
+        for rank in range(1, net.size):
+            total = total + widen(_row(rank, d, dtype), dtype)
+        assert row.tobytes() == narrow(total, dtype).tobytes()
+
+
+def test_progress_is_made_in_waits_for_something_else(net):
+    row = np.full(100_000, float(net.rank))
+    each = net.row_sums.start(row)
+    wait_until(lambda: each.done, "something else")
+    assert (row == net.size * (net.size - 1) / 2).all()
