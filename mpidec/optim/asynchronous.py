@@ -30,8 +30,6 @@ class AsynchronousMethod(Method):
 
     asynchronous: ClassVar = True
     edgewise = True
-    # Name of a saved row of the length of the bucket's.
-    _row: ClassVar[str]
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
@@ -95,14 +93,6 @@ class AsynchronousMethod(Method):
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         self._refuse_closed("a state is loaded")
-        lengths = [int(saved[self._row].numel()) for saved in state]
-        expected = [bucket.d for bucket in self._buckets]
-        if lengths != expected:
-            raise ValueError(
-                f"the saved state has rows of {lengths} entries, expected {expected}: it belongs "
-                "to another model, or "
-                "to another size of buckets"
-            )
         with self._at_rest():
             self._load(state)
 
@@ -130,8 +120,6 @@ class PushSumMethod(AsynchronousMethod):
     nothing: where most of the mass waits at a slow worker, p would vanish at the others.  There is
     always one that sends, as the sum of all p is n.
     """
-
-    _row = "arrived"
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
@@ -172,17 +160,17 @@ class PushSumMethod(AsynchronousMethod):
             if before is not None:
                 row, weight = row + before[0], weight + before[1]
             self._arrived[place] = row, weight
-            saved.append({"p": p, "arrived": row.clone(), "arrived_p": weight})
+            saved.append({"p": p, "arrived": row[None].clone(), "arrived_p": weight})
         return saved
 
     def _load(self, state: Sequence[Mapping[str, Any]]) -> None:
         for window, saved in zip(self._windows, state):
             window.collect()
             window.p = saved["p"]
-        self._arrived = [(saved["arrived"].clone(), saved["arrived_p"]) for saved in state]
+        self._arrived = [(saved["arrived"][0], saved["arrived_p"]) for saved in state]
 
     def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [x * saved["p"] + saved["arrived"] for x, saved in zip(X, self.state())]
+        return [x * saved["p"] + saved["arrived"][0] for x, saved in zip(X, self.state())]
 
     def show(self) -> None:
         for bucket, window in zip(self._buckets, self._windows):
@@ -216,8 +204,6 @@ class PairwiseMethod(AsynchronousMethod):
     seed : int
         Of the numbers of averagings and the choices of neighbours.
     """
-
-    _row = "x"
 
     def __init__(
         self,
@@ -369,7 +355,7 @@ class PairState:
         """All that a restart needs."""
         held = {"arrived": self._arrived, **settings(self.state)}
         tensors = {
-            name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+            name: torch.from_numpy(value[None].copy()) if isinstance(value, np.ndarray) else value
             for name, value in held.items()
         }
         return {**tensors, "received": self.received}
@@ -379,10 +365,9 @@ class PairState:
         self.collect()
         for name in settings(self.state):
             value = saved[name]
-            setattr(
-                self.state, name, value.numpy().copy() if isinstance(value, torch.Tensor) else value
-            )
-        self.received, self._arrived = saved["received"], saved["arrived"].numpy().copy()
+            value = value[0].numpy() if isinstance(value, torch.Tensor) else value
+            setattr(self.state, name, value)
+        self.received, self._arrived = saved["received"], saved["arrived"][0].numpy()
         self.rows.value = self.state.x
 
     @property

@@ -26,7 +26,9 @@ from .guard import TrainingGuard
 from .methods import Mixer, mean
 from .model import Model, Models, check_settings
 from .rows import buckets
+from .states import KEY, OTHERWISE, States, settings_of
 from .timeline import TrainingEvents
+from .views import copy_views
 
 if TYPE_CHECKING:
     from ..driver.internals import TopologyLike
@@ -125,21 +127,29 @@ class Averager:
             lambda length, like: net.empty(length, like=like),
         )
         self._mixers = self._made(topology, mixing)
-        self._method = self.algorithm.make(net, self.buckets, self._mixers)
-        self._method.checked = check
+        self._check, self._anew = check, False
+        self._begin_method()
+        for part in self._model.parts:
+            copy_views(part)
         for hook in (
             _polled(self._model.parts, net.engine.poll) if method.overlaps and not near else ()
         ):
             self._closing.callback(hook.remove)
         self._apart = self._loaded = self._begun = False
         self._copies = Copies(net, method.asynchronous, self.buckets)
-        self._consistency = Consistency(net, self._model, self.buckets, self._method)
-        self._guard = TrainingGuard(net, self._method, self._mixers, self.buckets)
         traced = trace is not None or net.context.timeline is not None
         self._timeline = TrainingEvents(net, self._model.parts[0], trace, self) if traced else None
         self._closed = False
         # Rates may yet be made equal, by broadcast_optimizer_state.
         self._consistency.compare(0, rates=False)
+
+    def _begin_method(self) -> None:
+        """Begin the algorithm at the parameters as they are now."""
+        self._method = self.algorithm.make(self.net, self.buckets, self._mixers)
+        self._method.checked = self._check
+        self._consistency = Consistency(self.net, self._model, self.buckets, self._method)
+        self._guard = TrainingGuard(self.net, self._method, self._mixers, self.buckets)
+        self._states = States(self._model.groups, self._method, self._mixers)
 
     def _joined(self, net: Network | None) -> Network:
         """Return the network of the workers; one that is made here is closed with this averager."""
@@ -251,6 +261,7 @@ class Averager:
         self._refuse_average("a step is taken")
         if self._loaded:
             self._compare_moments(self.steps)
+        self._continue()
         with self._same_steps():
             self._consistency.follow(self.steps)
         self._look()
@@ -300,6 +311,11 @@ class Averager:
         """Copy the parameters into the rows."""
         for bucket in self.buckets:
             bucket.settle(self._method.travelling)
+
+    def unchanged(self) -> None:
+        """Go on with parameters to which the same values were written."""
+        for bucket in self.buckets:
+            bucket.depart()
 
     def _refuse_average(self, what: str) -> None:
         if self._apart:
@@ -389,73 +405,106 @@ class Averager:
             self._method.complete()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a restart needs beside the model's own `state_dict()`: tensors and numbers, for
-        `weights_only=True`.
+        """All that a restart needs beside the model's own `state_dict()`, in the shape of an
+        optimizer's: in `state`, what the algorithm remembers of each parameter; in `param_groups`,
+        numbers.  Tensors and numbers, for `weights_only=True`.
 
         Collective; with an asynchronous algorithm, too, whose workers wait for each other here.
         """
+        self._refuse_average("a state is saved")
         self._model.check_replaced()
         if self._method.asynchronous:
             self._copies.compare()
             self._consistency.compare(self.steps)
-        memories = [
-            {name: torch.from_numpy(rows.copy()) for name, rows in mixer.memory().items()}
-            for mixer in self._mixers
-        ]
-        return {
-            "algorithm": self.algorithm.name,
-            "n": self.net.n,
-            "worker": self.net.lo,
-            "steps": self.steps,
-            "method": self._method.state(),
-            "saves": self._method.saves,
-            "memory": memories,
-        }
+        self._continue()
+        with torch.no_grad():
+            state = self._states.save(
+                {
+                    "algorithm": self.algorithm.name,
+                    "n": self.net.n,
+                    "worker": self.net.lo,
+                    "steps": self.steps,
+                }
+            )
+        for group in state["param_groups"]:
+            group[KEY]["saves"] = self._method.saves
+        return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` returned, after the model has loaded its own.
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue with what `state_dict` returned, before or after the model has loaded its own.
         Collective.
 
         Raises
         ------
         ValueError
-            If it belongs to another algorithm, model or number of workers.
+            If it belongs to another algorithm or model; or to another number of workers, or
+            another worker, and the algorithm keeps something of each worker's own.
         """
         self._refuse_average("a state is loaded")
-        if (state["algorithm"], state["n"]) != (self.algorithm.name, self.net.n):
+        saved = settings_of(state_dict)
+        if saved is None:
+            raise ValueError("the saved state is of an optimizer alone, expected an algorithm's")
+        if saved["algorithm"] != self.algorithm.name:
             raise ValueError(
-                f"the saved state is of algorithm {state['algorithm']!r} with {state['n']} "
-                "workers, expected "
-                f"{self.algorithm.name!r} with {self.net.n}"
+                f"the saved state is of algorithm {saved['algorithm']!r}, expected "
+                f"{self.algorithm.name!r}: {OTHERWISE}"
             )
-        if state["method"] and state["worker"] != self.net.lo:
+        if (saved["n"], saved["worker"]) != (self.net.n, self.net.lo) and self._keeps_own:
             raise ValueError(
-                f"the saved state is that of worker {state['worker']}, expected that of worker "
-                f"{self.net.lo}: each "
-                "rank saves and loads a file of its own"
+                f"the saved state is of worker {saved['worker']} of {saved['n']}, expected worker "
+                f"{self.net.lo} of {self.net.n}, since algorithm {self.algorithm.name!r} keeps "
+                "rows of each worker's own: load on each rank the file that it has saved, with as "
+                f"many workers; with another number of workers, {OTHERWISE}"
             )
         with torch.no_grad():
-            self._method.complete()
-            self._method.load(state["method"])
-        for mixer, memory in zip(self._mixers, state["memory"]):
-            if memory:
-                mixer.recall({name: rows.numpy() for name, rows in memory.items()})
-        self.steps, self._loaded = state["steps"], True
+            self._states.load(state_dict)
+        self.steps, self._loaded, self._anew = saved["steps"], True, False
         self._consistency.restart()
         # workers have made different steps, and wait for each other here
         if self._method.asynchronous:
-            self._method.saves = state.get("saves", 0)
+            self._method.saves = saved["saves"]
             self._compare_moments(self._method.saves)
+
+    def restart(self) -> None:
+        """Begin the algorithm anew, with the parameters as they are at the next step, which is
+        collective.
+        """
+        self._refuse_average("a state is loaded")
+        self.steps, self._anew = 0, True
+        self._loaded = not self._method.asynchronous
+
+    def _continue(self) -> None:
+        """Begin the algorithm anew if `restart` was called."""
+        if self._anew:
+            self._anew, sent = False, self._method.bytes
+            with torch.no_grad():
+                self._settle()
+                self._method.close()
+                self._states.forget()
+                self._begin_method()
+            self._method.bytes = sent
 
     def follow(self, steps: int) -> None:
         """Continue after `steps`, of another worker, if the algorithm keeps nothing of each
         worker's own.
         """
-        kept = self._method.asynchronous or self._method.state()
-        if not kept and not any(mixer.memory() for mixer in self._mixers):
+        if not self._keeps_own:
             self.steps = steps
         self._consistency.restart()
         self._loaded = not self._method.asynchronous
+
+    @property
+    def _keeps_own(self) -> bool:
+        """Whether the algorithm remembers something that differs between workers."""
+        return (
+            self._method.asynchronous
+            or any(mixer.feedback for mixer in self._mixers)
+            or any(
+                isinstance(value, torch.Tensor)
+                for part in self._method.state()
+                for value in part.values()
+            )
+        )
 
     @property
     def extra_bytes(self) -> int:

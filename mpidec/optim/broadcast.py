@@ -11,6 +11,7 @@ import torch
 from ..comm.mixing import Network
 from .decentralized import Decentralized
 from .model import refusal
+from .views import refuse_copies
 
 
 def broadcast_parameters(
@@ -35,6 +36,7 @@ def broadcast_parameters(
     >>> broadcast_parameters(torch.nn.Linear(3, 1))
     """
     values = _values(model)
+    refuse_copies(values)
     if why := refusal([model] if isinstance(model, torch.nn.Module) else [], values):
         raise TypeError(why)
     tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]

@@ -19,6 +19,7 @@ from .averager import Averager
 from .methods import Mixer
 from .model import Model, Models
 from .scaling import unscale
+from .states import merged, plain_state, remove_memory, settings_of
 
 if TYPE_CHECKING:
     from ..driver.internals import TopologyLike
@@ -144,6 +145,7 @@ class Decentralized(torch.optim.Optimizer):
                 'SparseAdam needs sparse gradients, and algorithm "allreduce" averages dense ones: '
                 'use another algorithm, such as "atc", or another optimizer'
             )
+        remove_memory(optimizer)
         self.optimizer = optimizer
         self.averager = Averager(
             Model(model, optimizer),
@@ -167,15 +169,41 @@ class Decentralized(torch.optim.Optimizer):
                 stacklevel=2,
             )
         self._inside = False
-        self._hook: Any = optimizer.register_step_pre_hook(self._refuse_outside)
+        self._hooks: list[Any] = [
+            optimizer.register_step_pre_hook(self._refuse_outside),
+            optimizer.register_step_post_hook(self._made_states),
+        ]
+
+    def _makes_states(self) -> bool:
+        """Whether a step is that by which `torch.distributed.checkpoint` makes an optimizer's
+        empty states: its rates and gradients are zero.
+        """
+        optimizer = self.optimizer
+        return (
+            not optimizer.state
+            and bool(optimizer.defaults.get("lr"))
+            and not any(group["lr"] for group in optimizer.param_groups)
+            and not any(
+                p.grad is None or p.grad.any()
+                for group in optimizer.param_groups
+                for p in group["params"]
+                if p.requires_grad
+            )
+        )
+
+    def _made_states(self, *_: Any) -> None:
+        if not self._inside:
+            self.averager.unchanged()
 
     def _refuse_outside(self, *_: Any) -> None:
-        if not self._inside:
+        if self._inside:
+            return
+        if not self._makes_states():
             raise RuntimeError(
                 "step() of the optimizer that is wrapped is called, which mixes nothing: call "
-                "step() of the wrapper "
-                "that Decentralized(...) has returned"
+                "step() of the wrapper that Decentralized(...) has returned"
             )
+        self.averager._settle()
 
     def __getattr__(self, name: str) -> Any:
         if name in ("optimizer", "averager"):
@@ -200,6 +228,8 @@ class Decentralized(torch.optim.Optimizer):
         The loss of `closure`.
         """
         loss = None
+        if closure is None and self._makes_states():
+            return self.optimizer.step()
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -238,22 +268,25 @@ class Decentralized(torch.optim.Optimizer):
         self.averager.average_gradients()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the optimizer and of the algorithm: tensors and numbers, for
-        `torch.load(weights_only=True)`.
+        """Return the state of the optimizer in torch's shape, with what the algorithm remembers:
+        rows in `state`, by names that begin with "mpidec.", and numbers in each group's "mpidec".
+        Collective.
+
+        Tensors and numbers, for `torch.load(weights_only=True)`; a plain optimizer loads it, too.
         """
-        return {"optimizer": self.optimizer.state_dict(), "averager": self.averager.state_dict()}
+        own, whole = self.averager.state_dict(), self.optimizer.state_dict()
+        return merged(whole, own)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` returned, bit for bit, after the model has loaded its
-        own.  Collective.
+        """Continue with what `state_dict` returned, bit for bit, when the model has loaded its
+        own, too; or with the state of a plain optimizer, of which the algorithm begins anew.
+        Collective.
         """
-        if set(state_dict) != {"averager", "optimizer"}:
-            raise ValueError(
-                "the saved state is not of a wrapped optimizer: load that of a plain one into "
-                "`optimizer.optimizer`"
-            )
-        self.averager.load_state_dict(state_dict["averager"])
-        self.optimizer.load_state_dict(dict(state_dict["optimizer"]))
+        if settings_of(state_dict) is None:
+            self.averager.restart()
+        else:
+            self.averager.load_state_dict(state_dict)
+        self.optimizer.load_state_dict(plain_state(state_dict))
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError(
@@ -279,7 +312,8 @@ class Decentralized(torch.optim.Optimizer):
         """Complete what is under way, and write the timeline; see `Averager.close`.  Collective,
         and safe to repeat.
         """
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         self.averager.close()
 
     def __enter__(self) -> Decentralized:

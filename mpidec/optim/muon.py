@@ -11,7 +11,7 @@ import torch
 
 from .._validation import choice, integer, number
 from ..comm.mixing import Network
-from .methods import AdaptThenCombine, Mixer
+from .methods import AdaptThenCombine, Mixer, divided
 from .rows import Bucket
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients of Muon
@@ -112,18 +112,14 @@ class DeMuon(AdaptThenCombine):
             return part / part.norm().clamp(min=torch.finfo(part.dtype).tiny)
         return matrix_sign(part.flatten(1), self._iterations).view(part.shape)
 
+    def parts(self) -> list[tuple[Bucket, slice, Mixer]]:
+        return divided(self._buckets, self._mixers[:1])
+
     def state(self) -> list[dict[str, Any]]:
         return [{"V": V.clone(), "M": M.clone()} for V, M in zip(self._V, self._M)]
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
-        if [saved["V"].shape for saved in state] != [V.shape for V in self._V]:
-            raise ValueError(
-                "the saved state has other rows: it belongs to another model, or to another size "
-                "of buckets"
-            )
-        self._V, self._M = (
-            [saved[name].to(V, copy=True) for saved, V in zip(state, self._V)] for name in "VM"
-        )
+        self._V, self._M = ([saved[name] for saved in state] for name in "VM")
 
     @property
     def extra(self) -> int:

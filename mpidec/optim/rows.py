@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +73,28 @@ class Bucket:
         agent: (m, ...).
         """
         return [view if self._stacked else view[None] for view in self._views(rows)]
+
+    def pieces(self, columns: slice) -> Iterator[tuple[str, torch.Tensor, slice, slice]]:
+        """The parameters that have some of the columns: name, parameter, which of its entries (of
+        one agent), and which of the columns.
+        """
+        for (name, parameter), (_, a, b) in zip(self.named, self._places):
+            first, last = max(a, columns.start), min(b, columns.stop)
+            if first < last:
+                start = columns.start
+                yield (
+                    name,
+                    parameter,
+                    slice(first - a, last - a),
+                    slice(first - start, last - start),
+                )
+
+    def shape(self, parameter: torch.Tensor, rows: int) -> torch.Size:
+        """Shape of the part of `rows` rows that belongs to a parameter: its own, if there is one
+        row for each agent.
+        """
+        own = parameter.shape[1:] if self._stacked else parameter.shape
+        return parameter.shape if rows == self.m else torch.Size([rows, *own])
 
     def show(self, rows: torch.Tensor) -> None:
         """Make the parameters views of `rows`."""

@@ -15,6 +15,7 @@ from .mixers.operator import (
     FAULTS as FAULTS,
     ORDER as ORDER,
     Channel as Channel,
+    Compressed as Compressed,
     Kept as Kept,
     Operator as Operator,
     StepOperator as StepOperator,

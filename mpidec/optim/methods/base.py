@@ -100,19 +100,27 @@ class Method(ABC):
         """Complete communication in progress, and free resources.  Collective."""
         self.complete()
 
+    def parts(self) -> list[tuple[Bucket, slice, Mixer]]:
+        """The columns of the buckets that the dicts of `state` belong to."""
+        return divided(self._buckets, self._mixers)
+
+    def mixings(self) -> list[tuple[str, Bucket, slice, Mixer]]:
+        """Which columns a step mixes, in this order, each with a name for what the mixer
+        remembers of them.
+        """
+        return [("W", *part) for part in divided(self._buckets, self._mixers)]
+
     def state(self) -> list[dict[str, Any]]:
-        """All that a restart needs beside the parameters: for each part a dict of tensors and
-        numbers.
+        """All that a restart needs beside the parameters: for each of the `parts` tensors and
+        numbers by name; tensors whose last dimension is that of the columns are cut to the
+        parameters, see `States`.
         """
         return []
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Continue with what `state` returned, at the parameters as they are now."""
-        if len(state):
-            raise ValueError(
-                f"the saved state has {len(state)} parts, expected none: it belongs to another "
-                "algorithm"
-            )
+        """Continue with what `state` returned, with tensors of the same shapes, at the parameters
+        as they are now.
+        """
 
     @property
     def extra(self) -> int:
@@ -129,7 +137,7 @@ def divided(
     buckets.
     """
     parts = []
-    for bucket in buckets:
+    for bucket in buckets if mixers else ():
         cuts = [bucket.d * i // len(mixers) for i in range(len(mixers) + 1)]
         parts += [
             (bucket, slice(a, b), mixer) for a, b, mixer in zip(cuts, cuts[1:], mixers) if a < b

@@ -122,6 +122,9 @@ class Hierarchical(AdaptThenCombine):
         for mixer in self._mixers:
             self._mixed = self._by_one(mixer.at(k), self._mixed)
 
+    def mixings(self) -> list[tuple[str, Bucket, slice, Mixer]]:
+        return [("W", *part) for mixer in self._mixers for part in divided(self._buckets, [mixer])]
+
 
 class AdaptiveAverage(AdaptThenCombine):
     r"""Adapt, then combine; every H-th time average over all agents, with an H that grows as the
@@ -173,17 +176,16 @@ class AdaptiveAverage(AdaptThenCombine):
             )
         return float(torch.as_tensor(self.loss).float().mean())
 
+    def mixings(self) -> list[tuple[str, Bucket, slice, Mixer]]:
+        return super().mixings() + [
+            ("J", *part) for part in divided(self._buckets, [self._average])
+        ]
+
     def state(self) -> list[dict[str, Any]]:
-        return [{"period": self._period, "count": self._count, "first_loss": self._first_loss}]
+        numbers = {"period": self._period, "count": self._count, "first_loss": self._first_loss}
+        return [numbers for _ in self.parts()]
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
-        if len(state) != 1 or "first_loss" not in state[0]:
-            raise ValueError(
-                "the saved state is not of pga with adaptive=True: it belongs to another algorithm"
-            )
-        (saved,) = state
-        self._period, self._count, self._first_loss = (
-            saved["period"],
-            saved["count"],
-            saved["first_loss"],
-        )
+        for saved in state:
+            self._period, self._count = saved["period"], saved["count"]
+            self._first_loss = saved["first_loss"]

@@ -82,27 +82,8 @@ class SolverUpdate(Method):
         ]
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
-        if [set(saved) for saved in state] != [set(part.state._fields) for part in self._parts]:
-            raise ValueError(
-                f"the saved state has {len(state)} parts with the fields "
-                f"{sorted(state[0]) if state else []}, "
-                f"expected {len(self._parts)} with {sorted(self._parts[0].state._fields)}: it "
-                "belongs to another "
-                "algorithm, or to another size of buckets"
-            )
         for place, (part, saved) in enumerate(zip(self._parts, state)):
-            fields = {}
-            for name, now in part.state._asdict().items():
-                fields[name] = saved[name]
-                if isinstance(now, torch.Tensor):
-                    if saved[name].shape != now.shape:
-                        raise ValueError(
-                            f"the saved {name} has shape {tuple(saved[name].shape)}, expected "
-                            f"{tuple(now.shape)}: "
-                            "it belongs to another model, or to another topology"
-                        )
-                    fields[name] = torch.empty_like(now).copy_(saved[name])
-            self._parts[place] = part._replace(state=type(part.state)(**fields))
+            self._parts[place] = part._replace(state=type(part.state)(**saved))
 
     @property
     def extra(self) -> int:
