@@ -5,42 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler
 
 from ..protocols import Reductions
 
 
-class AgentSampler(Sampler[int]):
-    """Indices of the samples that the agents of a rank draw in an epoch; see `sampler`."""
+class AgentSampler(DistributedSampler[int]):
+    """Indices of the samples that the agents of a rank draw in an epoch; see `sampler`.
+
+    By its class, trainers know that the data are divided already.
+    """
 
     def __init__(self, data: Sized, net: Reductions, shuffle: bool, seed: int, drop_last: bool):
-        self._net, self._shuffle, self._seed, self._epoch = net, shuffle, seed, 0
-        self._samples = len(data)
-        self._each = self._samples // net.n if drop_last else -(-self._samples // net.n)
-        if not self._each:
+        if len(data) < (net.n if drop_last else 1):
             raise ValueError(
-                f"the data set has {self._samples} samples for {net.n} workers, expected at least "
-                "one "
-                f"{'for each' if drop_last else 'sample'}"
+                f"the data set has {len(data)} samples for {net.n} workers, expected at least "
+                f"one {'for each' if drop_last else 'sample'}"
             )
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw the order of this epoch from now on: call it before each epoch, on every rank."""
-        self._epoch = epoch
+        first = min(net.lo, net.n - 1)  # a rank without agents begins after the last one
+        super().__init__(data, net.n, first, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        self._net = net
 
     def __len__(self) -> int:
-        return self._each * (self._net.hi - self._net.lo)
+        return int(self.num_samples) * (self._net.hi - self._net.lo)
 
     def __iter__(self) -> Iterator[int]:
-        order = torch.arange(self._samples)
-        if self._shuffle:
+        samples = len(self.dataset)
+        order = torch.arange(samples)
+        if self.shuffle:
             order = torch.randperm(
-                self._samples, generator=torch.Generator().manual_seed(self._seed + self._epoch)
+                samples, generator=torch.Generator().manual_seed(self.seed + self.epoch)
             )
-        places = torch.arange(self._each * self._net.n) % self._samples
+        places = torch.arange(self.num_samples * self._net.n) % samples
         return iter(
             order[places]
-            .view(self._each, self._net.n)[:, self._net.lo : self._net.hi]
+            .view(self.num_samples, self._net.n)[:, self._net.lo : self._net.hi]
             .flatten()
             .tolist()
         )
@@ -68,7 +67,7 @@ def sampler(
 
     Returns
     -------
-    torch.utils.data.Sampler
+    torch.utils.data.DistributedSampler
         For `DataLoader(data, batch, sampler=...)`.  With `set_epoch(epoch)`, which begins another
         order.
 
@@ -81,8 +80,7 @@ def sampler(
 
     Notes
     -----
-    With one worker per rank these are the samples of `torch.utils.data.DistributedSampler`.  The
-    samples of the m workers of a rank take turns: a batch `x` of m B samples is `x.unflatten(0,
+    With one worker per rank these are the samples of a plain `DistributedSampler`.  The samples of the m workers of a rank take turns: a batch `x` of m B samples is `x.unflatten(0,
     (-1, m)).transpose(0, 1)`, of shape (m, B, ...), for `Stacked`.
 
     Examples
