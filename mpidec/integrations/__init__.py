@@ -1,0 +1,3 @@
+"""mpidec inside the trainers of other packages; import what you need by its name, such as
+`mpidec.integrations.lightning`.
+"""
