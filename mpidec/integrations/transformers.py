@@ -21,9 +21,16 @@ except ImportError:
         "mpidec.integrations.transformers needs Transformers and Accelerate, which are not "
         "installed: pip install 'mpidec[transformers]'"
     ) from None
+if not hasattr(transformers.Trainer, "_clip_grad_norm"):
+    raise ImportError(
+        f"mpidec.integrations.transformers needs Transformers >= 5.24, and {transformers.__version__} "
+        "is installed: pip install 'mpidec[transformers]'"
+    )
 
 if TYPE_CHECKING:
     from ..driver.internals import TopologyLike
+
+__all__ = ["DecentralizedTrainer"]
 
 
 class DecentralizedTrainer(transformers.Trainer):
@@ -74,6 +81,8 @@ class DecentralizedTrainer(transformers.Trainer):
     --------
     >>> trainer = DecentralizedTrainer(model, args, net=net)  # doctest: +SKIP
     """
+
+    optimizer: Any
 
     def __init__(
         self,

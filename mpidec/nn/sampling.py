@@ -80,8 +80,9 @@ def sampler(
 
     Notes
     -----
-    With one worker per rank these are the samples of a plain `DistributedSampler`.  The samples of the m workers of a rank take turns: a batch `x` of m B samples is `x.unflatten(0,
-    (-1, m)).transpose(0, 1)`, of shape (m, B, ...), for `Stacked`.
+    With one worker per rank these are the samples of a plain `DistributedSampler`.  The samples of
+    the m workers of a rank take turns: a batch `x` of m B samples is `x.unflatten(0, (-1,
+    m)).transpose(0, 1)`, of shape (m, B, ...), for `Stacked`.
 
     Examples
     --------
