@@ -315,7 +315,7 @@ class DecentralizedStrategy(Strategy):
         """Return the tensors of all workers, in a new first dimension."""
         if sync_grads:
             raise ValueError(
-                "all_gather(sync_grads=True): gradients of other workers, expected False"
+                "all_gather(sync_grads=True): gradients do not pass between workers, expected False"
             )
         return torch.stack(_of_all(self.net, tensor))
 
