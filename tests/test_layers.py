@@ -115,8 +115,8 @@ ROOMS = {
         ("PIL", "h5py", "matplotlib", "networkx", "scipy", "threadpoolctl", "torch"),
     ),
     "bench": (
-        (*MATHEMATICS, *COMM, "registry", "driver", "cli", "diagnostics"),
-        ("matplotlib", "mpi4py"),
+        (*MATHEMATICS, *COMM, "registry", "driver", "optim", "cli", "diagnostics"),
+        ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch"),
     ),
     "run": (("experiment",), ()),
     "tune": (("driver", "experiment"), ()),

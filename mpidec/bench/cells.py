@@ -31,6 +31,22 @@ AGENTS_ALONE = 4
 COLUMNS = 1 << 14  # of rows that are compared at a time
 
 
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for; sizes and graphs None for those of each group."""
+
+    groups: list[str]
+    sizes: list[int] | None
+    graphs: list[str] | None
+    transports: list[str]
+    seconds: float
+    json: str | None = None
+    plot: str | None = None
+    # Of training: milliseconds that a device would compute in a step, and samples of a worker.
+    compute: Sequence[float] = (0.0,)
+    batch: int = 32
+
+
 @dataclass(frozen=True, eq=False)
 class Contender:
     """One way to compute something.
@@ -90,10 +106,11 @@ class Cell:
     graphs: ClassVar[str] = "exponential"
     fewest_ranks: ClassVar[int] = 2
     fewest_calls: ClassVar[int] = 1  # in a block
+    fewest_blocks: ClassVar[int] = BLOCKS
     requires: ClassVar[str] = ""  # an extra of the package
 
-    def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
-        self.graph, self.d, self.comm, self.transports = graph, d, comm, transports
+    def __init__(self, graph: str, d: int, comm: MPI.Intracomm, options: Options):
+        self.graph, self.d, self.comm, self.transports = graph, d, comm, options.transports
         self.n = comm.size if comm.size > 1 else AGENTS_ALONE
         topology = catalogue.TOPOLOGIES[graph](self.n)
         self.topology = topology
@@ -118,6 +135,11 @@ class Cell:
     def arrays(cls, ranks: int, transports: int) -> int:
         """Return how many arrays of the size of a row a rank holds, at most."""
         raise NotImplementedError
+
+    @classmethod
+    def cases(cls, options: Options) -> list[dict[str, Any]]:
+        """Return further arguments of the cells to be made for each graph and size."""
+        return [{}]
 
     def _contenders(self) -> Iterator[Contender]:
         raise NotImplementedError
@@ -244,7 +266,7 @@ class Cell:
             for each in self.contenders:
                 self.check(each)
             share = seconds / len(self.contenders)
-            block = min(BLOCK_SECONDS, share / BLOCKS)
+            block = min(BLOCK_SECONDS, share / self.fewest_blocks)
             once = [
                 sorted(self._block(each, self.period) for _ in range(3))[1]
                 for each in self.contenders
@@ -255,7 +277,7 @@ class Cell:
             ]
             blocks: list[list[float]] = []
             start = time.perf_counter()
-            while len(blocks) < BLOCKS or (
+            while len(blocks) < self.fewest_blocks or (
                 len(blocks) < MOST_BLOCKS and self.comm.bcast(time.perf_counter() - start < seconds)
             ):
                 blocks.append(

@@ -24,7 +24,7 @@ from ..comm.runtime import MPI, library
 from ..diagnostics import host
 from ..exceptions import InputError, WrongResult
 from ..plugins import canonical, nearest
-from .cells import AGENTS_ALONE, Cell
+from .cells import AGENTS_ALONE, Cell, Options
 from .mixing import LocalCell, MixingCell, NodesCell
 from .report import (
     legend,
@@ -36,6 +36,7 @@ from .report import (
     write_json,
 )
 from .solving import SolveCell
+from .training import TrainCell
 from .windows import WindowsCell
 
 EPILOG = """\
@@ -44,6 +45,7 @@ examples:
   mpirun -n 4 python -m mpidec.bench --rows mixing --sizes 8,64K,1M,16M,64M --seconds 180 --json bench.json --plot bench.png
   mpirun -n 8 python -m mpidec.bench --graphs ring --transports neighbor,p2p
   MPIDEC_RANKS_PER_NODE=1 mpirun -n 4 python -m mpidec.bench          as if every rank were on a host of its own
+  mpirun -n 4 python -m mpidec.bench --rows train --compute 0,400     training, against DistributedDataParallel
   python -m mpidec.bench                                              one process: 4 agents in memory
 
 groups of rows:
@@ -64,6 +66,11 @@ groups of rows:
   solve    runs of solve with 1 step (its fixed cost), with 100 steps, and with a record of each,
            against 100 steps by hand (a gradient in NumPy and W(X)); in one process also 100 steps'
            events of simulate.
+  train    (not by default) steps of a PyTorch model of eight square layers and a classifier, with
+           this many bytes of float32 parameters, SGD with momentum, one thread per rank: without
+           communication, by algorithms of mpidec.optim, and by DistributedDataParallel over gloo
+           with buckets of 1 and 25 MB (GLOO_SOCKET_IFNAME chooses the network interface), in
+           blocks of at least 10 steps.  Each table is printed when it has been measured.
 
 One agent per rank, a row of float64 each.  All contenders take turns in one run: a barrier, a block
 of calls of one contender, the next one.  The time of a block is that of its slowest rank, and the
@@ -74,22 +81,14 @@ median over at least 9 blocks is shown, with
   /hand    the time over that of the fastest version by hand (smaller is better; below 1, mpidec is
            faster)
   Allr/    the time of the version with MPI_Allreduce over this time (larger is better)
+  /alone   the time over that without communication (smaller is better; the goal is 1)
+  DDP/     the time of the faster DistributedDataParallel over this time, median and range over the
+           blocks (larger is better)
+  extra    the memory that an algorithm holds beyond parameters, gradients and the optimizer's
+           state, in units of the parameters
 The results of all contenders are compared with the dense product before they are timed.
 
 exit status: 0 measured, 1 a contender's result is wrong, 2 something in the command line is wrong."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line asks for; sizes and graphs None for those of each group."""
-
-    groups: list[str]
-    sizes: list[int] | None
-    graphs: list[str] | None
-    transports: list[str]
-    seconds: float
-    json: str | None = None
-    plot: str | None = None
 
 
 CELLS: dict[str, type[Cell]] = {
@@ -98,6 +97,7 @@ CELLS: dict[str, type[Cell]] = {
     "local": LocalCell,
     "windows": WindowsCell,
     "solve": SolveCell,
+    "train": TrainCell,
 }
 
 
@@ -134,6 +134,21 @@ class Suite:
             + ", ".join(TRANSPORTS)
             + " (default: %(default)s)",
         )
+        training = [
+            Flag(
+                "--compute",
+                metavar="MS",
+                default="0",
+                help="milliseconds that a device would compute in each step of the group train, "
+                "several separated by commas; the CPUs are free meanwhile (default: %(default)s)",
+            ),
+            Flag(
+                "--batch",
+                type=int,
+                default=Options.batch,
+                help="samples of a worker in a step of the group train (default: %(default)s)",
+            ),
+        ]
         return [
             Flag(
                 "--rows",
@@ -155,6 +170,7 @@ class Suite:
                 + ")",
             ),
             *([transports] if MixingCell in self.cells.values() else []),
+            *(training if TrainCell in self.cells.values() else []),
             Flag(
                 "--seconds",
                 type=float,
@@ -199,6 +215,7 @@ class Suite:
             seconds=args.seconds,
             json=args.json,
             plot=args.plot,
+            **_of_training(args),
         )
 
     def execute(self, options: Options, comm: MPI.Intracomm) -> int:
@@ -247,7 +264,7 @@ class Suite:
         rows: list[dict[str, Any]] = []
         for name, (graphs, sizes) in plan.items():
             seconds = options.seconds / cells
-            rows += self._group(name, graphs, sizes, seconds, options.transports, comm)
+            rows += self._group(name, graphs, sizes, seconds, options, comm)
         facts["load_average_after"] = host.load()
         if comm.rank == 0:
             if options.json:
@@ -262,7 +279,7 @@ class Suite:
         graphs: Sequence[str],
         sizes: Sequence[int],
         seconds: float,
-        transports: Sequence[str],
+        options: Options,
         comm: MPI.Intracomm,
     ) -> list[dict[str, Any]]:
         """Measure the cells of a group, for some seconds each, and print them."""
@@ -270,11 +287,17 @@ class Suite:
         _say(comm, f"\n\n{group.title}\n{legend(group)}")
         for graph in graphs:
             for size in sizes:
-                room(size, comm, self.cells[name].arrays(comm.size, len(transports)))
-                cell = self.cells[name](graph, size // 8, comm, transports)
-                rows += ratios(name, group, cell.measure(seconds))
-                cell.close()
-            _say(comm, "\n" + table(rows, group, graph))
+                room(size, comm, self.cells[name].arrays(comm.size, len(options.transports)))
+                cases = self.cells[name].cases(options)
+                for case in cases:
+                    cell = self.cells[name](graph, size // 8, comm, options, **case)
+                    new = ratios(name, group, cell.measure(seconds / len(cases)))
+                    cell.close()
+                    rows += new
+                    if group.at_once:
+                        _say(comm, "\n" + table(new, group, graph))
+            if not group.at_once:
+                _say(comm, "\n" + table(rows, group, graph))
         return rows
 
 
@@ -286,6 +309,22 @@ def _names(flag: str, text: str | None, what: str, known: Sequence[str]) -> list
             raise ValueError(f"{flag}: unknown {what} {name!r}: {nearest(name, known)}")
         found.append(key)
     return found
+
+
+def _of_training(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the group train; none of a suite without it."""
+    if "compute" not in args:
+        return {}
+    try:
+        compute = [float(text) for text in args.compute.split(",")]
+    except ValueError:
+        compute = [-1.0]
+    if min(compute) < 0 or args.batch < 1:
+        raise ValueError(
+            f"--compute is {args.compute!r}, --batch {args.batch}, expected milliseconds >= 0 as "
+            "0,400, and samples >= 1"
+        )
+    return {"compute": compute, "batch": args.batch}
 
 
 def _check_writable(path: str) -> None:

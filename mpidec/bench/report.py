@@ -53,7 +53,8 @@ class Ratio(NamedTuple):
     """A ratio: its heading in the table, what it is, its label in the picture, and the role of
     those whose time is compared.
 
-    `inverse`: their time over this one.  Without a role it is the extra memory.
+    `inverse`: their time over this one.  `ranged`: the median over the blocks, with the range.
+    Without a role it is the extra memory.
     """
 
     heading: str
@@ -61,6 +62,7 @@ class Ratio(NamedTuple):
     label: str
     role: str = ""
     inverse: bool = False
+    ranged: bool = False
 
     def of(self, each: Timing, timings: Sequence[Timing]) -> float | None:
         """Return the ratio for `each`, to the fastest of its task with this role; None if there are
@@ -68,13 +70,29 @@ class Ratio(NamedTuple):
         """
         if not self.role:
             return each.extra
-        same = (each.graph, each.bytes, each.task, self.role)
-        medians = [
-            one.median for one in timings if (one.graph, one.bytes, one.task, one.role) == same
-        ]
-        if not medians:
+        fastest = self._fastest(each, timings)
+        if fastest is None:
             return None
-        return min(medians) / each.median if self.inverse else each.median / min(medians)
+        if self.ranged:
+            return float(np.median(self._blocks(each, fastest)))
+        return fastest.median / each.median if self.inverse else each.median / fastest.median
+
+    def range_of(self, each: Timing, timings: Sequence[Timing]) -> list[float] | None:
+        """Return the least and the greatest ratio over the blocks, where they are wanted."""
+        fastest = self._fastest(each, timings) if self.ranged else None
+        if fastest is None:
+            return None
+        blocks = self._blocks(each, fastest)
+        return [float(blocks.min()), float(blocks.max())]
+
+    def _fastest(self, each: Timing, timings: Sequence[Timing]) -> Timing | None:
+        same = (each.graph, each.bytes, each.task, self.role)
+        found = [one for one in timings if (one.graph, one.bytes, one.task, one.role) == same]
+        return min(found, key=lambda one: one.median, default=None)
+
+    def _blocks(self, each: Timing, other: Timing) -> np.ndarray:
+        ratio: np.ndarray = np.divide(other.blocks, each.blocks)
+        return ratio if self.inverse else 1 / ratio
 
 
 RATIOS = {
@@ -101,13 +119,14 @@ RATIOS = {
 
 
 class Group(NamedTuple):
-    """A group of rows: its title, the ratios that its table shows (the first is drawn), and all
-    that are written.
+    """A group of rows: its title, the ratios that its table shows (the first is drawn), all
+    that are written, and whether each cell is printed when it has been measured.
     """
 
     title: str
     columns: tuple[str, ...]
     ratios: Mapping[str, Ratio] = RATIOS
+    at_once: bool = False
 
     @property
     def shown(self) -> list[Ratio]:
@@ -159,6 +178,11 @@ def ratios(name: str, group: Group, timings: Sequence[Timing]) -> list[dict[str,
             "contender": each.contender,
             "median_us": each.median,
             **{key: ratio.of(each, timings) for key, ratio in group.ratios.items()},
+            **{
+                f"{key}_range": ratio.range_of(each, timings)
+                for key, ratio in group.ratios.items()
+                if ratio.ranged
+            },
             "blocks_us": each.blocks,
             "repeats": each.repeats,
         }
@@ -186,7 +210,7 @@ def table(rows: Sequence[Mapping[str, Any]], group: Group, graph: str) -> str:
             size_name(size): [
                 [*columns],
                 *(
-                    [_short(cells.get((name, size), {}).get(key)) for key in columns.values()]
+                    [_entry(cells.get((name, size), {}), key) for key in columns.values()]
                     for name in names
                 ),
             ]
@@ -194,6 +218,13 @@ def table(rows: Sequence[Mapping[str, Any]], group: Group, graph: str) -> str:
         }
         parts.append("\n".join(grouped([graph, "", *names], shown)))
     return "\n\n".join(parts)
+
+
+def _entry(row: Mapping[str, Any], key: str) -> str:
+    """Return a number of a row, with its range."""
+    between = row.get(f"{key}_range")
+    text = _short(row.get(key))
+    return f"{text} [{_short(between[0])}, {_short(between[1])}]" if between else text
 
 
 def _short(value: float | None) -> str:

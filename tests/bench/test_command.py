@@ -46,6 +46,7 @@ def test_one_process_measures_what_it_can(capsys):
         ("--rows=local,nodes", "needs several ranks"),
         ("--seconds=0", "time > 0"),
         ("--json=no/where.json", "cannot be written"),
+        ("--compute=a,0", "milliseconds >= 0"),
         ("--wrong", "unknown flag"),
         ("--sizes=4096G", "take smaller rows"),
     ],

@@ -1,27 +1,28 @@
-"""The group train: steps of a PyTorch model."""
+"""The group train: steps of a PyTorch model, against DistributedDataParallel."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpidec import registry as catalogue
-from mpidec.bench.cells import COLUMNS, Cell, Contender
-from mpidec.bench.report import Group, Ratio, size_name
-from mpidec.comm.runtime.mpi import MPI
-from mpidec.exceptions import WrongResult
+from .. import registry as catalogue
+from ..comm.runtime import MPI
+from ..exceptions import WrongResult
+from .cells import COLUMNS, Cell, Contender, Options
+from .report import Group, Ratio, size_name
 
 if TYPE_CHECKING:
     import torch
 
-ALONE, PARALLEL = "no communication", "DistributedDataParallel"
+ALONE, PARALLEL = "no communication", "DDP"
 RATIOS = {
     "times_alone": Ratio(
         "/alone",
@@ -31,10 +32,12 @@ RATIOS = {
     ),
     "faster_than_ddp": Ratio(
         "DDP/",
-        "time of DistributedDataParallel over this time (larger is better)",
+        "time of the faster DistributedDataParallel over this time, median and range over the "
+        "blocks (larger is better)",
         "DistributedDataParallel / time",
         PARALLEL,
         inverse=True,
+        ranged=True,
     ),
     "extra_memory": Ratio(
         "extra",
@@ -42,7 +45,11 @@ RATIOS = {
         "extra memory / parameters",
     ),
 }
-PIXELS, CLASSES, BATCH = 784, 10, 32  # of the training
+LAYERS, CLASSES = 8, 10
+# Of DistributedDataParallel, in MB: few layers, and its default.
+BUCKETS = 1, 25
+# Algorithms, and what makes them: the transmitted format, if it is not float32.
+ALGORITHMS = ("allreduce", ""), ("atc", ""), ("awc", ""), ("awc", "bfloat16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,19 +69,25 @@ class Training(Contender):
 
 
 class TrainCell(Cell):
-    """Training steps of a network, against those without communication and those of DistributedDataParallel."""
+    """Training steps of a network, against those without communication and those of
+    DistributedDataParallel.
+    """
 
     group = Group(
         "train: steps of a PyTorch model, against no communication and DistributedDataParallel",
         tuple(RATIOS),
         RATIOS,
+        at_once=True,
     )
-    sizes = "256K,16M"
+    sizes = "4M,16M"
     graphs = "one_peer_exponential"
-    fewest_calls = 4  # so that what travels from one step to the next is within a block
+    fewest_calls = 10  # so that what travels from one step to the next is within a block
+    fewest_blocks = 5
     requires = "torch"
 
-    def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
+    def __init__(
+        self, graph: str, d: int, comm: MPI.Intracomm, options: Options, compute: float = 0.0
+    ):
         import torch
 
         self.graph, self.d, self.comm, self.n, self.period = graph, d, comm, comm.size, 1
@@ -82,15 +95,22 @@ class TrainCell(Cell):
         self._stack = ExitStack()
         self._stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
+        # 8 (h^2 + h) + 10 h + 10 parameters
+        self._width = max(1, round((8.5**2 / 64 + (2 * d - CLASSES) / LAYERS) ** 0.5 - 8.5 / 8))
+        self._seconds, self._suffix = compute / 1e3, f", {compute:g} ms" if compute else ""
         random = torch.Generator().manual_seed(comm.rank)
-        self._x = torch.randn(BATCH, PIXELS, generator=random)
-        self._y = torch.randint(CLASSES, (BATCH,), generator=random)
+        self._x = torch.randn(options.batch, self._width, generator=random)
+        self._y = torch.randint(CLASSES, (options.batch,), generator=random)
         self.contenders = list(self._contenders())
         self._updates = np.empty(0)
 
     @classmethod
     def arrays(cls, ranks: int, transports: int) -> int:
         return 30
+
+    @classmethod
+    def cases(cls, options: Options) -> list[dict[str, Any]]:
+        return [{"compute": compute} for compute in options.compute]
 
     def _contenders(self) -> Iterator[Contender]:
         from torch import distributed
@@ -99,32 +119,35 @@ class TrainCell(Cell):
         n, equal = self.n, np.full((self.n, self.n), 1 / self.n)
         model, optimizer = self._start()
         yield self._training(ALONE, model, optimizer, np.eye(n), role=ALONE)
-        for algorithm, matrix in (
-            ("atc", self.topology.at(0).W.toarray()),
-            ("awc", np.eye(n)),
-            ("allreduce", equal),
-        ):
-            yield self._decentralized(algorithm, matrix)
+        first = {"allreduce": equal, "atc": self.topology.at(0).W.toarray(), "awc": np.eye(n)}
+        for algorithm, format in ALGORITHMS:
+            yield self._decentralized(algorithm, format, first[algorithm])
         if distributed.is_available():
             self._process_group()
-            model, optimizer = self._start()
-            yield self._training(
-                f"{PARALLEL}, gloo", DistributedDataParallel(model), optimizer, equal, role=PARALLEL
-            )
+            for megabytes in BUCKETS:
+                model, optimizer = self._start()
+                parallel = DistributedDataParallel(model, bucket_cap_mb=megabytes)
+                name = f"{PARALLEL}, {megabytes} MB"
+                yield self._training(name, parallel, optimizer, equal, role=PARALLEL)
             if importlib.util.find_spec("decent_dp") is not None and n % 2 == 0:
                 yield self._decent_dp()
 
-    def _start(self) -> tuple[Any, Any]:
-        """A network with about `d` float64 of parameters, and an optimizer."""
+    def _start(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """Return a network with about `d` float64 of parameters, and an optimizer; its layers wait
+        as long as a device would compute, a third of the time forward.
+        """
         import torch
 
-        from mpidec.nn import models
-
-        hidden = max(
-            1, round((398**2 + 2 * self.d - CLASSES) ** 0.5 - 398)
-        )  # h^2 + 796 h + 10 parameters
-        model = models.make("mlp", (1, 28, 28), CLASSES, hidden=[hidden, hidden])
-        return model, torch.optim.SGD(model.parameters(), 0.01)
+        torch.manual_seed(0)
+        layers: list[torch.nn.Module] = []
+        wait = self._seconds / LAYERS / 3
+        for _ in range(LAYERS):
+            layers += [torch.nn.Linear(self._width, self._width), torch.nn.Tanh()]
+            if wait:
+                layers[-2].register_forward_pre_hook(lambda *_: time.sleep(wait))
+                layers[-2].register_full_backward_pre_hook(lambda *_: time.sleep(2 * wait))
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(self._width, CLASSES))
+        return model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
 
     def _training(
         self,
@@ -148,16 +171,20 @@ class TrainCell(Cell):
             if optimizer is not None:
                 optimizer.step()
 
-        return Training(name, [step], (), probe=probe, matrix=matrix, **more)
+        return Training(name + self._suffix, [step], (), probe=probe, matrix=matrix, **more)
 
-    def _decentralized(self, algorithm: str, matrix: np.ndarray) -> Training:
-        from mpidec.optim import Decentralized
+    def _decentralized(self, algorithm: str, format: str, matrix: np.ndarray) -> Training:
+        from ..optim import Decentralized
 
         model, optimizer = self._start()
-        wrapped = Decentralized(optimizer, model, self.topology, algorithm, self._network())
+        more: dict[str, Any] = {}
+        if format:
+            more = {"mixing": lambda W: W.compress(format, feedback=False)}
+        topology = None if algorithm == "allreduce" else self.topology
+        wrapped = Decentralized(optimizer, model, topology, algorithm, self._network(), **more)
         self._stack.callback(wrapped.close)
         return self._training(
-            f"Decentralized, {algorithm}",
+            algorithm + f", {format}" * bool(format),
             model,
             wrapped,
             matrix,
@@ -196,7 +223,9 @@ class TrainCell(Cell):
         return self._training("Decent-DP, ring, gloo", wrapped, None, None)
 
     def check(self, each: Contender) -> None:
-        """Compare a contender's first step with the combination that it should make of the workers' separate steps."""
+        """Compare a contender's first step with the combination that it should make of the workers'
+        separate steps.
+        """
         if not isinstance(each, Training):
             return
         before = each.probe()
@@ -212,6 +241,6 @@ class TrainCell(Cell):
         )
         if not error <= 1e-3:
             raise WrongResult(
-                f"{each.name}, {self.graph}, {size_name(8 * self.d)}: the first update differs from that of the "
-                f"workers' separate updates by {error:.2g} of its size"
+                f"{each.name}, {self.graph}, {size_name(8 * self.d)}: the first update "
+                f"differs from that of the workers' separate updates by {error:.2g} of its size"
             )
