@@ -56,7 +56,7 @@ ROOMS = {
     "_style": ((), ("matplotlib",)),
     "topology": (GROUND, ("scipy", "networkx", "matplotlib")),
     "nn": (GROUND, ("torch",)),
-    "datasets": (GROUND, ("sklearn",)),
+    "datasets": (GROUND, ("sklearn", "PIL")),
     "problems": ((*GROUND, "nn", "datasets"), ("scipy", "torch")),
     "comm": ((), ()),
     "comm.arrays": (GROUND, ("torch", "cupy")),

@@ -178,6 +178,8 @@ class Command(Generic[T]):
         In place of `execute`: does it on rank 0, without MPI; `prepare` is called on each rank.
     started_as : str
         How the user has started the command, for its usage.
+    worded : callable (message)
+        Returns an error or a warning of the package in the words of the command line.
     """
 
     name: str
@@ -191,6 +193,7 @@ class Command(Generic[T]):
     interrupted: str = "interrupted"
     needs_mpi: bool = True
     started_as: str = ""
+    worded: Callable[[str], str] = str
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace | str:
         """Return the arguments of the command line, or the help that it asks for."""
@@ -232,7 +235,8 @@ class Command(Generic[T]):
                 return self._alone(asked, self.alone, job)
             return self._interruptible(asked, job.start())
         except InputError as error:
-            return self._end(job, f"error: {' '.join(str(error).split())}", error.status)
+            text = self.worded(" ".join(str(error).split()))
+            return self._end(job, f"error: {text}", error.status)
         except (OSError, ImportError) as error:
             text = " ".join(str(error).split())
             open_files = isinstance(error, OSError) and error.errno in OPEN_FILES
@@ -279,7 +283,7 @@ class Command(Generic[T]):
             return printed(prepared, job=job)
         if job.rank:
             return Status.OK
-        with warnings_from_rank_0(0, self.name):
+        with warnings_from_rank_0(0, self.name, self.worded):
             self._refusing(act, prepared)
         return Status.OK
 
@@ -301,7 +305,7 @@ class Command(Generic[T]):
             if comm.rank == 0:
                 show(asked)
             return Status.OK
-        with warnings_from_rank_0(comm.rank, self.name):
+        with warnings_from_rank_0(comm.rank, self.name, self.worded):
             return self.execute(asked, comm)
 
     def _end(self, job: LaunchedJob, text: str, status: int) -> int:
@@ -336,9 +340,11 @@ def let_warnings_pass() -> None:
 
 
 @contextmanager
-def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
-    """Context in which each warning is printed once, on one line, by rank 0 only; those of other
-    packages as Python does.
+def warnings_from_rank_0(
+    rank: int, name: str, worded: Callable[[str], str] = str
+) -> Iterator[None]:
+    """Context in which each warning is printed once, on one line, by rank 0 only, as `worded`
+    returns it; those of other packages as Python does.
     """
     shown, python = set(), warnings.showwarning
 
@@ -350,7 +356,7 @@ def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
                 python(message, category, filename, *place, **more)
         elif str(message) not in shown:
             shown.add(str(message))
-            say(name, f"warning: {message}")
+            say(name, f"warning: {worded(str(message))}")
 
     with warnings.catch_warnings():
         if rank:

@@ -24,6 +24,12 @@ from .images import (
     images as images,
     split as split,
 )
-from .labelled import is_labelled as is_labelled, raised as raised
+from .labelled import (
+    Reading as Reading,
+    Targets as Targets,
+    is_folder as is_folder,
+    is_labelled as is_labelled,
+    raised as raised,
+)
 from .libsvm import FROM_0 as FROM_0
 from .partition import TAKE as TAKE, partition as partition, stack as stack

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .built_in import from_sklearn
-from .labelled import Images as Images, is_labelled, labelled
+from .labelled import CLASSES, Images as Images, Reading as Reading, is_labelled, labelled
 from .partition import Index, partition
 
 Pixels = NDArray[np.float32]
@@ -39,12 +39,17 @@ CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 
-def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0) -> Images:
+def images(
+    name: str,
+    path: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    how: Reading = CLASSES,
+) -> Images:
     """Return a data set of images by its name.
 
     Parameters
     ----------
-    name : {"digits", "mnist", "fashion_mnist", "cifar10"}, ``FILE.npz`` or ``FILE.py:NAME``
+    name : {"digits", "mnist", "fashion_mnist", "cifar10"}, a file, a folder or ``FILE.py:NAME``
         ``digits`` comes with scikit-learn (1437 training and 360 test images of 8 x 8 pixels, all
         classes in the same proportions). The others are read from files; for data of your own see
         `mpidec.datasets.labelled.labelled`.
@@ -55,6 +60,8 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
         ``data_batch_1.bin`` to ``data_batch_5.bin`` (those that are there) and ``test_batch.bin``.
     seed : int
         Of the draw of the test samples of own data without any.
+    how : Reading
+        Of data of the user's own, and the kind of targets.
 
     Raises
     ------
@@ -79,20 +86,22 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
                 f"{os.fspath(path)!r} was given (leave "
                 "it out)"
             )
-        data = labelled(name, seed)
-        if data.classes < 2:
+        data = labelled(name, seed, how)
+        if data.labels and data.outputs < 2:
             raise ValueError(
                 f"{os.path.basename(name)}: all labels are 0, expected at least 2 classes"
             )
         return data
     name = check.component(name, READERS, "data set of images")
+    how.check(name)
     read = READERS[name]
     train_x, train_y, test_x, test_y = read(name, path)
+    kind = np.float32 if how.targets == "real" else np.int64
     return Images(
         _normalised(train_x, name),
-        train_y.astype(np.int64),
+        train_y.astype(kind),
         _normalised(test_x, name),
-        test_y.astype(np.int64),
+        test_y.astype(kind),
         name,
     )
 
@@ -134,7 +143,12 @@ def split(images: Images, n: int, alpha: float | None = None, seed: int = 0) -> 
     (16, 1437)
     """
     if alpha is None:
-        return partition(images.train_y, n, "iid", seed=seed)
+        return partition(np.arange(len(images.train_y)), n, "iid", seed=seed)
+    if not images.labels:
+        raise ValueError(
+            f"alpha={alpha:g} gives workers different classes, and the targets are not classes: "
+            "use alpha=iid"
+        )
     return partition(images.train_y, n, "dirichlet", alpha=alpha, seed=seed)
 
 
@@ -263,7 +277,7 @@ def _again(name: str) -> str:
 def _folder(name: str, path: str | os.PathLike[str] | None, what: str) -> Path:
     if path is None:
         raise ValueError(
-            f"data set {name} is read from files, but no path is given, expected the folder with "
+            f"data set {name} is read from files, but `path=` is not given, expected the folder with "
             f"{what}"
         )
     folder = Path(path)

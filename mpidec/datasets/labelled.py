@@ -1,22 +1,71 @@
-"""Images, and user-defined samples for training: the arrays of FILE.npz, or those that a
-function FILE.py:NAME returns.
+"""Images, and user-defined samples for training: the arrays of a file, a folder of images, or the
+arrays that a function FILE.py:NAME returns.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import plugins
 from . import readers
+from .built_in import class_numbers, load
+from .folder import Size, folder
+
+Targets: TypeAlias = Literal["classes", "real", "any"]
+TABLES = (".csv", ".tsv")
+FILES = (".npz", *TABLES)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data of the user's own are read.
+
+    Parameters
+    ----------
+    targets : {"classes", "real", "any"}
+        Whether targets are classes 0, 1, ..., or real numbers, or as they are given.
+    size : int or (int, int), optional
+        Height and width of the images of a folder, which are scaled and cropped to it.
+    label : str or int, optional
+        Column of a table that has the targets; by default that called label, or the last one.
+    standardize : bool
+        Whether each entry of a sample gets mean 0 and variance 1 over the training samples.
+
+    Examples
+    --------
+    >>> Reading(targets="real")
+    Reading(targets='real', size=None, label=None, standardize=False)
+    """
+
+    targets: Targets = "classes"
+    size: Size | None = None
+    label: str | int | None = None
+    standardize: bool = False
+
+    def check(self, name: str) -> None:
+        """Raise ValueError for an option that has no effect on this data set."""
+        suited = {
+            "size": (is_folder(name), "folders of images"),
+            "label": (name.endswith(TABLES), "tables"),
+            "standardize": (is_labelled(name) and not is_folder(name), "files and functions"),
+        }
+        for option, (fits, what) in suited.items():
+            if vars(self)[option] and not fits:
+                raise ValueError(
+                    f"{option}={vars(self)[option]} is for {what}, which "
+                    f"{os.path.basename(name)} is not: omit it"
+                )
+
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 SHAPES = "(N, d), (N, height, width) or (N, channels, height, width)"
@@ -31,8 +80,8 @@ class Images:
     train_x, test_x : (N, channels, height, width) arrays of float32
         Images, scaled to [0, 1] and normalised by the constants of the data set; own ones as they
         are, which can be vectors (N, d).
-    train_y, test_y : (N,) arrays of int64
-        Classes 0, 1, ...
+    train_y, test_y : (N,) arrays of int64, or (N, ...) arrays
+        Classes 0, 1, ..., or other targets.
     name : str
     note : str
         How training and test samples were chosen, if they were not given separately.
@@ -46,9 +95,9 @@ class Images:
     """
 
     train_x: NDArray[np.float32]
-    train_y: NDArray[np.int64]
+    train_y: NDArray[Any]
     test_x: NDArray[np.float32]
-    test_y: NDArray[np.int64]
+    test_y: NDArray[Any]
     name: str
     note: str = ""
 
@@ -58,24 +107,49 @@ class Images:
         return self.train_x.shape[1:]
 
     @property
+    def labels(self) -> bool:
+        """Whether each target is one class."""
+        y = (self.train_y, self.test_y)
+        return all(each.ndim == 1 and each.dtype.kind == "i" and each.min() >= 0 for each in y)
+
+    @property
     def classes(self) -> int:
         """Number of classes."""
         return int(max(self.train_y.max(), self.test_y.max())) + 1
 
+    @property
+    def outputs(self) -> int:
+        """Numbers that a model returns for a sample: one for each class, or for each entry of a
+        target.
+        """
+        if self.train_y.dtype.kind == "i" and min(self.train_y.min(), self.test_y.min()) >= 0:
+            return self.classes
+        return math.prod(self.train_y.shape[1:])
+
+
+def is_folder(name: str) -> bool:
+    """Return whether `name` is the path of a folder of images: it has a separator, and no extension
+    of a file.
+    """
+    return os.sep in name and not name.endswith(FILES) and not plugins.is_plugin(name)
+
 
 def is_labelled(name: str) -> bool:
-    """Return whether `name` is that of a data set of the user's own: FILE.npz, FILE.py:NAME or
-    MODULE:NAME.
+    """Return whether `name` is that of a data set of the user's own: a file, a folder, FILE.py:NAME
+    or MODULE:NAME.
 
     Examples
     --------
     >>> is_labelled("mine.npz"), is_labelled("mine.py:samples"), is_labelled("digits")
     (True, True, False)
     """
-    return name.endswith(".npz") or plugins.is_plugin(name)
+    return name.endswith(FILES) or plugins.is_plugin(name) or is_folder(name)
 
 
-def labelled(name: str, seed: int = 0) -> Images:
+CLASSES = Reading()
+
+
+def labelled(name: str, seed: int = 0, how: Reading = CLASSES) -> Images:
     """Return a data set of the user's own by its name.
 
     Parameters
@@ -84,10 +158,12 @@ def labelled(name: str, seed: int = 0) -> Images:
         ``FILE.npz`` with arrays `x_train`, `y_train`, `x_test`, `y_test`, or ``FILE.py:NAME``, a
         function without arguments that returns a dict or a tuple of these. x: numbers of the shape
         (N, d), (N, height, width) or (N, channels, height, width), which are taken as they are; y:
-        the classes 0, 1, ..., of the shape (N,). Without `x_test` and `y_test`, a fifth of the
-        samples is drawn for testing.
+        the classes 0, 1, ..., of the shape (N,), or other targets (N, ...). Without `x_test` and
+        `y_test`, a fifth of the samples is drawn for testing. ``FILE.csv`` and other tables: the
+        last column, or that called ``label``, is y. A folder: see `mpidec.datasets.folder`.
     seed : int
         Of this draw.
+    how : Reading
 
     Raises
     ------
@@ -103,11 +179,14 @@ def labelled(name: str, seed: int = 0) -> Images:
     >>> data.train_x.shape, data.test_y.shape, data.note
     ((8, 3), (2,), '2 of 10 samples held out for testing')
     """
-    given: Mapping[Any, Any] = (
-        readers.arrays(Path(name), NAMES, "file, x_train=..., y_train=...")
-        if name.endswith(".npz")
-        else _returned(name)
-    )
+    how.check(name)
+    given: Mapping[Any, Any]
+    if is_folder(name):
+        given = folder(Path(name), how.size)
+    elif name.endswith(".npz"):
+        given = dict(readers.arrays(Path(name), NAMES, "file, x_train=..., y_train=..."))
+    else:
+        given = _table(name, how) if name.endswith(TABLES) else _returned(name)
     where = os.path.basename(name)
     missing = [
         key
@@ -121,17 +200,38 @@ def labelled(name: str, seed: int = 0) -> Images:
             f"samples is held out), found {', '.join(map(str, given)) or 'nothing'}"
         )
     train_x = _samples(where, "x_train", given["x_train"])
-    train_y = _labels(where, "y_train", given["y_train"], "x_train", len(train_x), len(train_x))
+    N = len(train_x)
+    train_y = _targets(where, "y_train", given["y_train"], "x_train", N, N, how.targets)
     if "x_test" not in given:
-        return _held_out(name, train_x, train_y, seed)
+        return _scaled(_held_out(name, train_x, train_y, seed), how)
     test_x = _samples(where, "x_test", given["x_test"])
     if test_x.shape[1:] != train_x.shape[1:]:
         raise ValueError(
             f"{where}: x_test has samples of the shape {test_x.shape[1:]}, expected "
             f"{train_x.shape[1:]} as in x_train"
         )
-    test_y = _labels(where, "y_test", given["y_test"], "x_test", len(test_x), len(train_x))
-    return Images(train_x, train_y, test_x, test_y, name)
+    test_y = _targets(where, "y_test", given["y_test"], "x_test", len(test_x), N, how.targets)
+    if test_y.shape[1:] != train_y.shape[1:]:
+        raise ValueError(
+            f"{where}: y_test has targets of the shape {test_y.shape[1:]}, expected "
+            f"{train_y.shape[1:]} as in y_train"
+        )
+    return _scaled(Images(train_x, train_y, test_x, test_y, name), how)
+
+
+def _scaled(images: Images, how: Reading) -> Images:
+    """Return samples with mean 0 and variance 1 of each channel of a folder, or of each entry."""
+    if not (how.standardize or is_folder(images.name)):
+        return images
+    axes = (0, 2, 3) if is_folder(images.name) else 0
+    scaling = (
+        images.train_x.mean(axes, np.float64, keepdims=True),
+        images.train_x.std(axes, np.float64, keepdims=True),
+    )
+    mean, deviation = (each.astype(np.float32) for each in scaling)
+    deviation[deviation == 0] = 1
+    train_x, test_x = ((x - mean) / deviation for x in (images.train_x, images.test_x))
+    return replace(images, train_x=train_x, test_x=test_x)
 
 
 def raised(error: BaseException, thing: object) -> str:
@@ -212,24 +312,39 @@ def _samples(where: str, key: str, value: ArrayLike) -> NDArray[np.float32]:
     return result[:, None] if x.ndim == 3 else result
 
 
-def _labels(
-    where: str, key: str, value: ArrayLike, of: str, count: int, most: int
-) -> NDArray[np.int64]:
+def _targets(
+    where: str, key: str, value: ArrayLike, of: str, count: int, most: int, targets: Targets
+) -> NDArray[Any]:
+    """Return targets: integers as int64, others as float32; bools as they are if any will do."""
     y = _array(where, key, value, ": number them by numpy.unique(y, return_inverse=True)[1]")
-    if y.shape != (count,):
+    if y.shape[:1] != (count,) or 0 in y.shape:
         raise ValueError(
             f"{where}: {key} has the shape {y.shape}, expected ({count},): one label for each "
             f"sample of {of}"
         )
-    good = (y >= 0) & (y < most) & (y == np.floor(y))
-    if not good.all():
-        s = int((~good).argmax())
-        raise ValueError(
-            f"{where}: {key} has the label {y[s]} for sample {s}, expected the classes 0, 1, 2, "
-            "... (fewer than there "
-            "are samples)"
-        )
-    return y.astype(np.int64)
+    if targets == "classes" and y.ndim == 1:
+        good = (y >= 0) & (y < most) & (y == np.floor(y))
+        if not good.all():
+            s = int((~good).argmax())
+            raise ValueError(
+                f"{where}: {key} has the label {y[s]} for sample {s}, expected the classes 0, 1, "
+                "2, ... (fewer than there are samples); real targets need another criterion, such "
+                "as criterion=mse_loss"
+            )
+        return y.astype(np.int64)
+    if not np.isfinite(y).all():
+        s = int((~np.isfinite(y).reshape(count, -1).all(axis=1)).argmax())
+        raise ValueError(f"{where}: {key} is not finite for sample {s}: leave the sample out")
+    if y.dtype.kind == "b" and targets == "any":
+        return y
+    return y.astype(np.float32 if targets == "real" or y.dtype.kind == "f" else np.int64)
+
+
+def _table(name: str, how: Reading) -> dict[str, NDArray[Any]]:
+    """Return the samples of a table, and its classes or real targets."""
+    data = load(name, label=how.label)
+    classes = how.targets != "real" and data.kind == "classification"
+    return {"x_train": data.A, "y_train": class_numbers(data.y) if classes else data.y}
 
 
 def _array(where: str, key: str, value: ArrayLike, remedy: str = "") -> NDArray[Any]:
@@ -244,7 +359,7 @@ def _array(where: str, key: str, value: ArrayLike, remedy: str = "") -> NDArray[
     return array
 
 
-def _held_out(name: str, x: NDArray[np.float32], y: NDArray[np.int64], seed: int) -> Images:
+def _held_out(name: str, x: NDArray[np.float32], y: NDArray[Any], seed: int) -> Images:
     if len(x) < 2:
         raise ValueError(
             f"{os.path.basename(name)}: 1 sample, expected at least 2: one for training and one "

@@ -19,5 +19,9 @@ from .schema import (
     setting as setting,
     to_toml as to_toml,
 )
-from .settings import Experiment as Experiment
+from .settings import (
+    Experiment as Experiment,
+    metric_files as metric_files,
+    metrics_of as metrics_of,
+)
 from .timeline import stragglers as stragglers, timeline_of as timeline_of, traced as traced

@@ -320,7 +320,7 @@ def mixed(
             )
         if {"lossy", "robust"} <= calls.keys():
             why = EXCLUDED["lossy", "robust"]
-            raise ValueError(f"mixing.robust with mixing.loss: {why}: omit one")
+            raise ValueError(f"mixing.robust with mixing.lose: {why}: omit one")
         for call in ORDER:
             if call in calls:
                 W = methodcaller(call, **calls[call][1])(W)

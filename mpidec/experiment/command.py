@@ -70,7 +70,7 @@ tables of an experiment file (flags override the file, and --set overrides flags
               cosine(auto, steps=2000), warm_up(auto, 100, then=cosine), ...
   [topology]  name; weights, ...
   [mixing]    triggered = 0.01, decay, conserving; codec; fraction, ...; feedback, gamma;
-              accelerate = 3, method = "chebyshev" | "fastmix"; loss = 0.1, fill = "renormalize" |
+              accelerate = 3, method = "chebyshev" | "fastmix"; lose = 0.1, fill = "renormalize" |
               "own" | "zero"; repeat = 2; noise = 0.1
               (clip = 1: rows are shortened to this norm, and the summary states the privacy),
               attack = "2:sign_flip,5:100", robust = "clip" | "trimmed_mean" (tau or delta; trim)

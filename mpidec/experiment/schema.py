@@ -81,6 +81,11 @@ class SchemaEntry(NamedTuple):
         ``locate(name, folder)`` returns a name with the path of its file.
     requires : str
         Key of the table without which this one has no effect.
+    aliases : tuple of str
+        Other spellings of the flag.
+    argument : str
+        Name of the argument that functions of the package take for it; by default that of the
+        field.
     """
 
     key: str = ""
@@ -94,6 +99,8 @@ class SchemaEntry(NamedTuple):
     expected: str = ""
     locate: Callable[[str, str], str] | None = None
     requires: str = ""
+    aliases: tuple[str, ...] = ()
+    argument: str = ""
 
     @property
     def table(self) -> str:
@@ -177,7 +184,7 @@ def flags(schema: Iterable[SchemaEntry], help: Mapping[str, str] | None = None) 
             how = {"action": "store_const", "const": "true"}
             if entry.metavar:
                 how = {"action": "append" if entry.repeat else "store", "metavar": entry.metavar}
-            names = ["-o"] * (entry.flag == "--out") + [entry.flag]
+            names = ["-o"] * (entry.flag == "--out") + [entry.flag, *entry.aliases]
             made.append(Flag(*names, help=(help or {}).get(entry.flag, entry.help), **how))
     what = "set any key of an experiment file"
     key = "table.key=value"
@@ -193,6 +200,56 @@ def flag_settings(args: argparse.Namespace, schema: Iterable[SchemaEntry]) -> li
             text = ",".join(value) if isinstance(value, list) else value
             found.append(Setting(entry.key, text, entry.flag))
     return found
+
+
+KEYWORD = re.compile(r"""`?(?<![\w.])(?P<name>[a-z_]+) ?= ?(?P<value>"[^"]*"|'[^']*'|[\w.+-]*)`?""")
+GRAPH = re.compile(r"\btopology\.(?P<name>[a-z_]+)\((?:n|\d+)\)")
+UNAVAILABLE = re.compile(r" \((?P<name>[a-z_]+)=[^()]*\)")
+
+
+def in_flags(text: str, schema: Iterable[SchemaEntry], keys: Mapping[str, str]) -> str:
+    """Return a message about keyword arguments, in the flags of a command.
+
+    Parameters
+    ----------
+    text : str
+    schema : iterable of SchemaEntry
+        Settings that the command passes on as arguments.
+    keys : mapping
+        Keys of `--set`, by the name of the argument.
+
+    Examples
+    --------
+    >>> lose = SchemaEntry("mixing.lose", name="lose", flag="--lose", metavar="P", argument="mixing")
+    >>> in_flags("`mixing=` would have no effect (check=False goes on)", [lose], {})
+    '--lose would have no effect'
+    >>> in_flags('use weights="metropolis"', [lose], {"weights": "topology.weights"})
+    'use --set topology.weights=metropolis'
+    """
+    entries = {entry.argument or entry.name: entry for entry in schema if entry.flag}
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match["name"], match["value"].strip("\"'")
+        if name in keys:
+            return f"--set {keys[name]}={value}"
+        if name not in entries:
+            return match[0]
+        value = {"True": "true", "False": "false"}.get(value, value)
+        return f"{entries[name].flag} {value if entries[name].metavar else ''}".rstrip()
+
+    known = {*entries, *keys}
+    text = UNAVAILABLE.sub(lambda match: match[0] if match["name"] in known else "", text)
+    return KEYWORD.sub(flag, GRAPH.sub(r"--topology \g<name>", text))
+
+
+# Keys that have had another name.
+RENAMED = {"mixing.loss": "mixing.lose"}
+
+
+def _renamed(key: str, origin: str) -> None:
+    """Raise ConfigError for a key of an earlier version."""
+    if key in RENAMED:
+        raise ConfigError(f"{origin}: {key} is called {RENAMED[key]}")
 
 
 def read_toml(
@@ -232,7 +289,10 @@ def read_toml(
             )
         for key, value in content.items():
             origin, folder = f"{name}:{table}.{key}", os.path.dirname(path) or os.curdir
-            settings.append(Setting(f"{table}.{key}", value, origin, False, 0, folder))
+            key = f"{table}.{key}"
+            if path:
+                _renamed(key, origin)
+            settings.append(Setting(RENAMED.get(key, key), value, origin, False, 0, folder))
     return settings
 
 
@@ -247,6 +307,7 @@ def parse_set(argument: str, tables: Iterable[str], example: str) -> Setting:
             f"--set {abbreviate(argument)}: expected table.key=value, such as {example}"
         )
     check_name("table", table, tables, f"--set {key}")
+    _renamed(key, f"--set {key}")
     return Setting(key, value, f"--set {key}", level=2)
 
 

@@ -162,8 +162,8 @@ class Mixing:
     gamma: float | None = setting(None, "> 0", requires="codec")
     accelerate: int | None = setting(None, "> 0")
     method: Literal["chebyshev", "fastmix"] | None = setting(None, requires="accelerate")
-    loss: float | None = setting(None, "in [0, 1]", expected="a probability, in [0, 1]")
-    fill: Literal["renormalize", "own", "zero"] | None = setting(None, requires="loss")
+    lose: float | None = setting(None, "in [0, 1]", expected="a probability, in [0, 1]")
+    fill: Literal["renormalize", "own", "zero"] | None = setting(None, requires="lose")
     attack: str | None = setting(None)
     noise: float | None = setting(None, ">= 0")
     clip: float | None = setting(None, "> 0", requires="noise")
@@ -218,8 +218,8 @@ class Mixing:
             "attacked": ("attack", {"attacks": self.attacks()}),
             "noisy": ("noise", {"sigma": self.noise, "seed": seed, "clip": self.clip}),
             "lossy": (
-                "loss",
-                {"messages": self.loss, "seed": seed, "fill": self.fill or "renormalize"},
+                "lose",
+                {"messages": self.lose, "seed": seed, "fill": self.fill or "renormalize"},
             ),
             "robust": (
                 "robust",
@@ -234,10 +234,29 @@ class Mixing:
         return {call: made for call, made in calls.items() if vars(self)[made[0]] is not None}
 
 
-def _metric_files(text: str, folder: str) -> str:
+def metric_files(text: str, folder: str) -> str:
     """Return the metrics with the paths of their files."""
     parts = [part.partition("=") for part in text.split(",")]
     return ",".join(f"{name}{sign}{plugins.located(place, folder)}" for name, sign, place in parts)
+
+
+def metrics_of(text: str | None) -> dict[str, str]:
+    """Return metrics of the user's own, ``FILE.py:F`` or ``MODULE:F``, by name.
+
+    Raises
+    ------
+    ValueError
+        The text is not of the form ``NAME=FILE.py:F,...``, or a name is given twice.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        name, _, place = (word.strip() for word in part.partition("="))
+        if not (name and plugins.is_plugin(place)):
+            raise ValueError(f"expected NAME=FILE.py:F, got {abbreviate(part)}")
+        if name in found:
+            raise ValueError(f"the metric {name} is given twice")
+        found[name] = place
+    return found
 
 
 @dataclass(frozen=True)
@@ -289,7 +308,7 @@ class Run:
         help="user-defined metric: F(X, agents, k) returns one number per local agent, whose "
         "average is recorded; the flag may be repeated",
         repeat=True,
-        locate=_metric_files,
+        locate=metric_files,
     )
     trajectory: bool = True
     checkpoint: float = setting(30.0, "> 0")
@@ -365,15 +384,7 @@ class Run:
         >>> Run(metrics="msd=own.py:msd,worst=own.py:worst").own_metrics()
         {'msd': 'own.py:msd', 'worst': 'own.py:worst'}
         """
-        found: dict[str, str] = {}
-        for part in self.metrics.split(",") if self.metrics else ():
-            name, _, place = (word.strip() for word in part.partition("="))
-            if not (name and plugins.is_plugin(place)):
-                raise ValueError(f"expected NAME=FILE.py:F, got {abbreviate(part)}")
-            if name in found:
-                raise ValueError(f"the metric {name} is given twice")
-            found[name] = place
-        return found
+        return metrics_of(self.metrics)
 
     def pauses(self) -> dict[int, float]:
         """Seconds that each straggler sleeps at each of its steps.

@@ -234,7 +234,7 @@ def _mixing(wanted: config.Mixing) -> str:
         decays = f" * {wanted.decay}^k" * bool(wanted.decay)
         parts.append(f"triggered {wanted.triggered:g}{decays}")
     faults = {
-        name: vars(wanted)[name] for name in ("attack", "noise", "clip", "loss", "robust", "repeat")
+        name: vars(wanted)[name] for name in ("attack", "noise", "clip", "lose", "robust", "repeat")
     }
     parts += [f"{name} {value}" for name, value in faults.items() if value is not None]
     return ", ".join(parts)

@@ -332,6 +332,7 @@ def start(
     classes: int,
     seed: int,
     options: Mapping[str, Any],
+    strict: bool = True,
 ) -> nn.Module:
     """Return a model as `make` does, or that which a function or class of the user's own makes.
 
@@ -341,12 +342,13 @@ def start(
         A name, or a function of ``(shape, classes, **options)``.
     shape, classes, seed, options
         As of `make`.
+    strict : bool
+        Whether an own model must map `(B, *shape)` to (B, classes).
 
     Raises
     ------
     ValueError, TypeError
-        As `make`; or if an own model is no module, or has no parameters, or does not map `(B,
-        *shape)` to (B, classes).
+        As `make`; or if an own model is no module, or has no parameters, or does not return what is expected.
     Exception
         What an own model raises.
 
@@ -370,11 +372,11 @@ def start(
             tuple(shape), classes, **options
         )
         if not isinstance(model, str):
-            _try(made, shape, classes)
+            _try(made, shape, classes, strict)
     return made
 
 
-def _try(model: object, shape: Shape, classes: int) -> None:
+def _try(model: object, shape: Shape, classes: int, strict: bool) -> None:
     """Evaluate an own model at two samples, which makes the parameters of lazy modules, too."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch.nn.Module, got {model!r:.60}")
@@ -383,11 +385,10 @@ def _try(model: object, shape: Shape, classes: int) -> None:
         outputs = model(torch.zeros(2, *shape))
     model.train()
     given = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
-    if given != (2, classes):
+    if given != (2, classes) if strict else not isinstance(outputs, Tensor):
         raise ValueError(
             f"for samples of the shape {(2, *shape)} the output is {given}, expected "
-            f"{(2, classes)}: one number per "
-            "sample and class"
+            + (f"{(2, classes)}: one number per sample and class" if strict else "a tensor")
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("it has no parameters to train, expected some that require gradients")

@@ -180,7 +180,7 @@ class Averager:
         unmixed = algorithm.method.averages_gradients
         if mixing is not None and (unmixed or algorithm.method.asynchronous):
             raise ValueError(
-                f"algorithm {algorithm.name!r} does not mix by W, so that mixing= would have no "
+                f"algorithm {algorithm.name!r} does not mix by W, so that `mixing=` would have no "
                 "effect: leave it out"
             )
         if unmixed:

@@ -164,7 +164,7 @@ class Decentralized(torch.optim.Optimizer):
         if method.own_momentum and any(group.get("momentum") for group in optimizer.param_groups):
             warnings.warn(
                 f"algorithm {algorithm!r} has a momentum of its own, and the optimizer has one, "
-                "too: wrap SGD without momentum",
+                "too: give the optimizer momentum=0",
                 RuntimeWarning,
                 stacklevel=2,
             )

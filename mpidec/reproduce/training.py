@@ -61,7 +61,7 @@ class TrainingExperiment(Experiment[Cell]):
         row, column, seed = cell
         given = {**DIGITS, "epochs": self.epochs, "seed": seed, **self.settings(row, column)}
         found = trained(self.workers, given)
-        if seed != self.seeds[0] or given.get("loss"):
+        if seed != self.seeds[0] or given.get("lose"):
             return found
         from .dense_training import difference
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 # Seconds after which other ranks than 0 end the job.
 LATER = 0.5
+# Settings that may be given with --resume.
+CHANGEABLE = ("train.epochs", "train.trace", "train.checkpoint_minutes", "train.log")
 # A final test loss of more times the first one is reported.
 WORSE = 1.1
 EPILOG = """\
@@ -53,19 +56,23 @@ examples:
   mpirun -n 4 python -m mpidec.train --workers 16 --algorithm relay --topology chain --alpha 0.01
   python -m mpidec.train --data cifar10 --path cifar-10-batches-bin --model vgg11 --schedule relaysgd --epochs 200
   python -m mpidec.train --data mine.npz --model mine.py:Net --set model.width=32                 data and a model of your own
+  python -m mpidec.train --data mine.csv --criterion mse_loss --metric r2=mine.py:r2              regression
+  python -m mpidec.train --data pets/ --size 64 --model resnet18 --optimizer adamw                a folder of images
   python -m mpidec.train --algorithm pga --set algorithm.period=4 --set model.hidden=[256,64]
   mpirun -n 4 python -m mpidec.train --resume train.h5          continue after the last evaluation
   python -m mpidec.plot train.h5 -o curves.png                  accuracy and loss against epochs
 
 tables of an experiment file, and of --set (flags override the file, and --set overrides flags):
-  [data]       name, path, alpha
+  [data]       name, path, alpha; size, label = "COLUMN", standardize = true
   [model]      name; hidden, channels, dropout, width, ...
+  [criterion]  name; label_smoothing, weight = [1, 2], delta, ...
   [algorithm]  name; its options: period of pga, momentum of qg, relay, missing and overlap of
                relay, codec of choco, ...
   [topology]   name; weights, ...
-  [mixing]     loss; fill = "renormalize" | "own" | "zero"
+  [mixing]     lose; fill = "renormalize" | "own" | "zero"
   [optimizer]  name, lr, schedule, momentum, nesterov, weight_decay, clip; betas, ...
-  [train]      workers, batch, epochs, every, seed, precision, device, buffers, augment, out, trace
+  [train]      workers, batch, accumulate, epochs, every, metrics, seed, precision, device, buffers,
+               augment, checkpoint_minutes, log, out, trace
 The attribute "config" of every train.h5 contains the complete settings in this form.
 
 PyTorch takes as many threads as there are cores for each rank of a node, one for models of up to
@@ -87,7 +94,7 @@ def flags() -> list[Flag]:
     """
     from .settings import own
 
-    names = "data sets, models, algorithms, topologies, optimizers and schedules"
+    names = "data sets, models, criteria, algorithms, topologies, optimizers and schedules"
     return [
         EXPERIMENT,
         *schema.flags(own()),
@@ -102,10 +109,12 @@ def listing() -> str:
     titles = {
         "data": "data sets",
         "model": "models",
+        "criterion": "criteria",
         "algorithm": "algorithms",
         "topology": "topologies",
         "optimizer": "optimizers",
         "schedule": "learning-rate schedules",
+        "log": "loggers",
     }
     tables = {title: names(setting) for setting, title in titles.items()}
     return "\n\n".join(
@@ -146,7 +155,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
     from .settings import Settings, read_toml
 
     run = read_run(path)
-    if "accuracy_worst" not in run.metrics:
+    if "loss_consensus" not in run.metrics:
         raise ConfigError(
             f"{path} is not the file of a training: continue it with python -m mpidec.run --resume "
             f"{shlex.quote(path)}"
@@ -154,14 +163,15 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
     own = read_toml(path, text=run.config)
     known = {each.key: each.value for each in own}
     for flag in flags:
-        if flag.key not in ("train.epochs", "train.trace"):
+        if flag.key not in CHANGEABLE:
             raise ConfigError(
                 f"{flag.origin}: {flag.key} is {known.get(flag.key, 'not set')} in {path}, not "
                 f"{flag.value}: a resumed "
-                "training keeps its settings, and only --epochs and --trace can be changed"
+                f"training keeps its settings, and only {', '.join(map(flag_of, CHANGEABLE))} can "
+                "be changed"
             )
     settings = Settings.load([*own, *flags])
-    announce_code("train", path, {"data.name": settings.data, "model.name": settings.model})
+    announce_code("train", path, settings.sources())
     done = float(run.metrics["epoch"][-1]) if len(run.metrics["epoch"]) else 0.0
     if run.outcome == "completed" and done >= settings.epochs:
         raise ConfigError(
@@ -170,6 +180,11 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
     given = [str(flag.value) for flag in flags if flag.key == "train.trace"]
     # The file may be somebody else's: it names no file to write.
     return replace(settings, out=path, trace=given[-1] if given else None)
+
+
+def flag_of(key: str) -> str:
+    """Return the flag of a key."""
+    return f"--{key.partition('.')[2].replace('_', '-')}"
 
 
 def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -> int:
@@ -187,7 +202,9 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
         ) from error
     shown = progress.progress("none" if args.quiet or comm.rank else "auto", line)
     try:
-        trained = training.run(shown)
+        trained = training.run(None if args.quiet or comm.rank else shown)
+    except ConfigError as error:  # of the user's code, on all ranks
+        raise InputError(str(error)) from error
     except OSError as error:  # of the file, on all ranks
         raise file_error(error, failures=(*DISK, errno.ENOENT)) from error
     except FloatingPointError as error:
@@ -195,7 +212,7 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
         if comm.size > 1:
             # Several may diverge in one step: one line.
             time.sleep(LATER * (comm.rank > 0))
-            say("train", f"diverged: {error}")
+            say("train", worded(f"diverged: {error}"))
             end_job(comm, Status.DIVERGED)
             return Status.DIVERGED
         raise InputError(f"diverged: {error}", Status.DIVERGED) from error
@@ -224,12 +241,28 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
 
 
 def line(metrics: Mapping[str, Any]) -> str:
-    """Return the metrics of an evaluation as one line."""
+    """Return the metrics of an evaluation, and the training since then, as one line."""
+    what = "accuracy" if "accuracy_worst" in metrics else "loss"
     return (
-        f"epoch {metrics['epoch']:g}  worst {metrics['accuracy_worst']:.4f}  mean "
-        f"{metrics['accuracy_mean']:.4f}  "
-        f"loss {metrics['loss_mean']:.4g}"
+        f"epoch {metrics['epoch']:g}  {what} {metrics[f'{what}_worst']:.4g} worst, "
+        f"{metrics[f'{what}_mean']:.4g} mean  train loss {metrics['train_loss']:.4g}  "
+        f"lr {metrics['lr']:.2g}"
     )
+
+
+def worded(text: str) -> str:
+    """Return a message in the words of the command line.
+
+    Examples
+    --------
+    >>> worded('algorithm="push_sum" takes weights="push": lower lr=0.1')
+    '--algorithm push_sum takes --set topology.weights=push: lower --lr 0.1'
+    """
+    from .settings import own
+
+    text = re.sub(r" \(--set problem\.\w+=[^)]*\)", "", text).replace("problem.label", "data.label")
+    keys = {"weights": "topology.weights", "label": "data.label", "standardize": "data.standardize"}
+    return schema.in_flags(text, own(), keys)
 
 
 def worse(trained: Trained) -> str | None:
@@ -248,36 +281,36 @@ def worse(trained: Trained) -> str | None:
 
 def name_of(name: str) -> str:
     """Return a name without the folder of the user's file."""
-    return os.path.basename(name) if name.endswith(".npz") else short(name)
+    return os.path.basename(short(name))
 
 
 def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
     """Return the table printed at the end of a training; `note` is one on the data."""
     s, last = trained.settings, {name: values[-1] for name, values in trained.metrics.items()}
-    worst = int(trained.accuracy[-1].argmin())
     rows = {
         "data": f"{name_of(s.data)}, split {'iid' if s.alpha == 'iid' else f'Dirichlet({s.alpha:g})'}{f', {note}' * bool(note)}",
         "model": f"{name_of(s.model)}{options(s.model_options)}, {size:,} parameters",
+        "criterion": f"{name_of(s.criterion)}{options(s.criterion_options)}",
         "workers": f"{s.workers} on {plural(ranks, 'rank')}",
         "algorithm": f"{s.algorithm}{options(s.algorithm_options)}",
         **(
             {
                 "topology": f"{name_of(s.topology)}{options(s.topology_options)}"
-                + (f", {100 * s.loss:.3g} % of the messages are lost" if s.loss else "")
+                + (f", {100 * s.lose:.3g} % of the messages are lost" if s.lose else "")
             }
             if s.topology
             else {}
         ),
-        "optimizer": f"{s.optimizer}, lr {s.lr:g} {s.schedule}"
+        "optimizer": f"{name_of(s.optimizer)}, lr {s.lr:g} {name_of(s.schedule)}"
         + (f", {'Nesterov ' * s.nesterov}momentum {s.momentum:g}" if s.momentum else "")
         + (f", weight decay {s.weight_decay:g}" if s.weight_decay else "")
         + (f", clip {s.clip:g}" if s.clip else "")
         + options(s.optimizer_options),
-        "epochs": f"{last['epoch']:g} of {s.epochs}, {last['step']} steps, batch {s.batch}",
+        "epochs": f"{last['epoch']:g} of {s.epochs}, {last['step']} steps, batch {s.batch}"
+        + (f" x {s.accumulate}" if s.accumulate > 1 else ""),
         "outcome": f"{trained.outcome}{', but the test loss has grown' * (worse(trained) is not None)}",
-        "accuracy": f"{last['accuracy_worst']:.4f} worst (worker {worst}), "
-        f"{last['accuracy_mean']:.4f} mean, {last['accuracy_consensus']:.4f} of the average",
-        "loss": f"{last['loss_mean']:.4g} mean, {last['loss_consensus']:.4g} of the average",
+        **{name: _scores(trained, name) for name in trained.workers},
+        "training": f"loss {last['train_loss']:.4g}, lr {last['lr']:.3g}",
         "consensus": f"{last['consensus']:.4g}",
         "time": f"{last['time']:.3g} s, {quantity(last['samples_per_second'], '')}samples/s",
         "sent": f"{quantity(last['bytes'] / s.workers, 'B')} per worker",
@@ -286,14 +319,25 @@ def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
     return facts(rows)
 
 
+def _scores(trained: Trained, name: str) -> str:
+    """Return a result on the test set: of the worst worker where it is known which one that is."""
+    last = {key: values[-1] for key, values in trained.metrics.items()}
+    text = f"{last[f'{name}_mean']:.4g} mean, {last[f'{name}_consensus']:.4g} of the average"
+    if f"{name}_worst" not in last:
+        return text
+    each = trained.workers[name][-1]
+    worst = int(each.argmin() if name == "accuracy" else each.argmax())
+    return f"{last[f'{name}_worst']:.4g} worst (worker {worst}), {text}"
+
+
 TRAIN = Command(
     name="train",
-    description="Train a network on images with decentralized workers, and write the curves to an "
-    "HDF5 file.",
+    description="Train a network with decentralized workers, and write the curves to an HDF5 file.",
     epilog=EPILOG,
     flags=flags,
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.DEFERRED,
+    worded=worded,
 )
 main = TRAIN.main

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from .. import optim
+from .._words import check_options
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, cores, cores_of_node, interrupts, library
-from ..nn.internals import BATCHED, factor
-from ..plugins import is_plugin, short
+from ..comm.runtime import MPI, cores, cores_of_node, interrupts, library, on_all_ranks
+from ..nn.internals import BATCHED
+from ..plugins import short
 from ..record.internals import DATA, Fingerprint, file_hashes
+from .components import Rate, make_optimizer
 from .files import TrainFile
+from .logs import Logger, logger
 from .options import named
-from .settings import Settings, graph, method, shaping
+from .settings import FREE, Settings, graph, method, shaping
 from .workers import Workers
 
-METRICS = (
-    "time",
-    "rounds",
-    "bytes",
-    "consensus",
-    "accuracy_worst",
-    "accuracy_mean",
-    "loss_mean",
-    "accuracy_consensus",
-    "loss_consensus",
-    "epoch",
-    "samples_per_second",
-)
-PER_WORKER = ("accuracy", "loss")
+COSTS = ("time", "rounds", "bytes", "consensus")
+TRAINED = ("epoch", "samples_per_second", "train_loss", "lr")
 ALONE = 16  # workers in a single process
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
@@ -52,10 +43,13 @@ class Trained:
     metrics : dict of arrays
         One entry per evaluation: `step`, `time` (s of training), `rounds` (mixings), `bytes` (sent
         by all workers), `consensus` (:math:`\\sqrt{\\frac{1}{n} \\sum_i \\|x_i - \\bar x\\|^2}`),
-        test accuracy of the worst worker and in the mean, mean test loss, accuracy and loss of the
-        average of all workers' parameters, `epoch`, and `samples_per_second` of all workers.
-    accuracy, loss : (evaluations, n) arrays
-        On the test set, of each worker.
+        test accuracy of the worst worker and in the mean, test loss of the worst and in the mean,
+        accuracy and loss of the average of all workers' parameters, `epoch`, `samples_per_second`
+        of all workers, `train_loss` (the mean over all workers since the evaluation before; NaN at
+        the start) and `lr`. Accuracies only where the targets are classes; of a metric M of the
+        user's own, `M_mean` and `M_consensus`.
+    workers : dict of (evaluations, n) arrays
+        Loss, accuracy and metrics on the test set, of each worker.
     outcome : {"completed", "interrupted"}
     models : list of torch.nn.Module
         Those of the workers on this rank.
@@ -63,18 +57,27 @@ class Trained:
 
     settings: Settings
     metrics: Mapping[str, np.ndarray]
-    accuracy: np.ndarray
-    loss: np.ndarray
+    workers: Mapping[str, np.ndarray]
     outcome: str
     models: list[torch.nn.Module]
 
+    @property
+    def accuracy(self) -> np.ndarray:
+        """On the test set, of each worker, (evaluations, n)."""
+        return self.workers["accuracy"]
+
+    @property
+    def loss(self) -> np.ndarray:
+        """On the test set, of each worker, (evaluations, n)."""
+        return self.workers["loss"]
+
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.metrics.items()}
+        what = "accuracy" if "accuracy" in self.workers else "loss"
         return (
-            f"Trained({self.outcome} after {last['epoch']:g} epochs: accuracy of the worst worker "
-            f"{last['accuracy_worst']:.4f}, mean {last['accuracy_mean']:.4f}; "
-            f"{self.accuracy.shape[1]} workers, "
-            f"{self.settings.algorithm})"
+            f"Trained({self.outcome} after {last['epoch']:g} epochs: {what} of the worst worker "
+            f"{last[f'{what}_worst']:.4f}, mean {last[f'{what}_mean']:.4f}; "
+            f"{self.loss.shape[1]} workers, {self.settings.algorithm})"
         )
 
 
@@ -103,7 +106,8 @@ def fit(
         With `resume`, continue although they have; what was and what is are told by the attribute
         `resumed` of the file.
     progress : callable (step, steps, metrics), optional
-        Called after each step with the metrics of the last evaluation.
+        Called after each step with the metrics of the last evaluation, but for `train_loss`, which
+        is that of this rank's workers since then, and `lr`.
     **changes
         Fields of `Settings`: `fit(algorithm="relay", topology="chain", alpha=0.01)`.
 
@@ -126,6 +130,7 @@ def fit(
     >>> trained.accuracy.shape
     (2, 4)
     """
+    check_options("fit", changes, tuple(each.name for each in fields(Settings)))
     settings = replace(settings or Settings(), **changes)
     owned = Network(workers(settings, MPI.COMM_WORLD)) if net is None else None
     with Training(settings, net or owned, resume, changed) as training:  # type: ignore[arg-type]
@@ -146,7 +151,7 @@ def workers(settings: Settings, comm: MPI.Intracomm) -> int:
     n = settings.workers or (comm.size if comm.size > 1 else ALONE)
     if comm.size > n:
         raise ValueError(
-            f"workers is {n}, but the job has {comm.size} ranks, expected at least one worker on "
+            f"workers={n}, but the job has {comm.size} ranks, expected at least one worker on "
             "each: start fewer "
             f"ranks, or more workers (--workers {comm.size})"
         )
@@ -167,20 +172,28 @@ class Training:
     ):
         self.net, self.settings = net, settings
         self._file: TrainFile | None = None
+        self._logger: Logger | None = None
         error: Exception | None = None
         try:
             workers(settings, net.comm)
-            self.settings = settings.complete(net.n)
             self._device = _device(settings, net)
-            self.workers = Workers(self.settings, net.n, net.agents, self._device)
+            self.workers = Workers(settings, net.n, net.agents, self._device)
+            self.settings = self.workers.settings
             self._graph = graph(self.settings, net.n)
             if settings.trace is not None and not os.path.isdir(
                 os.path.dirname(settings.trace) or os.curdir
             ):
-                raise ValueError(
-                    f"trace is {settings.trace}, expected a file in a folder that exists"
-                )
-            base = _optimizer(self.settings, self.workers.model)
+                raise ValueError(f"trace={settings.trace}: expected a file in a folder that exists")
+            base = _optimizer(self.settings, self.workers)
+            self._accumulate(self.settings.accumulate)
+            self._rate = Rate(
+                self.settings.schedule,
+                self.settings.lr or 0.0,
+                self.settings.epochs,
+                self.settings.accumulate * self.settings.batch * net.n / 256,
+            )
+            if self.settings.log is not None and net.rank == 0:
+                self._logger = logger(self.settings.log, self.settings.out)
         except (ValueError, TypeError, OSError, RuntimeError, ImportError) as caught:
             error = (
                 caught
@@ -206,11 +219,11 @@ class Training:
                 trace=None if net.context.timeline else s.trace,
                 **s.algorithm_options,
             )
-        self.per_epoch = max(1, self.workers.batches.per_epoch)
         self.steps = s.epochs * self.per_epoch
         self._devices = (
             [torch.device(self._device).index or 0] if self._device.startswith("cuda") else []
         )
+        self._forget()
         self._step, self._seconds, self._sent_before = 0, 0.0, 0  # bytes before a resume
         self._records: list[dict[str, Any]] = []
         # States of the generators, of a resumed training.
@@ -225,12 +238,34 @@ class Training:
                     s.seed,
                     library(),
                     self.workers.rows().shape[1],
-                    metrics=METRICS,
-                    per_worker=PER_WORKER,
+                    metrics=self.metrics,
+                    per_worker=self.per_worker,
                     topology=self._graph if s.algorithm != "hierarchical" else None,
                     records=1 + -(-s.epochs // s.every),
                     fingerprint=self._fingerprint(),
                 )
+
+    def _accumulate(self, batches: int) -> None:
+        """Set the steps of an epoch, of so many batches each."""
+        of_epoch = max(1, self.workers.batches.per_epoch)
+        if batches > of_epoch:
+            raise ValueError(
+                f"accumulate={batches}: an epoch of a worker has {of_epoch} batches, expected at "
+                f"most {of_epoch}"
+            )
+        self.per_epoch = of_epoch // batches
+
+    @property
+    def per_worker(self) -> tuple[str, ...]:
+        """Names of what is recorded of each worker."""
+        return (*["accuracy"] * self.workers.labels, "loss", *self.workers.metrics.names)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what is recorded."""
+        worst = (*["accuracy_worst"] * self.workers.labels, "loss_worst")
+        means = (f"{name}_{of}" for name in self.per_worker for of in ("mean", "consensus"))
+        return (*COSTS, *worst, *means, *TRAINED)
 
     def run(self, progress: Progress | None = None) -> Trained:
         """Take all steps, evaluate, and record; return the result."""
@@ -254,37 +289,41 @@ class Training:
                 self._file.finish(self.workers.rows(), outcome, self._step)
         records = {
             name: np.array([record[name] for record in self._records])
-            for name in ("step", *METRICS, *PER_WORKER)
+            for name in ("step", *self.metrics, *self.per_worker)
         }
-        metrics = {name: records[name] for name in ("step", *METRICS)}
         return Trained(
             self.settings,
-            metrics,
-            records["accuracy"],
-            records["loss"],
+            {name: records[name] for name in ("step", *self.metrics)},
+            {name: records[name] for name in self.per_worker},
             outcome,
             self.workers.models(),
         )
 
     def _loop(self, interrupted: Callable[[], bool], progress: Progress | None) -> str:
         every, stop = self.settings.every * self.per_epoch, _Stop(self.net)
+        minutes = self.settings.checkpoint_minutes
         if not self._records:
-            self._record(0.0, 0)
-        began, first = time.perf_counter(), self._step
+            self._record()
+            self._checkpoint()
+        began = saved = time.perf_counter()
         while self._step < self.steps:
-            # All ranks learn of an interrupt one step later, without waiting for each other in this
-            # one.
-            stopped = stop(interrupted())
+            # All ranks learn of an interrupt, and that a checkpoint is due, one step later, without
+            # waiting for each other in this one.
+            due = minutes is not None and time.perf_counter() - saved >= 60 * minutes
+            stopped, late = stop(interrupted(), due)
             if not stopped:
                 self._take_step()
-            if stopped or self._step % every == 0 or self._step == self.steps:
+            record = stopped or self._step % every == 0 or self._step == self.steps
+            if record or late:
                 for device in self._devices:
                     torch.cuda.synchronize(device)
-                if self._step > first:
-                    self._record(time.perf_counter() - began, self._step - first)
-                began, first = time.perf_counter(), self._step
+                self._timed += time.perf_counter() - began
+                if record and self._since:
+                    self._record()
+                self._checkpoint()
+                began = saved = time.perf_counter()
             if progress is not None:
-                progress(self._step, self.steps, self._records[-1])
+                progress(self._step, self.steps, self._records[-1] | self._now())
             if stopped:
                 stop.close()
                 return "interrupted"
@@ -293,14 +332,12 @@ class Training:
 
     def _take_step(self) -> None:
         s, optimizer = self.settings, self.optimizer
-        epoch = (
-            self._step + 0.5
-        ) / self.per_epoch  # the middle of the step: neither warm-up nor decay reach 0
-        rate = (s.lr or 0.0) * factor(s.schedule, epoch, s.epochs, s.batch * self.net.n / 256)
+        rate = self._next_rate()
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad()
-        optimizer.observe(self.workers.gradients())
+        losses = self.workers.gradients(s.accumulate)
+        optimizer.observe(losses)
         if s.clip is not None:
             if s.algorithm == "allreduce":
                 optimizer.average_gradients()
@@ -309,54 +346,91 @@ class Training:
             optimizer.step()
         except ValueError as error:  # a parameter that is not finite
             raise FloatingPointError(str(error)) from error
+        self._losses += losses
+        self._since += 1
         self._step += 1
 
-    def _record(self, seconds: float, steps: int) -> None:
-        """Evaluate all workers and their average, and record it with a checkpoint; collective."""
-        self._seconds += seconds
-        net, averager = self.net, self.optimizer.averager
-        accuracy, loss = (
-            np.concatenate(parts) for parts in zip(*net.comm.allgather(self.workers.evaluate()))
-        )
+    def _now(self) -> dict[str, float]:
+        """Return the mean loss of this rank's workers since the last record, and the rate."""
+        if not self._since:
+            return {}
+        loss = float(self._losses.mean()) / self._since
+        return {"train_loss": loss, "lr": self.optimizer.param_groups[0]["lr"]}
+
+    def _next_rate(self) -> float:
+        """Learning rate of the middle of a step: neither warm-up nor decay reach 0."""
+        return self._rate((self._step + 0.5) / self.per_epoch)
+
+    def _record(self) -> None:
+        """Evaluate all workers and their average, and record it; collective."""
+        net, averager, names = self.net, self.optimizer.averager, self.per_worker
+        with on_all_ranks(net):
+            mine = self.workers.evaluate()
+        mine["train_loss"] = self._losses.cpu().numpy() / (self._since or np.nan)
+        found = {
+            name: np.concatenate(parts)
+            for name, parts in zip(mine, zip(*net.comm.allgather([*mine.values()])))
+        }
         with self.optimizer.consensus() as distance:
-            common = net.comm.allreduce(self.workers.evaluate_first(net.rank, net.size))
-        counts = np.array(
-            [averager.rounds, self._sent_before + net.comm.allreduce(averager.sent_bytes)]
-        )
-        samples = steps * self.settings.batch * net.n
+            common = self.workers.evaluate_first(net)
+        steps, seconds = self._since, self._timed
+        self._seconds += seconds
+        samples = steps * self.settings.accumulate * self.settings.batch * net.n
         record = {
             "step": self._step,
             "time": self._seconds,
-            "rounds": int(counts[0]),
-            "bytes": int(counts[1]),
+            "rounds": averager.rounds,
+            "bytes": self._sent_before + net.comm.allreduce(averager.sent_bytes),
             "consensus": distance,
-            "accuracy_worst": accuracy.min(),
-            "accuracy_mean": accuracy.mean(),
-            "loss_mean": loss.mean(),
-            "accuracy_consensus": common[0],
-            "loss_consensus": common[1],
+            "loss_worst": found["loss"].max(),
+            **{f"{name}_mean": found[name].mean() for name in names},
+            **{f"{name}_consensus": common[name] for name in names},
             "epoch": self._step / self.per_epoch,
             "samples_per_second": samples / seconds if samples else 0.0,
-            "accuracy": accuracy,
-            "loss": loss,
+            "train_loss": found["train_loss"].mean(),
+            "lr": self.optimizer.param_groups[0]["lr"] if steps else self._next_rate(),
+            **{name: found[name] for name in names},
         }
+        if "accuracy" in names:
+            record["accuracy_worst"] = found["accuracy"].min()
         self._records.append(record)
+        self._forget()
         if self._file is not None:
-            self._file.append(self._step, record, PER_WORKER)
-            self._file.checkpoint(
-                self._step,
-                {
-                    "model": dict(self.workers.model.state_dict()),
-                    "optimizer": self.optimizer.state_dict(),
-                    "batches": self.workers.batches.state(),
-                    "seconds": self._seconds,
-                    "counts": counts,
-                    "random": [
-                        torch.get_rng_state(),
-                        *(torch.cuda.get_rng_state(device) for device in self._devices),
-                    ],
-                },
-            )
+            self._file.append(self._step, record, names)
+        self._log(self._records)
+
+    def _forget(self) -> None:
+        """Begin anew to sum losses of each worker, and to count their steps and seconds."""
+        self._losses = torch.zeros(self.workers.m, dtype=torch.float64, device=self._device)
+        self._since, self._timed = 0, 0.0
+
+    def _log(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Pass records on to the logger of the settings, on rank 0; collective."""
+        with on_all_ranks(self.net):
+            if self._logger is not None:
+                numbers = ("step", *self.metrics)
+                self._logger([{name: float(one[name]) for name in numbers} for one in records])
+
+    def _checkpoint(self) -> None:
+        """Replace the checkpoint of the file; collective."""
+        if self._file is None:
+            return
+        sent = self._sent_before + self.net.comm.allreduce(self.optimizer.averager.sent_bytes)
+        self._file.checkpoint(
+            self._step,
+            {
+                "model": dict(self.workers.model.state_dict()),
+                "optimizer": self.optimizer.state_dict(),
+                "batches": self.workers.batches.state(),
+                "seconds": self._seconds,
+                "since": [self._losses, self._since, self._timed],
+                "sent": sent,
+                "random": [
+                    torch.get_rng_state(),
+                    *(torch.cuda.get_rng_state(device) for device in self._devices),
+                ],
+            },
+        )
 
     def _continue(self, file: TrainFile, changed: bool) -> None:
         """Load the last checkpoint; collective."""
@@ -371,13 +445,15 @@ class Training:
         self.net.agree(error)
         self.optimizer.load_state_dict(state["optimizer"])
         self._random, self._seconds = state["random"], state["seconds"]
-        self._sent_before = int(state["counts"][1])
+        self._sent_before = int(state["sent"])
+        self._losses, self._since, self._timed = state["since"]
+        self._losses = self._losses.to(self._device)
         file.resume(self._step, self.settings.to_toml(), fingerprint)
 
     def _fingerprint(self) -> Fingerprint:
         s, data = self.settings, self.workers
-        named = {"model.name": s.model, "topology.name": s.topology or ""}
-        sources = {key: name for key, name in named.items() if is_plugin(name)}
+        apart = {*FREE, "data.name"}  # the content of data is compared
+        sources = {key: name for key, name in s.sources().items() if key not in apart}
         if data.samples:
             sources[DATA] = s.data
         known = (f"{data.digest:08x}", data.samples) if data.samples else ("", 0)
@@ -396,44 +472,36 @@ class Training:
 
 
 class _Stop:
-    """Whether some rank was interrupted, agreed on by all ranks: the answer of one step is known
-    in the next one.
+    """Whether some rank was interrupted, and whether a checkpoint is due, agreed on by all ranks:
+    the answer of one step is known in the next one.
     """
 
     def __init__(self, net: Network):
         self._comm = net.comm
         self._request: MPI.Request | None = None
-        self._mine, self._any = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int32)
+        self._mine, self._any = np.zeros(2, dtype=np.int32), np.zeros(2, dtype=np.int32)
 
-    def __call__(self, interrupted: bool) -> bool:
+    def __call__(self, interrupted: bool, due: bool) -> tuple[bool, bool]:
         if self._comm.size == 1:
-            return interrupted
-        stopped = self.close()
-        self._mine[0] = interrupted
+            return interrupted, due
+        answer = self.close()
+        self._mine[:] = interrupted, due
         self._request = self._comm.Iallreduce(self._mine, self._any, MPI.MAX)
-        return stopped
+        return answer
 
-    def close(self) -> bool:
+    def close(self) -> tuple[bool, bool]:
         """Wait for the last answer."""
         if self._request is not None:
             self._request.Wait()
             self._request = None
-        return bool(self._any[0])
+        return bool(self._any[0]), bool(self._any[1])
 
 
-def _optimizer(settings: Settings, model: torch.nn.Module) -> torch.optim.Optimizer:
-    options: dict[str, Any] = {
-        "lr": settings.lr,
-        "weight_decay": settings.weight_decay,
-        **settings.optimizer_options,
-    }
-    if settings.optimizer == "sgd":
-        options |= {"momentum": settings.momentum, "nesterov": settings.nesterov}
-    make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[
-        settings.optimizer
-    ]
-    with named("optimizer", settings.optimizer_options):
-        return make(model.parameters(), **options)
+def _optimizer(settings: Settings, workers: Workers) -> torch.optim.Optimizer:
+    given = {name: vars(settings)[name] for name in ("lr", "weight_decay", "momentum", "nesterov")}
+    options = settings.optimizer_options
+    parameters = workers.model.parameters()
+    return make_optimizer(settings.optimizer, given, options, parameters, workers.m)
 
 
 def _device(settings: Settings, net: Network) -> str:
@@ -441,7 +509,7 @@ def _device(settings: Settings, net: Network) -> str:
         return "cpu"
     if not torch.cuda.is_available():
         raise ValueError(
-            "device is cuda, but PyTorch finds no CUDA device here: use --device cpu, or a build "
+            "device=cuda, but PyTorch finds no CUDA device here: use --device cpu, or a build "
             "of PyTorch for CUDA"
         )
     local = net.comm.Split_type(MPI.COMM_TYPE_SHARED)

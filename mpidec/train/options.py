@@ -13,38 +13,9 @@ import torch
 
 from ..datasets import raised
 from ..exceptions import ConfigError
-from ..experiment import SchemaEntry, Setting, abbreviate
+from ..experiment import abbreviate
 from ..nn import Stacked, models
 from ..plugins import Components, is_plugin, nearest, short
-
-ADAM = {
-    "betas": SchemaEntry(
-        hint=tuple[float, float],
-        range="in [0, 1)",
-        expected="two numbers in [0, 1), such as [0.9, 0.99]",
-    ),
-    "eps": SchemaEntry(hint=float, range="> 0"),
-    "amsgrad": SchemaEntry(hint=bool),
-}
-COMMON = dict.fromkeys(("maximize", "foreach", "fused"), SchemaEntry(hint=bool))
-OPTIMIZER_OPTIONS: dict[str, dict[str, SchemaEntry]] = {
-    "sgd": {"dampening": SchemaEntry(hint=float, range=">= 0"), **COMMON},
-    "adam": {**ADAM, **COMMON},
-    "adamw": {**ADAM, **COMMON},
-}
-
-
-def check_optimizer(name: str, options: Mapping[str, Any]) -> None:
-    """Check the options of an optimizer.
-
-    Raises
-    ------
-    ConfigError
-    """
-    known = OPTIMIZER_OPTIONS[name]
-    check_names("optimizer", name, options, known)
-    for key, value in options.items():
-        known[key].convert(Setting(key, value, f"optimizer.{key}", text=False))
 
 
 def check_topology(name: str, make: object, options: Mapping[str, Any]) -> None:
@@ -123,9 +94,15 @@ TABLE = Components("model", "mpidec.models", models.MODELS, _model)
 
 
 def model(
-    name: str, shape: tuple[int, ...], classes: int, seed: int, options: Mapping[str, Any]
+    name: str,
+    shape: tuple[int, ...],
+    outputs: int,
+    seed: int,
+    options: Mapping[str, Any],
+    classes: bool = True,
 ) -> torch.nn.Module:
-    """Return a model by its name, with options.
+    """Return a model by its name, with options; one of the user's own may have outputs of any shape
+    unless they are those of `classes`.
 
     Raises
     ------
@@ -133,17 +110,18 @@ def model(
         In one line, whatever a model of the user's own has raised.
     """
     if not is_plugin(name):
-        return models.start(name, shape, classes, seed, options)
+        return models.start(name, shape, outputs, seed, options)
     make = TABLE.find(name)
     parameters = inspect.signature(make).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         check_names("model", name, options, [*parameters][2:])
     try:
-        return models.start(make, shape, classes, seed, options)
+        return models.start(make, shape, outputs, seed, options, classes)
     except (Exception, SystemExit) as error:
         given = "".join(f", {key} = {value!r}" for key, value in options.items())
         raise ValueError(
-            f"model {short(name)} for samples of the shape {shape}, {classes} classes{given}: "
+            f"model {short(name)} for samples of the shape {shape}, {outputs} "
+            f"{'classes' if classes else 'outputs'}{given}: "
             f"{raised(error, make)}"
         ) from error
 

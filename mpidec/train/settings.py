@@ -5,6 +5,7 @@ as TOML, as keyword arguments.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -13,25 +14,47 @@ from typing import Any, Literal
 
 from .. import optim, plugins, topology
 from .._words import summary
-from ..datasets import image_sets, is_labelled
+from ..datasets import image_sets, is_folder, is_labelled
 from ..exceptions import ConfigError
-from ..experiment import SchemaEntry, Setting, Value, parse, schema, setting, to_toml
+from ..experiment import (
+    SchemaEntry,
+    Setting,
+    Value,
+    metric_files,
+    metrics_of,
+    parse,
+    schema,
+    setting,
+    to_toml,
+)
 from ..nn import models
 from ..nn.internals import SCHEDULES
 from ..optim.internals import Algorithm, Mixer
 from ..registry import TOPOLOGIES
 from ..topology import Schedule, Topology
-from .options import check_optimizer, check_topology, named
+from .components import CRITERIA, OPTIMIZERS, check_optimizer, default_rate
+from .options import check_topology, named
 
 # Two topologies, which divide the parameters.
 TREES = "double_binary_trees"
-OPTIMIZERS = {
-    "sgd": "stochastic gradient descent, with momentum",
-    "adam": "Adam",
-    "adamw": "Adam with decoupled weight decay",
+# Components of the user's own by the key of the setting, beside metrics and loggers.
+NAMED = ("data", "model", "criterion", "topology", "optimizer", "schedule", "log")
+WITH_OPTIONS = ("model", "criterion", "algorithm", "topology", "optimizer")
+SUFFIXES = (".py", ".npz", ".csv", ".tsv")  # of files of data
+CLASSES = {"criterion": CRITERIA.own, "optimizer": OPTIMIZERS.own}
+LOGS = {
+    "csv": "a table of all records",
+    "tensorboard": "a folder for TensorBoard",
+    "FILE.py:NAME": "a function (step, numbers) of your own, called on rank 0",
 }
-RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
-WITH_OPTIONS = ("model", "algorithm", "topology", "optimizer")
+
+
+def data_place(name: str, folder: str) -> str:
+    """Return the name of a data set with the path of its file or folder."""
+    place = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
+    if name not in image_sets() and not is_labelled(name) and os.path.isdir(place):
+        return place
+    return place if is_folder(name) else plugins.located(name, folder, suffixes=SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -41,20 +64,31 @@ class Settings:
     Parameters
     ----------
     data, path : str
-        Name of the images, and the folder of their files; or ``FILE.npz`` or ``FILE.py:NAME``, as
-        in `mpidec.datasets.labelled.labelled`.
-    alpha : float or "iid"
-        Concentration of the Dirichlet split over the workers.
-    model, algorithm, topology, optimizer, schedule : str
+        Name of the images, and the folder of their files; or a file, a folder, or ``FILE.py:NAME``,
+        as in `mpidec.datasets.labelled.labelled`.
+    size, label, standardize
+        How own data are read, as in `mpidec.datasets.labelled.Reading`.
+    alpha : float or "iid", optional
+        Concentration of the Dirichlet split over the workers; by default 0.1, or "iid" where the
+        targets are not classes.
+    model, criterion, algorithm, topology, optimizer, schedule : str
         Names: see ``python -m mpidec.train --list``.  By default the topology of the algorithm.
-        ``FILE.py:NAME`` is a model of the user's own, a function (shape, classes, **options) or a
-        class of modules, or a topology.
+        ``FILE.py:NAME`` is one of the user's own: a model is a function (shape, classes,
+        **options) or a class of modules; a criterion is a function (outputs, targets, **options)
+        that returns the mean loss of a batch, or a class of modules; an optimizer is a function
+        (parameters, lr, **options) or a class of torch; a schedule is a function (epoch, epochs)
+        that returns the factor of the learning rate.
+    metrics : str, optional
+        ``NAME=FILE.py:NAME,...``: functions (outputs, targets) of the whole test set that return a
+        number.
     lr, momentum, nesterov, weight_decay
-        Of the optimizer.  By default the learning rate is 0.1 for sgd and 0.001 for adam and adamw,
-        and the momentum 0.9, or 0 for algorithms with a momentum of their own.
+        Of the optimizer.  By default the learning rate is 0.1 for sgd, else that of torch,
+        and the momentum 0.9 for sgd, or 0 for algorithms with a momentum of their own.
     clip : float, optional
         Largest norm of the gradient of a worker.
-    loss : float, optional
+    accumulate : int
+        Batches whose mean gradient is that of a step.
+    lose : float, optional
         Probability with which each message is lost.
     fill : {"renormalize", "own", "zero"}, optional
         What takes the place of a lost row, as in `W.lossy`.
@@ -70,12 +104,18 @@ class Settings:
         Statistics of batch norm, as in `mpidec.optim.Decentralized`.
     augment : bool, optional
         Random crops and mirror images; by default for cifar10.
+    checkpoint_minutes : float, optional
+        Longest time between two checkpoints; by default there is one at each evaluation.
+    log : {"csv", "tensorboard"} or ``FILE.py:NAME``, optional
+        Where each record goes, too: a table or a folder beside `out`, or a function (step, numbers)
+        on rank 0; `numbers` is a dict.
     out : str, optional
         HDF5 file.
     trace : str, optional
         Timeline for Perfetto.
-    model_options, algorithm_options, topology_options, optimizer_options : dict
-        Further arguments of the model, the algorithm, the topology and the optimizer.
+    model_options, criterion_options, algorithm_options, topology_options, optimizer_options : dict
+        Further arguments of the model, the criterion, the algorithm, the topology and the
+        optimizer.
 
     Raises
     ------
@@ -94,21 +134,30 @@ class Settings:
         key="data.name",
         metavar="D",
         help="data set: digits (default, built in), mnist, fashion_mnist, cifar10, or one of your "
-        "own: "
-        "FILE.npz, FILE.py:NAME (see --list)",
-        locate=partial(plugins.located, suffixes=(".py", ".npz")),
+        "own: a folder of images, FILE.npz, FILE.csv, FILE.py:NAME (see --list)",
+        locate=data_place,
     )
     path: str | None = setting(
         None, key="data.path", metavar="FOLDER", help="folder with the files of the data set"
     )
-    alpha: float | Literal["iid"] = setting(
-        0.1,
+    size: int | tuple[int, int] | None = setting(
+        None,
+        "> 0",
+        key="data.size",
+        metavar="PIXELS",
+        help="scale and crop the images of a folder to this size: 64, or HEIGHT,WIDTH",
+        expected="a number of pixels, or two: HEIGHT,WIDTH",
+    )
+    label: str | int | None = setting(None, key="data.label")
+    standardize: bool = setting(False, key="data.standardize")
+    alpha: float | Literal["iid"] | None = setting(
+        None,
         "> 0",
         key="data.alpha",
         metavar="A",
         help="concentration of the Dirichlet split over the workers: the smaller, the fewer "
         "classes each "
-        "worker has; or iid (default: 0.1)",
+        "worker has; or iid (default: 0.1, or iid for targets that are not classes)",
     )
     model: str = setting(
         "mlp",
@@ -117,6 +166,25 @@ class Settings:
         help="mlp (default), cnn, vgg11, resnet18, transformer, or one of your own: FILE.py:NAME "
         "(see --list)",
         locate=plugins.located,
+    )
+    criterion: str = setting(
+        "cross_entropy",
+        key="criterion.name",
+        metavar="LOSS",
+        help="loss function: cross_entropy (default), mse_loss, ... of torch, or one of your own: "
+        "FILE.py:NAME (see --list)",
+        locate=plugins.located,
+        aliases=("--loss",),
+    )
+    metrics: str | None = setting(
+        None,
+        key="train.metrics",
+        flag="metric",
+        metavar="NAME=FILE.py:F",
+        help="metric of your own: F(outputs, targets) returns a number for the test data; the flag "
+        "may be repeated",
+        repeat=True,
+        locate=metric_files,
     )
     algorithm: str = setting(
         "atc",
@@ -132,20 +200,26 @@ class Settings:
         locate=plugins.located,
     )
     optimizer: str = setting(
-        "sgd", key="optimizer.name", metavar="O", help="sgd (default), adam, adamw"
+        "sgd",
+        key="optimizer.name",
+        metavar="O",
+        help="sgd (default), adam, adamw, ... of torch, or one of your own: FILE.py:NAME",
+        locate=plugins.located,
     )
     lr: float | None = setting(
         None,
         "> 0",
         key="optimizer.lr",
         metavar="LR",
-        help="learning rate (default: 0.1 for sgd, else 0.001)",
+        help="learning rate (default: 0.1 for sgd, else that of torch)",
     )
     schedule: str = setting(
         "cosine",
         key="optimizer.schedule",
         metavar="S",
-        help="of the learning rate: cosine (default), constant, relaysgd, goyal",
+        help="of the learning rate: cosine (default), constant, relaysgd, goyal, or one of your "
+        "own: FILE.py:NAME",
+        locate=plugins.located,
     )
     momentum: float | None = setting(
         None,
@@ -165,12 +239,13 @@ class Settings:
         metavar="C",
         help="largest norm of a worker's gradient (default: none)",
     )
-    loss: float | None = setting(
+    lose: float | None = setting(
         None,
         "in [0, 1]",
-        key="mixing.loss",
+        key="mixing.lose",
         metavar="P",
         help="each message is lost with the probability P (default: none is)",
+        argument="mixing",
     )
     fill: Literal["renormalize", "own", "zero"] | None = setting(None, key="mixing.fill")
     workers: int | None = setting(
@@ -182,6 +257,13 @@ class Settings:
     )
     batch: int = setting(
         16, "> 0", key="train.batch", metavar="B", help="samples per step of a worker (default: 16)"
+    )
+    accumulate: int = setting(
+        1,
+        "> 0",
+        key="train.accumulate",
+        metavar="N",
+        help="batches whose mean gradient is that of a step (default: 1)",
     )
     epochs: int = setting(60, "> 0", key="train.epochs", metavar="E", help="epochs (default: 60)")
     every: int = setting(
@@ -211,6 +293,21 @@ class Settings:
         metavar="BOOL",
         help="random crops and mirror images (default: true for cifar10)",
     )
+    checkpoint_minutes: float | None = setting(
+        None,
+        "> 0",
+        key="train.checkpoint_minutes",
+        metavar="M",
+        help="longest time between two checkpoints (default: one at each evaluation)",
+    )
+    log: str | None = setting(
+        None,
+        key="train.log",
+        metavar="LOG",
+        help="write each record also to: csv or tensorboard, beside the output file, or "
+        "FILE.py:NAME, a function (step, numbers)",
+        locate=plugins.located,
+    )
     out: str | None = setting(
         None,
         key="train.out",
@@ -224,6 +321,7 @@ class Settings:
         help="timeline of all ranks, for Perfetto: run.json",
     )
     model_options: Mapping[str, Any] = field(default_factory=dict)
+    criterion_options: Mapping[str, Any] = field(default_factory=dict)
     algorithm_options: Mapping[str, Any] = field(default_factory=dict)
     topology_options: Mapping[str, Any] = field(default_factory=dict)
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
@@ -233,25 +331,52 @@ class Settings:
             value = vars(self)[each.name]
             checked = _checked(each, Setting(each.key, value, each.name, False, folder=os.curdir))
             object.__setattr__(self, each.name, checked)
-        if self.optimizer != "sgd" and (self.momentum is not None or self.nesterov):
-            raise ConfigError(
-                f"{'momentum' if self.momentum is not None else 'nesterov'} belongs to sgd, "
-                f"{self.optimizer} has "
-                "betas: omit it, or set optimizer.betas=[0.9, 0.99]"
-            )
-        if self.fill is not None and self.loss is None:
-            raise ConfigError(f"mixing.fill = {self.fill!r} has no effect without mixing.loss")
-        check_optimizer(self.optimizer, self.optimizer_options)
+        if self.fill is not None and self.lose is None:
+            raise ConfigError(f"mixing.fill = {self.fill!r} has no effect without mixing.lose")
+        self.own_metrics()
+        if self.optimizer in OPTIMIZERS.own:  # one of the user's own is loaded later
+            self.check_optimizer()
         method(self)
+
+    def check_optimizer(self) -> None:
+        """Refuse settings that the optimizer does not have."""
+        given = {name: vars(self)[name] for name in ("momentum", "nesterov", "weight_decay")}
+        check_optimizer(self.optimizer, given, self.optimizer_options)
+
+    def own_metrics(self) -> dict[str, str]:
+        """Return the user's own metrics: ``FILE.py:F`` or ``MODULE:F`` by name.
+
+        Raises
+        ------
+        ConfigError
+            The text is not of the form ``NAME=FILE.py:F,...``, or a name is given twice.
+        """
+        try:
+            found = metrics_of(self.metrics)
+            if wrong := [name for name in found if name in TAKEN or not name.isidentifier()]:
+                raise ValueError(f"{wrong[0]} is not available as a name: choose another one")
+        except ValueError as error:
+            raise ConfigError(f"metrics={self.metrics!r}: {error}") from None
+        return found
+
+    def sources(self) -> dict[str, str]:
+        """Return the code of the user's own that is run, by key."""
+        entries = {each.name: each.key for each in own()}
+        found = {entries[name]: vars(self)[name] or "" for name in NAMED}
+        found |= {f"train.metrics.{name}": place for name, place in self.own_metrics().items()}
+        return {key: name for key, name in found.items() if plugins.is_plugin(name)}
 
     def mixing(self) -> Callable[[Mixer], Mixer] | None:
         """Return the function that turns the topology's mixer into that of the training."""
-        if not self.loss:
+        if not self.lose:
             return None
-        return methodcaller("lossy", self.loss, seed=self.seed, fill=self.fill or "renormalize")
+        return methodcaller("lossy", self.lose, seed=self.seed, fill=self.fill or "renormalize")
 
-    def complete(self, n: int) -> Settings:
-        """Return the settings of n workers, with the defaults that depend on others."""
+    def complete(self, n: int, classes: bool = True) -> Settings:
+        """Return the settings of n workers, with the defaults that depend on others, and on
+        whether the targets are `classes`.
+        """
+        self.check_optimizer()
         algorithm = method(self)
         momentum = 0.0 if algorithm.method.own_momentum else 0.9
         graph = None if algorithm.method.averages_gradients else graph_name(self)
@@ -259,7 +384,8 @@ class Settings:
         return replace(
             self,
             workers=n,
-            lr=RATES[self.optimizer] if self.lr is None else self.lr,
+            alpha=(0.1 if classes else "iid") if self.alpha is None else self.alpha,
+            lr=default_rate(self.optimizer) if self.lr is None else self.lr,
             topology=self.topology or graph,
             algorithm_options={**stated, **self.algorithm_options},
             momentum=momentum
@@ -300,8 +426,13 @@ class Settings:
         return to_toml(tables)
 
 
-FREE = {"train.epochs", "train.every", "train.device", "train.out", "train.trace", "data.path"}
+FREE = {
+    *(f"train.{name}" for name in ("epochs", "every", "device", "out", "trace", "log")),
+    *("train.checkpoint_minutes", "data.path"),
+}
 """Keys of settings that a resumed training may change."""
+TAKEN = ("accuracy", "loss")
+"""Names that metrics of the user's own cannot have."""
 
 
 def shaping(text: str) -> dict[str, object]:
@@ -318,7 +449,7 @@ def shaping(text: str) -> dict[str, object]:
     found: dict[str, object] = {each.key: vars(defaults)[each.name] for each in own()}
     found |= {each.key: each.value for each in read_toml(text=text)}
     return {
-        key: os.path.basename(value) if isinstance(value, str) else value
+        key: re.sub(r"[^=,]*/", "", value) if isinstance(value, str) else value
         for key, value in found.items()
         if key not in FREE
     }
@@ -345,6 +476,8 @@ def names(setting: str) -> dict[str, str]:
     tables = {
         "data": lambda: {
             **image_sets(),
+            "FOLDER": "images, in a folder for each class; or in train/ and test/ of such folders",
+            "FILE.csv": "a table, with classes or numbers in its last column",
             "FILE.npz": "arrays x_train, y_train, x_test, y_test of your own",
             "FILE.py:NAME": "a function of your own that returns these arrays",
         },
@@ -353,9 +486,22 @@ def names(setting: str) -> dict[str, str]:
             "FILE.py:NAME": "a function (shape, classes, **options), or a torch.nn.Module, of your "
             "own",
         },
+        "criterion": lambda: {
+            **{name: made.__name__ for name, made in CRITERIA.own.items()},
+            "FILE.py:NAME": "a function (outputs, targets, **options) that returns the mean loss, "
+            "or a torch.nn.Module, of your own",
+        },
         "algorithm": optim.names,
-        "schedule": SCHEDULES.copy,
-        "optimizer": OPTIMIZERS.copy,
+        "schedule": lambda: {
+            **SCHEDULES,
+            "FILE.py:NAME": "a function (epoch, epochs) of your own that returns a factor",
+        },
+        "optimizer": lambda: {
+            **{name: summary(made) for name, made in OPTIMIZERS.own.items()},
+            "FILE.py:NAME": "a function (parameters, lr, **options), or a torch.optim.Optimizer, "
+            "of your own",
+        },
+        "log": LOGS.copy,
     }
     return tables[setting]() if setting in tables else {}
 
@@ -418,9 +564,15 @@ def _checked(each: SchemaEntry, setting: Setting) -> Value:
         is_own = is_labelled if each.name == "data" else plugins.is_plugin
         if not (each.locate and is_own(value)):
             what = "learning-rate schedule" if each.name == "schedule" else each.name
+            things = CLASSES.get(each.name, dict.fromkeys(known))
             try:
-                value = plugins.canonical(value, list(known)) or value
+                value = plugins.canonical(value, things) or value
             except ValueError as error:
                 raise ConfigError(f"{setting.origin}: {error}") from None
+            if each.name == "criterion" and re.fullmatch(r"[\d.]+", value):
+                raise ConfigError(
+                    f"{setting.origin}: expected a loss function, got {value!r}: messages are lost "
+                    f"with lose={value}"
+                )
             schema.check_name(what, value, known, setting.origin)
     return value

@@ -10,11 +10,12 @@ from contextlib import nullcontext
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
-from ..datasets import Batches, augment, images, is_labelled, split
+from ..comm.mixing import Network
+from ..datasets import Batches, Reading, augment, images, is_labelled, split
 from ..nn import Stacked
 from ..plugins import is_plugin
+from .components import Criterion, Metrics
 from .options import model as make_model, stacked
 from .settings import Settings
 
@@ -39,6 +40,12 @@ class Workers:
     batches : Batches
     note : str
         How the test samples were chosen, if the data has none.
+    labels : bool
+        Whether targets are classes.
+    criterion : Criterion
+    metrics : Metrics
+    settings : Settings
+        With the defaults that depend on workers and data.
     digest, samples : int
         Of own data, which must be the same on all ranks; 0 of others.
 
@@ -49,8 +56,13 @@ class Workers:
     """
 
     def __init__(self, settings: Settings, n: int, agents: range, device: str = "cpu"):
-        self.m, self.device, self._settings = len(agents), device, settings
-        data = images(settings.data, settings.path, settings.seed)
+        self.m, self.device = len(agents), device
+        self.criterion = Criterion(settings.criterion, settings.criterion_options)
+        self.metrics = Metrics(settings.own_metrics())
+        how = Reading(self.criterion.targets, settings.size, settings.label, settings.standardize)
+        data = images(settings.data, settings.path, settings.seed, how)
+        self.labels = data.labels
+        self.settings = settings = settings.complete(n, data.labels)
         self.note, self.digest, self.samples = data.note, 0, 0
         if is_labelled(data.name):
             self.samples = len(data.train_x) + len(data.test_x)
@@ -59,7 +71,10 @@ class Workers:
                     np.ascontiguousarray(array).view(np.uint8).data, self.digest
                 )
         parts = split(
-            data, n, None if settings.alpha == "iid" else float(settings.alpha), settings.seed
+            data,
+            n,
+            None if settings.alpha == "iid" else float(settings.alpha or 0.1),
+            settings.seed,
         )
         self.batches = Batches(parts, settings.batch, settings.seed, agents)
         self._augmented = data.name == "cifar10" if settings.augment is None else settings.augment
@@ -73,11 +88,18 @@ class Workers:
         )
         if self._augmented and len(data.shape) != 3:
             raise ValueError(
-                f"augment crops and mirrors images, got samples of the shape {data.shape}: omit it"
+                f"augment=True crops and mirrors images, got samples of the shape {data.shape}: "
+                "omit it"
             )
         model = make_model(
-            settings.model, data.shape, data.classes, settings.seed, settings.model_options
+            settings.model,
+            data.shape,
+            data.outputs,
+            settings.seed,
+            settings.model_options,
+            data.labels,
         ).to(device)
+        self._attempt(model)
         if self.m > 1:
             model = (
                 stacked(model, self.m, self._train[0][:2])
@@ -86,13 +108,21 @@ class Workers:
             )
         self.model = model
 
+    def _attempt(self, model: torch.nn.Module) -> None:
+        """Compute the loss of a model for two samples; raise ValueError if that fails."""
+        model.eval()
+        with torch.random.fork_rng(devices=[]):
+            z, y = self._narrow(model, self._train[0][:2])[None], self._train[1][None, :2]
+            self.criterion.attempt(self._matched(z, y), y)
+        model.train()
+
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
         """Outputs (m, B, classes) of the workers for their inputs (m, B, ...)."""
         return self._narrow(self.model, x[0])[None] if self.m == 1 else self._narrow(self.model, x)
 
     def _narrow(self, model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
         """Output of the model, computed in the precision of the settings."""
-        narrow = self._settings.precision == "bfloat16"
+        narrow = self.settings.precision == "bfloat16"
         with (
             torch.autocast(torch.device(self.device).type, torch.bfloat16)
             if narrow
@@ -100,10 +130,13 @@ class Workers:
         ):
             return model(x).float()
 
-    def gradients(self) -> torch.Tensor:
-        """Take a batch, and add the gradient of each worker's mean loss to its parameters'
-        gradients; those losses, (m,).
+    def gradients(self, accumulate: int = 1) -> torch.Tensor:
+        """Take batches, and add the gradient of each worker's mean loss over them to its
+        parameters' gradients; those losses, (m,).
         """
+        return torch.stack([self._gradients(accumulate) for _ in range(accumulate)]).sum(0)
+
+    def _gradients(self, accumulate: int) -> torch.Tensor:
         numbers = self.batches.draw()
         if self._augmented:
             pad = max(1, self._train[0].shape[-1] // 8)
@@ -120,13 +153,16 @@ class Workers:
             inputs = torch.from_numpy(x).to(self.device)
         else:
             inputs = self._train[0][torch.from_numpy(numbers)]
-        labels = self._train[1][torch.from_numpy(numbers)]
-        samples = cross_entropy(
-            self.outputs(inputs).flatten(0, 1), labels.flatten(), reduction="none"
-        )
-        losses = samples.view(self.m, -1).mean(1)
+        targets = self._train[1][torch.from_numpy(numbers)]
+        losses = self.criterion(self._matched(self.outputs(inputs), targets), targets)
+        losses = losses / accumulate if accumulate > 1 else losses
         losses.sum().backward()
         return losses.detach()
+
+    def _matched(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return outputs in the shape of real targets: (m, B, 1) of a model as (m, B)."""
+        real = targets.dtype.is_floating_point and outputs.numel() == targets.numel()
+        return outputs.view(targets.shape) if real else outputs
 
     def clip(self, bound: float) -> None:
         """Scale the gradient of each worker down to the norm `bound`, if it is larger."""
@@ -136,43 +172,55 @@ class Workers:
         for g in gradients:
             g.mul_(factors[:, None])
 
-    def evaluate(self) -> tuple[np.ndarray, np.ndarray]:
-        """Accuracy and mean loss of each worker on the test set, (m,)."""
+    def evaluate(self) -> dict[str, np.ndarray]:
+        """Return loss, accuracy and metrics of each worker on the test set, (m,)."""
         self.model.eval()
-        right, loss = self._sums(self.outputs, self.m, slice(None))
+        sums, outputs = self._sums(self.outputs, self.m, slice(None))
         self.model.train()
-        return right / len(self._test[1]), loss / len(self._test[1])
+        found = {name: total / len(self._test[1]) for name, total in sums.items()}
+        each = [self.metrics(one, self._test[1]) for one in outputs]
+        return found | {name: np.array([of[name] for of in each]) for name in self.metrics.names}
 
-    def evaluate_first(self, part: int, parts: int) -> np.ndarray:
-        """Return what the test images ``part::parts`` contribute to accuracy and mean loss of the
-        first worker alone, (2,).
+    def evaluate_first(self, net: Network) -> dict[str, float]:
+        """Return loss, accuracy and metrics of the first worker, which is the same on all ranks,
+        on the test set, of which each rank evaluates a part; collective.
         """
+        part, parts = net.rank, net.size
         model = self.model if self.m == 1 else self.model.worker(0)
         model.eval()
-        right, loss = self._sums(
+        sums, outputs = self._sums(
             lambda x: self._narrow(model, x[0])[None], 1, slice(part, None, parts)
         )
         model.train()
-        return np.array([right[0], loss[0]]) / len(self._test[1])
+        totals = net.comm.allreduce(np.array([total[0] for total in sums.values()]))
+        found = dict(zip(sums, totals / len(self._test[1])))
+        if self.metrics.names:
+            whole = torch.empty(len(self._test[1]), *outputs.shape[2:], device=outputs.device)
+            for rank, mine in enumerate(net.comm.allgather(outputs[0].cpu().numpy())):
+                whole[rank::parts] = torch.from_numpy(mine).to(whole)
+            found |= self.metrics(whole, self._test[1])
+        return found
 
     def _sums(
         self, outputs: Callable[[torch.Tensor], torch.Tensor], m: int, some: slice
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[dict[str, np.ndarray], torch.Tensor]:
+        """Return sums over test samples by name, (m,), and the outputs if metrics need them."""
         x, y = self._test[0][some], self._test[1][some]
-        right, loss = torch.zeros(m, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
+        names = ["accuracy", "loss"] if self.labels else ["loss"]
+        sums = {name: torch.zeros(m, dtype=torch.float64) for name in names}
+        kept = []
         for a in range(0, len(y), CHUNK):
+            targets = y[a : a + CHUNK].expand(m, *y[a : a + CHUNK].shape)
             with torch.no_grad():
                 z = outputs(x[a : a + CHUNK].expand(m, *x[a : a + CHUNK].shape))
-            labels = y[a : a + CHUNK].expand(m, -1)
-            right += (z.argmax(-1) == labels).sum(1).cpu()
-            loss += (
-                cross_entropy(z.flatten(0, 1), labels.flatten(), reduction="none")
-                .view(m, -1)
-                .sum(1)
-                .double()
-                .cpu()
-            )
-        return right.numpy(), loss.numpy()
+                z = self._matched(z, targets)
+                sums["loss"] += self.criterion(z, targets).double().cpu() * targets.shape[1]
+            if self.labels:
+                sums["accuracy"] += (z.argmax(-1) == targets).sum(1).cpu()
+            if self.metrics.names:
+                kept.append(z)
+        whole = torch.cat(kept, dim=1) if kept else torch.empty(m, 0)
+        return {name: total.numpy() for name, total in sums.items()}, whole
 
     @property
     def size(self) -> int:

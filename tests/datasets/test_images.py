@@ -183,7 +183,7 @@ def test_broken_cifar10_files_are_named(cifar10, file, content, said):
         (lambda: images("minst"), "unknown data set of images 'minst': did you mean mnist"),
         (
             lambda: images("mnist"),
-            "mnist is read from files, but no path is given, expected the folder with the four IDX files",
+            "mnist is read from files, but `path=` is not given, expected the folder with the four IDX files",
         ),
         (
             lambda: images("cifar10", "/does/not/exist"),

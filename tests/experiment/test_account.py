@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
         (["--solver=consensus", "--set=mixing.repeat=2"], topology.ring(6), {"mixings": 40}),
         (["--solver=dgd"], topology.ring(6), {"mixings": 20, "account": "messages"}),
         (
-            ["--solver=gradient_tracking", "--set=mixing.loss=0.1"],
+            ["--solver=gradient_tracking", "--set=mixing.lose=0.1"],
             topology.ring(6),
             {"mixings": 39, "account": "messages"},  # two a step, but one in the first
         ),
@@ -52,7 +52,7 @@ def test_the_account_of_a_run_is_that_of_what_it_has_sent(flags, graph, options,
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--solver=consensus", "--set=mixing.loss=0.1"], "mixing has more options"),
+        (["--solver=consensus", "--set=mixing.lose=0.1"], "mixing has more options"),
         (["--solver=dgd", "--set=mixing.noise=0"], "there is no noise"),
         (
             ["--solver=dgd", "--set=mixing.codec=blockwise8", "--set=mixing.feedback=false"],

@@ -113,9 +113,9 @@ def test_where_the_streams_of_users_plateau(folder):
     ("flags", "why"),
     [
         (["--solver=extra", "--set=mixing.codec=float16"], "mixing has options"),
-        (["--solver=extra", "--set=mixing.loss=0.1"], "mixing has options"),
+        (["--solver=extra", "--set=mixing.lose=0.1"], "mixing has options"),
         (
-            ["--solver=wang_elia", "--set=mixing.noise=.1", "--set=mixing.loss=.1"],
+            ["--solver=wang_elia", "--set=mixing.noise=.1", "--set=mixing.lose=.1"],
             "mixing has options",
         ),
         (["--solver=dgd", "--step-size=inverse(0.1)"], "the step size changes"),

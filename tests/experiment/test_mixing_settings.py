@@ -19,11 +19,11 @@ SMALL = ["--agents=4", "--topology=ring", "--steps=600", "--force"]
     "settings, words",
     [
         (["fraction=0.2"], "without a codec: add --set mixing.codec=top_k"),
-        (["loss=1.1"], "--set mixing.loss: expected a probability"),
-        (["codec=top_k", "loss=0.1"], "mixing.loss: .* add --set mixing.feedback=false"),
-        (["loss=0.1", "robust=clip", "tau=1"], "mixing.robust with mixing.loss: .* omit one"),
+        (["lose=1.1"], "--set mixing.lose: expected a probability"),
+        (["codec=top_k", "lose=0.1"], "mixing.lose: .* add --set mixing.feedback=false"),
+        (["lose=0.1", "robust=clip", "tau=1"], "mixing.robust with mixing.lose: .* omit one"),
         (["decay=0.9"], "without mixing.triggered|no effect"),
-        (["triggered=0.1", "loss=0.1"], "must have heard the same row"),
+        (["triggered=0.1", "lose=0.1"], "must have heard the same row"),
     ],
 )
 def test_what_excludes_or_needs_something_else_is_named(
@@ -36,8 +36,8 @@ def test_what_excludes_or_needs_something_else_is_named(
 
 
 def test_numbers_may_begin_or_end_with_a_point():
-    numbers = prepared(["--set", "mixing.loss=.1", "--step-size=1."], 1)[0]
-    assert numbers.mixing.loss == 0.1 and numbers.solver.options["step_size"] == 1.0
+    numbers = prepared(["--set", "mixing.lose=.1", "--step-size=1."], 1)[0]
+    assert numbers.mixing.lose == 0.1 and numbers.solver.options["step_size"] == 1.0
 
 
 def test_a_codec_with_which_a_run_diverges_is_named(capsys, tmp_path, monkeypatch):

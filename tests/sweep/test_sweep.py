@@ -746,7 +746,7 @@ def test_seeds_without_effect_are_said_and_run_once(tmp_path):
         {"problem.batch_size": 2},
         {"topology.name": "erdos_renyi"},
         {"mixing.codec": "rand_k", "solver.name": "lead"},
-        {"mixing.loss": 0.1, "solver.name": "dgd"},
+        {"mixing.lose": 0.1, "solver.name": "dgd"},
     ):
         given = [
             config.Setting(key, value, key, False) for key, value in (settings | random).items()

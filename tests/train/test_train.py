@@ -22,12 +22,17 @@ pytest.importorskip("sklearn")
 import mpidec  # noqa: E402
 from mpidec.train import Settings, fit, loop  # noqa: E402
 from mpidec.train.command import main  # noqa: E402
-from mpidec.train.loop import METRICS, Training  # noqa: E402
+from mpidec.train.loop import Training  # noqa: E402
 from mpidec.train.settings import read_toml  # noqa: E402
 from mpidec.train.states import flat, nested  # noqa: E402
 
 pytestmark = pytest.mark.most(1)
 
+METRICS = [
+    *("time", "rounds", "bytes", "consensus", "accuracy_worst", "loss_worst", "accuracy_mean"),
+    *("accuracy_consensus", "loss_mean", "loss_consensus", "epoch", "samples_per_second"),
+    *("train_loss", "lr"),
+]
 QUICK = {"epochs": 2, "every": 1, "batch": 32}
 
 
@@ -239,11 +244,11 @@ def test_lost_messages_are_those_of_the_mixer(net):
         fit(net=net, **quick, **more)
         for more in (
             {},
-            {"loss": 1.0, "algorithm_options": {"missing": "own"}},
-            {"loss": 0.5, "algorithm_options": {"missing": "current"}, "seed": 1},
+            {"lose": 1.0, "algorithm_options": {"missing": "own"}},
+            {"lose": 0.5, "algorithm_options": {"missing": "current"}, "seed": 1},
         )
     )
-    local = fit(net=net, **{**QUICK, "epochs": 1}, loss=1.0, fill="own", topology="chain")
+    local = fit(net=net, **{**QUICK, "epochs": 1}, lose=1.0, fill="own", topology="chain")
     for alone, same in zip(parameters(own), parameters(local)):  # nobody hears anybody
         torch.testing.assert_close(alone, same)
     assert not torch.equal(parameters(whole)[0], parameters(current)[0])
@@ -330,7 +335,7 @@ WRONG = [
     ),
     (
         ["--optimizer", "lbfgs"],
-        "--optimizer: unknown optimizer 'lbfgs': expected one of sgd, adam, adamw",
+        "--optimizer: unknown optimizer 'lbfgs': expected one of adadelta, adam, adamw",
     ),
     (["--lr", "fast"], "--lr: expected a number > 0, got 'fast'"),
     (["--lr", "0"], "--lr: expected a number > 0, got '0'"),
@@ -339,9 +344,12 @@ WRONG = [
     (["--momentum", "1"], "--momentum: expected a number in [0, 1), got '1'"),
     (["--epochs", "nan"], "--epochs: expected an integer > 0"),
     (["--precision", "float16"], "--precision: expected float32 or bfloat16, got 'float16'"),
-    (["--optimizer", "adam", "--momentum", "0.5"], "momentum belongs to sgd, adam has betas"),
-    (["--batch", "5000"], "batch = 5000, but worker"),
-    (["--data", "mnist"], "data set mnist is read from files, but no path is given"),
+    (
+        ["--optimizer", "adam", "--momentum", "0.5"],
+        "--momentum 0.5: adam has no momentum: omit it: its options are betas, eps",
+    ),
+    (["--batch", "5000"], "--batch 5000, but worker"),
+    (["--data", "mnist"], "data set mnist is read from files, but --path is not given"),
     (["--set", "algorithm.perod=3", "--algorithm", "pga"], "algorithm 'pga'"),
     (["--set", "model.size=3"], "model mlp has no option size"),
     (
@@ -409,9 +417,14 @@ WRONG = [
         ["--algorithm", "allreduce", "--set", "topology.weights=uniform"],
         "has no option weights: expected no options",
     ),
-    (["--loss", "2"], "--loss: expected a number in [0, 1], got '2'"),
-    (["--set", "mixing.fill=own"], "mixing.fill = 'own' has no effect without mixing.loss"),
-    (["--algorithm", "allreduce", "--loss", "0.1"], "'allreduce' does not mix by W"),
+    (["--lose", "2"], "--lose: expected a number in [0, 1], got '2'"),
+    (["--set", "mixing.fill=own"], "mixing.fill = 'own' has no effect without mixing.lose"),
+    (
+        ["--algorithm", "allreduce", "--lose", "0.1"],
+        "'allreduce' does not mix by W, so that --lose would have no effect",
+    ),
+    (["--loss", "0.1"], "expected a loss function, got '0.1': messages are lost with --lose 0.1"),
+    (["--set", "mixing.lose=0.1"], "--set mixing.loss: mixing.loss is called mixing.lose"),
     (
         ["--algorithm", "relay", "--set", "algorithm.fill=own"],
         "its own options: relay, missing, overlap, share",
@@ -632,7 +645,7 @@ def test_a_model_that_cannot_be_batched(mine, comm):
         (
             "blobs",
             "Net --augment true",
-            "augment crops and mirrors images, got samples of the shape (6,)",
+            "--augment true crops and mirrors images, got samples of the shape (6,)",
         ),
         ("blobs", "Net --path .", "data set mine.py:blobs is a file itself"),
     ],

@@ -264,7 +264,7 @@ class Table5(TrainingExperiment):
 
     def settings(self, row: str, column: Column) -> Mapping[str, object]:
         """Return those of Table 2, with losses."""
-        return {**Table2().settings(row, ALPHAS[-1]), "loss": column, **self.table[row][0]}
+        return {**Table2().settings(row, ALPHAS[-1]), "lose": column, **self.table[row][0]}
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The accuracies, and what the most losses cost."""
