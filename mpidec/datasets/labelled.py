@@ -317,7 +317,8 @@ def _targets(
 ) -> NDArray[Any]:
     """Return targets: integers as int64, others as float32; bools as they are if any will do."""
     y = _array(where, key, value, ": number them by numpy.unique(y, return_inverse=True)[1]")
-    if y.shape[:1] != (count,) or 0 in y.shape:
+    of_one_class = targets == "classes" and y.ndim == 2 and y.dtype.kind != "f"
+    if y.shape[:1] != (count,) or 0 in y.shape or of_one_class:
         raise ValueError(
             f"{where}: {key} has the shape {y.shape}, expected ({count},): one label for each "
             f"sample of {of}"

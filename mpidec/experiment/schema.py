@@ -202,7 +202,10 @@ def flag_settings(args: argparse.Namespace, schema: Iterable[SchemaEntry]) -> li
     return found
 
 
-KEYWORD = re.compile(r"""`?(?<![\w.])(?P<name>[a-z_]+) ?= ?(?P<value>"[^"]*"|'[^']*'|[\w.+-]*)`?""")
+KEYWORD = re.compile(
+    r"""(?P<call>[\w.]+\([^()]*\))"""  # is shown as it is
+    r"""|`?(?<![\w.'"])(?P<name>[a-z_]+) ?= ?(?P<value>"[^"]*"|'[^']*'|[\w./:+-]*)`?"""
+)
 GRAPH = re.compile(r"\btopology\.(?P<name>[a-z_]+)\((?:n|\d+)\)")
 UNAVAILABLE = re.compile(r" \((?P<name>[a-z_]+)=[^()]*\)")
 
@@ -226,10 +229,11 @@ def in_flags(text: str, schema: Iterable[SchemaEntry], keys: Mapping[str, str]) 
     >>> in_flags('use weights="metropolis"', [lose], {"weights": "topology.weights"})
     'use --set topology.weights=metropolis'
     """
-    entries = {entry.argument or entry.name: entry for entry in schema if entry.flag}
+    flags = [entry for entry in schema if entry.flag]
+    entries = {name: entry for entry in flags for name in (entry.name, entry.argument)}
 
     def flag(match: re.Match[str]) -> str:
-        name, value = match["name"], match["value"].strip("\"'")
+        name, value = match["name"], (match["value"] or "").strip("\"'")
         if name in keys:
             return f"--set {keys[name]}={value}"
         if name not in entries:

@@ -31,6 +31,10 @@ Y = {
     "accuracy_mean": "accuracy, mean",
     "accuracy_consensus": "accuracy, average model",
     "loss_mean": "test loss, mean",
+    "loss_worst": "test loss, worst",
+    "loss_consensus": "test loss, average model",
+    "train_loss": "training loss, mean",
+    "lr": "learning rate",
     "gradient_norm": r"gradient  $\Vert\nabla f(\bar{x})\Vert$",
 }
 # Of trainings.
@@ -130,7 +134,7 @@ def drawn_by_default(runs: Sequence[Run]) -> list[str]:
     all runs have them, and of
     trainings accuracies, consensus and loss."""
     shared = {name for name in runs[0].metrics if all(name in run.metrics for run in runs)}
-    if CURVES[0] in shared:
+    if CURVES[-1] in shared:
         return [name for name in CURVES if name in shared]
     last = ["error" if "error" in shared else "gradient_norm"]
     return [name for name in ["objective", "consensus", *last] if name in shared] or sorted(

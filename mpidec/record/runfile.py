@@ -405,8 +405,8 @@ class RunFile:
                 file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps
             )
 
-    def fail(self, reason: str = "") -> None:
-        """Write the remaining records and the outcome "failed" with its reason; only these two
+    def fail(self, reason: str = "", outcome: str = FAILED) -> None:
+        """Write the remaining records and the outcome with its reason; only these two
         where there is no space for records.
 
         A file that holds more than the records so far (of a resumed run, or of another one before
@@ -416,13 +416,13 @@ class RunFile:
             return
         try:
             with self._update() as file:
-                _set_result(file, None, FAILED, max(self._last, 0), reason)
+                _set_result(file, None, outcome, max(self._last, 0), reason)
         except OSError:
             if not self._exists or self._resuming is not None:
                 raise
             self._rows.clear()
             with self._update() as file:
-                _set_result(file, None, FAILED, int(file["result/x"].attrs["steps"]), reason)
+                _set_result(file, None, outcome, int(file["result/x"].attrs["steps"]), reason)
 
     def close(self) -> None:
         """Flush the buffered records and close the file.  May be called again."""

@@ -261,6 +261,7 @@ def worded(text: str) -> str:
     from .settings import own
 
     text = re.sub(r" \(--set problem\.\w+=[^)]*\)", "", text).replace("problem.label", "data.label")
+    text = text.replace("mpidec run --list", "mpidec train --list")
     keys = {"weights": "topology.weights", "label": "data.label", "standardize": "data.standardize"}
     return schema.in_flags(text, own(), keys)
 

@@ -87,7 +87,7 @@ OPTIMIZERS: Components[Any] = Components(
     "mpidec.optimizers",
     {
         name.lower(): made
-        for name, made in vars(optim).items()
+        for name, made in sorted(vars(optim).items(), key=lambda item: item[0].lower())
         if inspect.isclass(made)
         and issubclass(made, optim.Optimizer)
         and made not in (optim.Optimizer, optim.LBFGS, optim.SparseAdam)
@@ -252,7 +252,8 @@ def make_optimizer(
         try:
             made = bound(parameters)
         except Exception as error:
-            raise ValueError(f"optimizer {short(name)}: {raised(error, make)}") from error
+            said = raised(error, make) if is_plugin(name) else str(error)
+            raise ValueError(f"optimizer {short(name)}: {said}") from error
     if not isinstance(made, optim.Optimizer):
         raise ValueError(
             f"optimizer {short(name)} returns {made!r:.60}, expected a torch.optim.Optimizer"

@@ -172,11 +172,11 @@ class TrainFile:
 
         self._on_root(write)
 
-    def abandon(self, reason: str) -> None:
-        """Write the outcome "failed" and close the file; errors are ignored; not collective."""
+    def abandon(self, reason: str, outcome: str) -> None:
+        """Write an outcome and close the file; errors are ignored; not collective."""
         try:
             if self._file is not None:
-                self._file.fail(reason)
+                self._file.fail(reason, outcome)
                 self._file.close()
         except (OSError, ValueError):
             pass

@@ -283,7 +283,8 @@ class Training:
                 outcome = self._loop(interrupted, progress)
             except Exception as error:
                 if self._file is not None:
-                    self._file.abandon(f"{type(error).__name__}: {error}")
+                    outcome = "diverged" if isinstance(error, FloatingPointError) else "failed"
+                    self._file.abandon(f"{type(error).__name__}: {error}", outcome)
                 raise
             if self._file is not None:
                 self._file.finish(self.workers.rows(), outcome, self._step)
@@ -409,7 +410,9 @@ class Training:
         with on_all_ranks(self.net):
             if self._logger is not None:
                 numbers = ("step", *self.metrics)
-                self._logger([{name: float(one[name]) for name in numbers} for one in records])
+                self._logger(
+                    [{name: np.asarray(one[name]).item() for name in numbers} for one in records]
+                )
 
     def _checkpoint(self) -> None:
         """Replace the checkpoint of the file; collective."""
