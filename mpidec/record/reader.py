@@ -48,14 +48,14 @@ class Run:
         ``"failed"`` (by an exception), or ``"running"`` if no end was written: the run is in
         progress or was killed
     steps : number of steps made, as far as recorded
-    x : (n, d) final rows of all agents, None for an unfinished run
-    reason : text of the exception that ended a failed run, else ""
+    x : (n, d) final rows of all agents, None for an unfinished run, or one with a reason
+    reason : text of the exception that ended a failed run, or a diverged training, else ""
     asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges`
         (E, 2) and `averagings` (E,) on them (pairwise methods); `staleness`, a histogram (push
         methods); `idle` (ranks,), shares of the time.  Else empty
     pending : of a simulated run: what its last checkpoint has under way, for a restart; else empty
     agents : arrays (records, n) by name, with a number for each agent at each record: of a
-        training, `accuracy` and `loss`
+        training, `loss`, `accuracy` and metrics
     topology : mixing matrices (n, n), one per phase, R of a pair; empty if they were not recorded
     columns : the matrices C of pairs, one per phase; empty without pairs
     unfinished : of a run without an end: when the file was last written, and whether a process here
@@ -238,7 +238,7 @@ def read(path: str | os.PathLike[str]) -> Run:
             raise ValueError(
                 f"its attribute agents is {n}, but /result/x has the shape {result.shape}"
             )
-        outcome = str(result.attrs["outcome"])
+        outcome, reason = str(result.attrs["outcome"]), str(result.attrs.get("reason", ""))
         return Run(
             path=os.fspath(path),
             config=str(attributes.get("config", "")),
@@ -246,10 +246,10 @@ def read(path: str | os.PathLike[str]) -> Run:
             metrics=ByName((name, dataset[()]) for name, dataset in columns(file).items()),
             outcome=outcome,
             steps=int(result.attrs["steps"]),
-            x=None if outcome in (RUNNING, FAILED) else stored(result)[()],
+            x=None if outcome in (RUNNING, FAILED) or reason else stored(result)[()],
             topology=tuple(_matrix(phase, n) for phase in _phases(file)),
             columns=tuple(_matrix(phase["C"], n) for phase in _phases(file) if "C" in phase),
-            reason=str(result.attrs.get("reason", "")),
+            reason=reason,
             asynchronous={
                 name: stored(dataset)[()] for name, dataset in file.get("asynchronous", {}).items()
             },
