@@ -27,7 +27,8 @@ def copy_views(model: torch.nn.Module) -> None:
     """
     if model not in _COPIED:
         _COPIED.add(model)
-        model.register_state_dict_post_hook(_copy)
+        # register_state_dict_post_hook is in torch since 2.5
+        model._register_state_dict_hook(_copy)
 
 
 def _copy(model: torch.nn.Module, state_dict: dict[str, Any], prefix: str, _: object) -> None:

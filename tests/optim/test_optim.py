@@ -439,64 +439,6 @@ def test_every_algorithm_trains_a_difficult_model(net, name):
     assert torch.equal(frozen, model.frozen.weight) and model.out.weight is model.embed.weight
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(name for name in optim.names() if name not in ASYNCHRONOUS),
-        "awc mixed in bfloat16",
-        "local every 3",
-        "pga adaptive",
-    ],
-)
-def test_a_resumed_run_has_the_same_bits(net, name, shared_tmp):
-    """Saved in the middle of an overlap or of local steps, by `torch.save`, loaded with `weights_only=True`; the rate decays."""
-    algorithm, _, how = name.partition(" ")
-    if not fits(algorithm, net.n):
-        pytest.skip("pairs of workers need an even number")
-    more = (
-        {"mixing": lambda W: W.compress("bfloat16")}
-        if "mixed" in how
-        else {"every": 3}
-        if "every" in how
-        else {}
-    )
-    more |= {"adaptive": True, "period": 2, "warmup": 3} if "adaptive" in how else {}
-
-    def start():
-        model = perceptron()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            return model, optim.Decentralized(
-                torch.optim.Adam(model.parameters(), 0.01),
-                model,
-                options_of(algorithm, net.n),
-                algorithm,
-                net,
-                **more,
-            )
-
-    def train(model, optimizer, first, last):
-        for k in range(first, last):
-            for group in optimizer.param_groups:
-                group["lr"] = 0.01 * 0.9**k
-            optimizer.observe(backward(model, optimizer, net.rank, k))
-            optimizer.step()
-
-    model, optimizer = start()
-    train(model, optimizer, 0, 10)
-    path = shared_tmp / f"{net.rank}.pt"
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-    train(model, optimizer, 10, 20)
-    optimizer.close()
-    again, resumed = start()
-    saved = torch.load(path, weights_only=True)
-    again.load_state_dict(saved["model"])
-    resumed.load_state_dict(saved["optimizer"])
-    train(again, resumed, 10, 20)
-    resumed.close()
-    assert torch.equal(flat(model), flat(again))
-
-
 def within(model, lo, hi):
     """Whether all entries of a model are between two values, but for rounding."""
     row = flat(model)
