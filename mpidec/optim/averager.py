@@ -478,6 +478,7 @@ class Averager:
         if self._anew:
             self._anew, sent = False, self._method.bytes
             with torch.no_grad():
+                self._method.complete()
                 self._settle()
                 self._method.close()
                 self._states.forget()

@@ -99,6 +99,7 @@ def test_a_resumed_run_has_the_same_bits(net, name):
         assert torch.equal(flat(model), flat(again)) or (buckets and name in OF_BUCKETS)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("name", ["awc", "relay", "choco", "tracking, choco"])
 def test_torch_distributed_checkpoint_saves_and_loads(net, name, shared_tmp):
     """By names of parameters, into new optimizers; the empty step by which it makes states mixes nothing."""
@@ -166,28 +167,26 @@ def test_a_plain_optimizer_loads_the_state(net):
         assert not any("mpidec.X" in held for held in again.state_dict()["state"].values())
 
 
-@pytest.mark.parametrize("name", ["atc", "relay", "slowmo", "tracking, choco", "async_push_sum"])
+@pytest.mark.parametrize("name", ["awc", "relay", "slowmo", "tracking, choco", "async_push_sum"])
 @pytest.mark.parametrize("before", [0, 3])
 def test_the_algorithm_begins_anew_with_the_state_of_a_plain_optimizer(net, name, before):
     """At the parameters that the model loads afterwards, as if it were wrapped then."""
     options = CASES.get(name, {"algorithm": name})
     torch.manual_seed(0)
-    one, plain = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)), None
+    one = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
     plain = torch.optim.AdamW(one.parameters(), 0.01)
     train(net, one, plain, 0, 4)
     file = saved(plain, one)
     model, optimizer = start(net, **options)
     train(net, model, optimizer, 0, before)
     load(file, optimizer, model)
-    train(net, model, optimizer, 4, 5)
-    train(net, model, optimizer, 5, 7 if name != "async_push_sum" else 5)
-    assert optimizer.averager.steps == (3 if name != "async_push_sum" else 1)
+    last = 5 if name == "async_push_sum" else 7
+    train(net, model, optimizer, 4, last)
+    assert optimizer.averager.steps == last - 4
     optimizer.close()
     with optim.Decentralized(plain, one, net=net, equal=False, **options) as fresh:
-        train(net, one, fresh, 4, 5)
-        train(net, one, fresh, 5, 7 if name != "async_push_sum" else 5)
-    if name != "async_push_sum":
-        assert torch.equal(flat(one), flat(model))
+        train(net, one, fresh, 4, last)
+    assert name == "async_push_sum" or torch.equal(flat(one), flat(model))
 
 
 def test_states_of_others_are_refused(net):
