@@ -32,12 +32,16 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 suppress_warnings = ["ref.python"]  # names such as `n` that several classes have
-if importlib.util.find_spec("torch") is None:  # what these pages import
-    print(
-        "mpidec docs: without PyTorch the pages reference/optim and reference/nn are left out: pip install -e '.[torch]'"
-    )
-    exclude_patterns += ["reference/optim.md", "reference/nn.md"]
-    suppress_warnings += ["toc.excluded", "toc.not_readable"]
+IMPORTED = {  # by pages of the reference
+    "optim": ("torch",),
+    "nn": ("torch",),
+    "integrations": ("lightning", "transformers", "accelerate"),
+}
+for page, needed in IMPORTED.items():
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        print(f"mpidec docs: without {', '.join(missing)} the page reference/{page} is left out")
+        exclude_patterns.append(f"reference/{page}.md")
+        suppress_warnings += ["toc.excluded", "toc.not_readable"]
 # MathJax from a package instead of a content network, in its form of a single file: the site needs no network.
 mathjax = importlib.util.find_spec("sphinx-mathjax-offline").submodule_search_locations[0]
 html_static_path = ["_static", f"{mathjax}/static/mathjax/tex-svg.js"]

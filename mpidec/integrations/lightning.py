@@ -22,7 +22,7 @@ from .._validation import choice
 from ..comm.mixing import Network
 from ..optim import Decentralized, broadcast_parameters
 from ..solvers import Solver
-from .workers import average_model, gathered
+from .workers import average_model, broadcast, gathered
 
 if TYPE_CHECKING:
     from ..driver.internals import TopologyLike
@@ -326,7 +326,7 @@ class DecentralizedStrategy(Strategy):
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """Return the object of a worker."""
-        return self.net.collectives.broadcast(obj, src, "Lightning's broadcast")
+        return broadcast(self.net, obj, src, "Lightning's broadcast")
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Return whether all workers, or any, have decided so."""

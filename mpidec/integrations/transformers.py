@@ -11,7 +11,7 @@ from .. import nn
 from ..comm.mixing import Network
 from ..optim import Decentralized, broadcast_parameters
 from ..solvers import Solver
-from .workers import average_model, gathered
+from .workers import average_model, broadcast, gathered
 
 try:
     import accelerate  # noqa: F401  (without which there is no Trainer)
@@ -107,7 +107,7 @@ class DecentralizedTrainer(transformers.Trainer):
         super().__init__(*args, **kwargs)
         net.agree(self._refusal())
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        self._seed = net.collectives.broadcast(seed, 0, "the seed of the samplers")
+        self._seed = broadcast(net, seed, 0, "the seed of the samplers")
 
     def _refusal(self) -> Exception | None:
         """Return what is wrong with the arguments of training."""

@@ -19,10 +19,17 @@ T = TypeVar("T")
 
 def gathered(net: Network, thing: T, what: str) -> list[T]:
     """Return the objects of all ranks, in the order of the ranks.  Collective."""
+    net.matching.agree(what, "")
     data = np.frombuffer(pickle.dumps(thing), np.uint8)
     lengths = net.collectives.gather_all(np.array(len(data)), what)
     rows = net.collectives.gather_all(np.resize(data, int(lengths.max())), what)
     return [pickle.loads(row[:length].tobytes()) for row, length in zip(rows, lengths)]
+
+
+def broadcast(net: Network, thing: T, root: int, what: str) -> T:
+    """Return the object of rank `root`.  Collective."""
+    net.matching.agree(what, f"root {root}")
+    return net.collectives.broadcast(thing, root, what)
 
 
 def average_model(

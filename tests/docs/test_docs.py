@@ -100,6 +100,7 @@ class Reader:
         script(folder / "bin" / "python", f'exec "{sys.executable}" "$@"')
         self.env = launch.environment()
         self.env["PATH"] = f"{folder / 'bin'}{os.pathsep}{self.env['PATH']}"
+        self.env["PYTHONPATH"] = str(ROOT)  # without tests/, whose folders have names of packages
         for name in ("data", "jobscripts", "docs", "tests", "tutorials"):
             (folder / name).symlink_to(ROOT / name)
 
@@ -186,6 +187,7 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
         "matplotlib",
         "sklearn",
         *["torch"] * (page.name in ("training.md", "cluster.md")),
+        *["lightning", "transformers", "accelerate"] * (page.name == "trainers.md"),
     ):  # README installs the first two
         pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
