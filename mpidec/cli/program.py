@@ -292,7 +292,7 @@ class Command(Generic[T]):
             raise TypeError(f"the command {self.name} has neither execute nor alone")
         if self.needs_mpi:
             try:
-                check_launcher(comm)
+                check_launcher()
             except RuntimeError as error:
                 raise InputError(str(error)) from error
         if comm.size > 1:

@@ -496,7 +496,7 @@ def execute(seconds: float, comm: MPI.Intracomm) -> int:
     """Run all checks and return the exit status: 1 after a FAIL, else 0."""
     report = HealthReport(comm, seconds)
     try:
-        check_launcher(comm)
+        check_launcher()
     except RuntimeError as error:
         if next((rank for key in LAUNCHED_AS if (rank := os.environ.get(key))), "0") == "0":
             report.add("launcher", Finding(FAIL, str(error)))

@@ -22,7 +22,7 @@ from .._complex import as_reals, is_complex
 from .._validation import takes, unmasked
 from .._words import STEP_SIZES, parameters, word
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, on_all_ranks
+from ..comm.runtime import ALONE, on_all_ranks, world
 from ..plugins import Components, nearest
 from ..problems import Oracle, OracleLike, Separable, Subgradient
 from ..problems.internals import (
@@ -669,7 +669,7 @@ def network_of_run(
         collective calls would meet those of the other run on other ranks.
     """
     with ExitStack() as stack:
-        if net is not None or not (alone or MPI.COMM_WORLD.size == 1):
+        if net is not None or not (alone or world().size == 1):
             lock = _OF_ALL_RANKS if net is None else net.engine.run
             if not lock.acquire(blocking=False):
                 raise RuntimeError(
@@ -692,7 +692,7 @@ def network_for(
     `alone`, or of all ranks.
     """
     if alone:
-        return Network(infer_agents(problem, topology, x0), comm=MPI.COMM_SELF)
+        return Network(infer_agents(problem, topology, x0), comm=ALONE)
     if not (isinstance(topology, str) or callable(topology)):
         return Network(infer_agents(problem, topology, x0))
     # n may be known only to all ranks together.

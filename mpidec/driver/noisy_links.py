@@ -10,7 +10,7 @@ import numpy as np
 
 from ..comm.mixing import Network
 from ..comm.mixing.internals import Channel, Fault, Operator, Round, StepOperator, Wrapped
-from ..comm.runtime import MPI
+from ..comm.runtime import ALONE
 from ..solvers import Solver
 from ..solvers.internals import iterate, name_of, step_size_of, with_step_size
 from ..topology import Schedule, Topology, chain
@@ -86,7 +86,7 @@ def _averages(solver: Solver, graph: Topology | Schedule) -> np.ndarray:
         distance=1.0,
     )
     averages = np.empty((STEPS, 2 * S))
-    with Network(n, comm=MPI.COMM_SELF) as net, closing(net.mixer(graph)) as base:
+    with Network(n, comm=ALONE) as net, closing(net.mixer(graph)) as base:
         W = Channel(base, [Pulse()])
         first = solver.init(np.repeat(X, S, axis=1), W.at(0))
         for k, s in enumerate(iterate(solver, model, W, first, steps=STEPS)):

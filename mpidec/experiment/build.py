@@ -23,7 +23,7 @@ from ..comm.mixing.internals import (
     clipped,
     with_feedback,
 )
-from ..comm.runtime import MPI, REFUSALS, agreed, message, on_root
+from ..comm.runtime import ALONE, REFUSALS, agreed, message, on_root
 from ..driver.internals import (
     Choice,
     Own,
@@ -412,7 +412,7 @@ def _mixing_draws(experiment: Experiment, solver: Solver, topology: Topology | S
     complete = replace(experiment, mixing=_mixing(experiment.mixing, solver, topology))
     if complete.mixing == Mixing():
         return False
-    with Network(topology.n, comm=MPI.COMM_SELF) as net, closing(net.mixer(topology)) as W:
+    with Network(topology.n, comm=ALONE) as net, closing(net.mixer(topology)) as W:
         return mixed(W, complete, solver).draws
 
 

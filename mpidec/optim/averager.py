@@ -13,7 +13,7 @@ import torch
 from .._validation import choice
 from ..comm.mixing import Network
 from ..comm.mixing.internals import is_told
-from ..comm.runtime import MPI
+from ..comm.runtime import world
 from ..driver.internals import arguments as resolve
 from ..exceptions import RankMismatchError, mark
 from ..solvers import Solver
@@ -155,7 +155,7 @@ class Averager:
         """Return the network of the workers; one that is made here is closed with this averager."""
         if net is None:
             m = self._model.agents
-            net = Network(m * MPI.COMM_WORLD.size if m else None)
+            net = Network(m * world().size if m else None)
             self._closing.callback(net.close)
         return net
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, on_all_ranks
+from ..comm.runtime import job, on_all_ranks
 from ..comm.timeline import TimelineFile, clock, gathered, prefix_of
 
 
@@ -44,7 +44,7 @@ class TrainingEvents:
         timeline, self._trace = net.context.timeline, trace
         self._own = timeline is None
         self._file = (
-            TimelineFile.of(prefix_of(trace or "mpidec"), MPI.COMM_WORLD.rank)
+            TimelineFile.of(prefix_of(trace or "mpidec"), job().rank)
             if timeline is None
             else timeline.file
         )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..comm.mixing import Network
-from ..comm.runtime import MPI
+from ..comm.runtime import ALONE
 from .verdict import About, Line
 
 if TYPE_CHECKING:
@@ -66,4 +66,4 @@ class Experiment(ABC, Generic[C]):
 
 def alone(n: int) -> Network:
     """Return a network of n agents in this process, whatever the number of ranks."""
-    return Network(n, MPI.COMM_SELF)
+    return Network(n, ALONE)

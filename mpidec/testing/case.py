@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from ..comm.mixing import Network
-from ..comm.runtime import MPI
+from ..comm.runtime import ALONE
 from ..driver.internals import Result, as_topology, solve
 from ..exceptions import ContractError
 from ..problems import LeastSquares, Term
@@ -141,7 +141,7 @@ def problem(
 
 def alone(n: int) -> Network:
     """A network of `n` agents in this process."""
-    return Network(n, comm=MPI.COMM_SELF)
+    return Network(n, comm=ALONE)
 
 
 def searches(solver: Solver) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import integer, number
 from ..comm.mixing import Mixer, Network
-from ..comm.runtime import MPI
+from ..comm.runtime import ALONE
 from ..driver.internals import TopologyLike, as_oracle, as_solver, as_topology
 from ..problems import Oracle, OracleLike, Problem
 from ..problems.internals import moves
@@ -476,7 +476,7 @@ def modelled(
 @contextmanager
 def mixer(topology: Topology | Schedule) -> Iterator[Mixer]:
     """Return a mixer of all agents in this process."""
-    with Network(topology.n, comm=MPI.COMM_SELF) as net:
+    with Network(topology.n, comm=ALONE) as net:
         yield net.mixer(topology)
 
 

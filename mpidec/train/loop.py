@@ -15,7 +15,18 @@ import torch
 from .. import optim
 from .._words import check_options
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, cores, cores_of_node, interrupts, library, on_all_ranks
+from ..comm.runtime import (
+    CommRequest,
+    Communicator,
+    cores,
+    cores_of_node,
+    interrupts,
+    library,
+    on_all_ranks,
+    ranks_of_node,
+    start_minimum,
+    world,
+)
 from ..nn.internals import BATCHED
 from ..plugins import short
 from ..record.internals import DATA, Fingerprint, file_hashes
@@ -132,7 +143,7 @@ def fit(
     """
     check_options("fit", changes, tuple(each.name for each in fields(Settings)))
     settings = replace(settings or Settings(), **changes)
-    owned = Network(workers(settings, MPI.COMM_WORLD)) if net is None else None
+    owned = Network(workers(settings, world())) if net is None else None
     with Training(settings, net or owned, resume, changed) as training:  # type: ignore[arg-type]
         trained = training.run(progress)
     if owned is not None:
@@ -140,7 +151,7 @@ def fit(
     return trained
 
 
-def workers(settings: Settings, comm: MPI.Intracomm) -> int:
+def workers(settings: Settings, comm: Communicator) -> int:
     """Return the number of workers of the settings on the ranks of `comm`.
 
     Raises
@@ -481,15 +492,16 @@ class _Stop:
 
     def __init__(self, net: Network):
         self._comm = net.comm
-        self._request: MPI.Request | None = None
-        self._mine, self._any = np.zeros(2, dtype=np.int32), np.zeros(2, dtype=np.int32)
+        self._request: CommRequest | None = None
+        # -1 for yes; and the least of all ranks.
+        self._mine, self._least = np.zeros(2, dtype=np.int32), np.zeros(2, dtype=np.int32)
 
     def __call__(self, interrupted: bool, due: bool) -> tuple[bool, bool]:
         if self._comm.size == 1:
             return interrupted, due
         answer = self.close()
-        self._mine[:] = interrupted, due
-        self._request = self._comm.Iallreduce(self._mine, self._any, MPI.MAX)
+        self._mine[:] = -interrupted, -due
+        self._request = start_minimum(self._comm, self._mine, self._least)
         return answer
 
     def close(self) -> tuple[bool, bool]:
@@ -497,7 +509,7 @@ class _Stop:
         if self._request is not None:
             self._request.Wait()
             self._request = None
-        return bool(self._any[0]), bool(self._any[1])
+        return bool(self._least[0]), bool(self._least[1])
 
 
 def _optimizer(settings: Settings, workers: Workers) -> torch.optim.Optimizer:
@@ -515,7 +527,7 @@ def _device(settings: Settings, net: Network) -> str:
             "device=cuda, but PyTorch finds no CUDA device here: use --device cpu, or a build "
             "of PyTorch for CUDA"
         )
-    local = net.comm.Split_type(MPI.COMM_TYPE_SHARED)
+    local = ranks_of_node(net.comm)
     place = local.rank
     local.Free()
     return f"cuda:{place % torch.cuda.device_count()}"

@@ -20,4 +20,4 @@ from .mismatch import (
     not_expected as not_expected,
     not_sent as not_sent,
 )
-from .operation import ARRIVED as ARRIVED, Operation as Operation, Steps as Steps, tree as tree
+from .operation import ARRIVED as ARRIVED, Operation as Operation, Steps as Steps

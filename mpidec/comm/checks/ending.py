@@ -6,10 +6,9 @@ import pickle
 from collections.abc import Callable
 
 from ...exceptions import from_another_rank, mark
-from ..runtime import portable, wait_until, wake_waits
+from ..runtime import portable, tree, wait_until, wake_waits
 from .header import LAST, LEFT, Header, Subject
 from .messenger import Messenger
-from .operation import tree
 from .presence import Presence
 
 

@@ -16,7 +16,16 @@ from functools import partial
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..runtime import MPI, Checked, ProgressEngine, abandon, empty, ranks, timeout, wait_until
+from ..runtime import (
+    Checked,
+    Communicator,
+    ProgressEngine,
+    abandon,
+    empty,
+    ranks,
+    timeout,
+    wait_until,
+)
 from .ending import Departures, Meetings
 from .header import (
     CONFIRMATION,
@@ -81,7 +90,7 @@ class Matching:
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        comm: Communicator,
         serial: int = 0,
         mixings: Callable[[], int] = int,
         engine: ProgressEngine | None = None,

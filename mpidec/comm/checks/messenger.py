@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 
-from ..runtime import MPI, empty
-from .header import DATA, LAST, Header, Subject, pack, unpack
+from ..runtime import CommRequest, Communicator, byte, empty, lost, next_message, testall
+from .header import DATA, LAST, LEFT, Header, Subject, pack, unpack
 
 # Tags of headers, and of arrays that follow in messages of their own: above the tags of mixers
 # (`transport.messages._TAGS`), and below 32767, the largest tag that MPI guarantees.
@@ -27,15 +29,16 @@ class Messenger:
         The number of the network: messages of others are discarded.
     """
 
-    def __init__(self, comm: MPI.Intracomm, serial: int):
+    def __init__(self, comm: Communicator, serial: int):
         self.comm, self._serial, self._payloads = comm, serial, 0
         self._receivers: set[int] = set()
-        self._unclaimed: list[list[MPI.Request]] = []
-        self._status = MPI.Status()
+        self._unclaimed: list[list[CommRequest]] = []
+        self._byte = byte(comm)
+        self._lost: set[int] = set()
 
     def send(
         self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False
-    ) -> list[MPI.Request]:
+    ) -> list[CommRequest]:
         """Send a header and its array; requests that must complete (they keep what MPI reads)."""
         self._receivers.add(dest)
         send = self.comm.Issend if synchronous else self.comm.Isend
@@ -46,9 +49,9 @@ class Messenger:
             header = header._replace(tag=_PAYLOAD + self._payloads % _PAYLOADS)
             data, behind = _NOTHING, _pieces(data)
         message = b"".join((pack(self._serial, header), data.data))
-        requests = [send([message, MPI.BYTE], dest, _HEADER)]
+        requests: list[CommRequest] = [send([message, self._byte], dest, _HEADER)]
         for piece in behind:
-            requests.append(self.comm.Isend([piece, MPI.BYTE], dest, header.tag))
+            requests.append(self.comm.Isend([piece, self._byte], dest, header.tag))
         if header.kind != DATA:
             self.keep(requests)
         return requests
@@ -62,20 +65,23 @@ class Messenger:
         """Return the next message that has arrived: its source, its header, and the array that
         follows in the same message.
         """
-        while (message := self.comm.Improbe(MPI.ANY_SOURCE, _HEADER, self._status)) is not None:
-            source = self._status.Get_source()
-            raw = np.empty(self._status.Get_count(MPI.BYTE), np.uint8)
-            message.Recv([raw, MPI.BYTE])
+        while (message := next_message(self.comm, _HEADER)) is not None:
+            source, raw = message
             serial, header, end = unpack(raw)
             if serial == self._serial:
                 return source, header, raw[end:]
             self.discard(source, header)  # of a closed network whose communicator had the number
+        for source, text in lost(self.comm).items():
+            if source not in self._lost:
+                self._lost.add(source)
+                reason = pickle.dumps(RuntimeError(text)).decode("latin-1")
+                return source, Header(LEFT, False, 0, Subject(""), text=reason), _NOTHING
         return None
 
-    def receive(self, source: int, header: Header, data: np.ndarray) -> list[MPI.Request]:
+    def receive(self, source: int, header: Header, data: np.ndarray) -> list[CommRequest]:
         """Receive the array that a header announces into `data`."""
         return (
-            [self.comm.Irecv([piece, MPI.BYTE], source, header.tag) for piece in _pieces(data)]
+            [self.comm.Irecv([piece, self._byte], source, header.tag) for piece in _pieces(data)]
             if header.tag
             else []
         )
@@ -85,17 +91,15 @@ class Messenger:
         if header.kind == DATA and header.tag:
             self.keep(self.receive(source, header, empty((header.nbytes,), _BYTES)))
 
-    def keep(self, requests: list[MPI.Request]) -> None:
+    def keep(self, requests: list[CommRequest]) -> None:
         """Complete requests that no caller waits for any more."""
-        if requests and not MPI.Request.Testall(requests):
+        if requests and not testall(requests):
             self._unclaimed.append(requests)
 
     def complete(self) -> None:
         """Drop the requests that are complete."""
         if self._unclaimed:
-            self._unclaimed = [
-                requests for requests in self._unclaimed if not MPI.Request.Testall(requests)
-            ]
+            self._unclaimed = [requests for requests in self._unclaimed if not testall(requests)]
 
     @property
     def idle(self) -> bool:

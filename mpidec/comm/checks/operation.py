@@ -5,13 +5,13 @@ until these have arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..runtime import MPI
+from ..runtime import CommRequest, testall, tree
 from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject, describe
 from .history import Key, PastOperation
 from .messenger import Messenger
@@ -157,8 +157,8 @@ class Operation(Call):
         self.done = False
         self._awaited: set[tuple[int, int]] = set()
         self._asked: set[tuple[int, int]] = set()
-        self._arriving: list[MPI.Request] = []
-        self._leaving: list[MPI.Request] = []
+        self._arriving: list[CommRequest] = []
+        self._leaving: list[CommRequest] = []
         self._steps: Steps | None = None
         self._flush = self._running = False
 
@@ -258,8 +258,8 @@ class Operation(Call):
             return
         self._running = True
         try:
-            while not self.done and not self._awaited and _complete(self._arriving):
-                if (self._flush or self._steps is None) and not _complete(self._leaving):
+            while not self.done and not self._awaited and testall(self._arriving):
+                if (self._flush or self._steps is None) and not testall(self._leaving):
                     return
                 if self._steps is None:
                     self._end()
@@ -342,27 +342,3 @@ class Operation(Call):
         self._engine.messenger.keep(self._leaving + self._arriving)
         self._engine.forget(self)
         self.received, self._arriving, self._leaving, self._awaited = {}, [], [], set()
-
-
-@lru_cache(4096)
-def tree(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
-    """Return the parent and the children of a rank in the binomial tree, whose subtrees hold
-    consecutive ranks (from the root on).
-
-    Examples
-    --------
-    >>> [tree(rank, 4) for rank in range(4)]
-    [(None, [1, 2]), (0, []), (0, [3]), (2, [])]
-    """
-    place = (rank - root) % size
-    low = place & -place or size
-    children = []
-    step = 1
-    while step < low and place + step < size:
-        children.append((place + step + root) % size)
-        step *= 2
-    return (None if place == 0 else ((place & (place - 1)) + root) % size), children
-
-
-def _complete(requests: list[MPI.Request]) -> bool:
-    return not requests or MPI.Request.Testall(requests)

@@ -11,12 +11,26 @@ from .agreement import (
 from .arena import GRAIN as GRAIN, empty as empty, memory as memory, shared as shared
 from .clocks import offset as offset
 from .collectives import Collectives as Collectives, portable as portable
+from .communicator import (
+    CommRequest as CommRequest,
+    Communicator as Communicator,
+    byte as byte,
+    communicator as communicator,
+    lost as lost,
+    next_message as next_message,
+    over_mpi as over_mpi,
+    start_minimum as start_minimum,
+    testall as testall,
+    world as world,
+)
 from .context import Checked as Checked, Context as Context
 from .cores import cores as cores
 from .cuda import DeviceRows as DeviceRows, cuda_aware as cuda_aware, detect_cuda as detect_cuda
 from .finite import COMPILED as COMPILED, watch as watch
+from .group import ALONE as ALONE, GroupComm as GroupComm
 from .installed import MODULES as MODULES, compiled_copy as compiled_copy, remedy as remedy
 from .interruption import interrupt as interrupt, interrupts as interrupts
+from .job import Job as Job, job as job
 from .launch import (
     abort_when_uncaught as abort_when_uncaught,
     check_launcher as check_launcher,
@@ -25,7 +39,7 @@ from .launch import (
     library as library,
     warn_if_not_compiled as warn_if_not_compiled,
 )
-from .mpi import MPI as MPI
+from .mpi import MPI as MPI, available as available, finalized as finalized
 from .node import (
     Counts as Counts,
     NodeMemory as NodeMemory,
@@ -36,6 +50,7 @@ from .node import (
 from .partition import Partition as Partition
 from .pending import Pending as Pending, Request as Request, Several as Several
 from .row_types import RowTypes as RowTypes
+from .tree import tree as tree
 from .waiting import (
     CROWDED as CROWDED,
     ProgressEngine as ProgressEngine,

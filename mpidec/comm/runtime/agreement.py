@@ -10,7 +10,7 @@ from typing import TypeVar
 from ...exceptions import InputError, mark
 from ...protocols import Reductions
 from .collectives import portable
-from .mpi import MPI
+from .communicator import Communicator
 
 T = TypeVar("T")
 # Raised for invalid input.
@@ -24,7 +24,7 @@ REFUSALS = (
 )
 
 
-def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:
+def on_root(comm: Communicator, act: Callable[..., T], *args: object) -> T:
     """Return on every rank the result of `act(*args)` on rank 0; the others sleep meanwhile to
     leave the cores to rank 0.
 
@@ -56,7 +56,7 @@ def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:
     return value
 
 
-def meet(comm: MPI.Intracomm) -> None:
+def meet(comm: Communicator) -> None:
     """Wait until all ranks have arrived, however long one of them works; the others sleep, to leave
     the cores to it.
     """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..timeline import clock
-from .mpi import MPI
+from .communicator import Communicator
 
 _PINGS, _TAG = 30, 16000
 
 
-def offset(comm: MPI.Intracomm) -> int:
+def offset(comm: Communicator) -> int:
     """Nanoseconds to be added to this rank's monotonic clock for that of rank 0; collective.
 
     The ping of the shortest way there and back counts: rank 0 has read its clock in the middle of

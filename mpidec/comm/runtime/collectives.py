@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from ...exceptions import mark, on_all_ranks
-from .mpi import MPI
+from .communicator import CommRequest, Communicator, start_minimum
 from .waiting import OWN_ERRORS, abandon, wait_until
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class Collectives:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm
+    comm : mpi4py.MPI.Intracomm or GroupComm
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Collectives:
     also come between them.
     """
 
-    def __init__(self, comm: MPI.Intracomm):
+    def __init__(self, comm: Communicator):
         self._comm, self.interrupted = comm, False
         self.ask: Callable[[], None] | None = None
         self.waiting: Waiting | None = None
@@ -64,7 +64,7 @@ class Collectives:
             self.on_interrupt(type(error).__name__)
 
     def wait(
-        self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None
+        self, begin: Callable[[], CommRequest], what: str, ask: Callable[[], None] | None = None
     ) -> None:
         """Complete the request of all ranks that `begin()` makes."""
         try:
@@ -95,7 +95,7 @@ class Collectives:
         if self._comm.size == 1:
             return mine
         least = np.empty_like(mine)
-        self.wait(partial(self._comm.Iallreduce, mine, least, MPI.MIN), what, ask)
+        self.wait(partial(start_minimum, self._comm, mine, least), what, ask)
         return least
 
     def gather_all(self, mine: np.ndarray, what: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ..timeline import Timeline
-from .mpi import MPI
+from .communicator import Communicator
 from .node import NodeMemory
 from .partition import Partition
 from .row_types import RowTypes
@@ -60,7 +60,7 @@ class Context:
 
     Attributes
     ----------
-    comm : mpi4py.MPI.Intracomm
+    comm : mpi4py.MPI.Intracomm or GroupComm
     rank : int
     partition : Partition
         Agents over ranks.
@@ -78,7 +78,7 @@ class Context:
         What mixings are called in messages and timelines.
     """
 
-    comm: MPI.Intracomm
+    comm: Communicator
     rank: int
     partition: Partition
     engine: ProgressEngine

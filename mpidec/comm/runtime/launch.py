@@ -16,8 +16,10 @@ from functools import cache
 from types import TracebackType
 
 from ...exceptions import Interrupted, from_another_rank
+from .communicator import world
 from .installed import remedy
-from .mpi import MPI
+from .job import Job, job
+from .mpi import MPI, available
 
 _SIZES = {
     "PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)",
@@ -47,16 +49,16 @@ def library() -> str:
     """Name and version of the MPI library that mpi4py loads, in one line; MPI is not initialized
     for it.
     """
-    if "mpi4py.MPI" in sys.modules:
+    if "mpi4py.MPI" in sys.modules and available():
         found = MPI.Get_library_version()
     else:
         found = subprocess.run(
             [sys.executable, "-c", _VERSION], capture_output=True, text=True, check=False
         ).stdout
-    return (found.splitlines() or ["MPI cannot be loaded"])[0].strip("\0 ")
+    return (found.splitlines() or ["no MPI library"])[0].strip("\0 ")
 
 
-def check_launcher(comm: MPI.Intracomm) -> None:
+def check_launcher() -> None:
     """Raise if the launcher started several processes and each of them believes it is alone.
 
     This happens if `mpirun` does not belong to the MPI library that mpi4py loads, and under
@@ -67,7 +69,7 @@ def check_launcher(comm: MPI.Intracomm) -> None:
     RuntimeError
         Naming the launcher, the library and the remedy.
     """
-    if MPI.COMM_WORLD.size > 1 or os.environ.get("MPIDEC_ALONE") == "1":
+    if world().size > 1 or os.environ.get("MPIDEC_ALONE") == "1":
         return
     pytorch = "LOCAL_RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
     for variable, launcher in _SIZES.items():
@@ -80,7 +82,11 @@ def check_launcher(comm: MPI.Intracomm) -> None:
             f"{sys.executable})",
         )
         if launcher == "torchrun":
-            why, remedy = "it does not start MPI", "mpirun"
+            why, remedy = (
+                "it does not start MPI",
+                "Network(process_group=torch.distributed.group.WORLD), after "
+                "torch.distributed.init_process_group(), or with mpirun",
+            )
         raise RuntimeError(
             f"{launcher} started {count} processes ({variable}={count}), but each of them is "
             f"alone: {why}; start "
@@ -98,7 +104,7 @@ def _command() -> str:
     )
 
 
-def end_job(comm: MPI.Intracomm, status: int) -> None:
+def end_job(comm: Job, status: int) -> None:
     """End all ranks of the job; what this one has written is passed on before, which a launcher
     that kills at once may lose.
     """
@@ -128,17 +134,17 @@ def abort_when_uncaught() -> None:
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        world = MPI.COMM_WORLD
+        ranks = job()
         text = "".join(traceback.format_exception(kind, error, trace))
         sys.stdout.flush()
         # One traceback for an error of all ranks, or of another rank.
         if not issubclass(kind, KeyboardInterrupt):
-            time.sleep(_OTHERS if from_another_rank(error) else _SHARED if world.rank > 0 else 0)
+            time.sleep(_OTHERS if from_another_rank(error) else _SHARED if ranks.rank > 0 else 0)
         lines = text.splitlines(keepends=True)
         try:
-            _report("".join(f"[rank {world.rank}] {line}" for line in lines))
+            _report("".join(f"[rank {ranks.rank}] {line}" for line in lines))
         finally:
-            end_job(world, 130 if issubclass(kind, KeyboardInterrupt) else 1)
+            end_job(ranks, 130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     hook.mpidec = True  # type: ignore[attr-defined]
     sys.excepthook = hook
@@ -164,7 +170,7 @@ def warn_if_not_compiled(compiled: bool) -> None:
     """Warn, on rank 0 and once per process, if mixing is slow because the compiled modules are
     missing.
     """
-    if not compiled and MPI.COMM_WORLD.rank == 0:
+    if not compiled and job().rank == 0:
         warnings.warn(
             "the compiled modules of mpidec are missing: the results are the same, but mixing is "
             "10 to 100 times slower; "

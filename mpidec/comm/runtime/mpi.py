@@ -1,4 +1,5 @@
-"""MPI on first use: ``import mpidec`` alone neither loads nor initializes it.
+"""MPI on first use: ``import mpidec`` alone neither loads nor initializes it, and networks over
+process groups of PyTorch never do.
 
 Child processes of multiprocessing (workers of a DataLoader, pools) import the program, and with it
 mpidec; a child of a rank is refused MPI (`_process`).
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -46,3 +48,22 @@ if TYPE_CHECKING:
     from mpi4py import MPI as MPI
 else:
     MPI = _Deferred("mpi4py.MPI")
+
+
+@cache
+def available() -> bool:
+    """Return whether mpi4py is installed, and finds an MPI library; loads them."""
+    try:
+        return MPI.COMM_WORLD.size > 0
+    except ImportError:
+        return False
+    except RuntimeError as error:
+        # mpi4py raises it where there is no library.
+        if "cannot load MPI library" in str(error):
+            return False
+        raise
+
+
+def finalized() -> bool:
+    """Return whether MPI has been in use and is no more."""
+    return "mpi4py.MPI" in sys.modules and MPI.Is_finalized()

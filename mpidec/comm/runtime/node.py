@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .arena import arena, shared
+from .communicator import Communicator, of_node, split
 from .cores import cores
 from .mpi import MPI
 from .waiting import ProgressEngine
@@ -74,7 +75,7 @@ class NodeMemory:
             engine.add(self.poll)
             engine.on_interrupt(self._refuse)
 
-    def _meet(self, local: MPI.Comm, engine: ProgressEngine) -> Any:
+    def _meet(self, local: Communicator, engine: ProgressEngine) -> Any:
         """Return the node with the headers of all its ranks; None if this rank cannot read those of
         another one.
         """
@@ -130,19 +131,17 @@ class NodeMemory:
             self.node.close()
 
 
-def ranks_of_node(comm: MPI.Intracomm, ranks_per_node: int | None = None) -> MPI.Comm:
+def ranks_of_node(comm: Communicator, ranks_per_node: int | None = None) -> Communicator:
     """Return the ranks on the node of this one, or those of a pretended node of so many ranks;
     collective.
     """
-    node: MPI.Comm = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    node = of_node(comm)
     if ranks_per_node:
-        part = node.Split(node.rank // ranks_per_node, node.rank)
-        node.Free()
-        node = part
+        node = split(node, node.rank // ranks_per_node)
     return node
 
 
-def cores_of_node(comm: MPI.Intracomm) -> tuple[int, int]:
+def cores_of_node(comm: Communicator) -> tuple[int, int]:
     """Return the number of ranks of `comm` on this node, and of the cores that they may use
     together; collective.
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from .communicator import Communicator
+from .group import GroupComm
 from .mpi import MPI
 
 
@@ -10,11 +14,14 @@ class RowTypes:
     2**31.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, comm: Communicator) -> None:
+        self._of_bytes = isinstance(comm, GroupComm)
         self._types: dict[int, MPI.Datatype] = {}
 
-    def __call__(self, nbytes: int) -> MPI.Datatype:
-        """The datatype of a row of `nbytes` bytes."""
+    def __call__(self, nbytes: int) -> Any:
+        """The datatype of a row of `nbytes` bytes; their number over a process group."""
+        if self._of_bytes:
+            return nbytes
         if nbytes not in self._types:
             self._types[nbytes] = MPI.BYTE.Create_contiguous(nbytes).Commit()
         return self._types[nbytes]

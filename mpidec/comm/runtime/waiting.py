@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from .arena import shared
 from .cores import cores
-from .mpi import MPI
+from .job import job
 
 _TURNS = 100  # tests before a clock is read
 # Seconds before the first status query, and at most between two.
@@ -173,7 +173,7 @@ def refuse_in_child(call: str) -> None:
     ------
     RuntimeError
     """
-    if _FORKED and MPI.COMM_WORLD.size > 1:
+    if _FORKED and job().size > 1:
         raise RuntimeError(
             f"{call}: this process is a forked child, and MPI knows its parent only: communicate "
             "in "
@@ -297,7 +297,7 @@ def expire(what: str | Callable[[], str], waited: float) -> NoReturn:
     text = what if isinstance(what, str) else what()
     if "\n" not in text:
         text = (
-            f"[rank {MPI.COMM_WORLD.rank}] mpidec: waited {timeout():g} s, since {since}, for "
+            f"[rank {job().rank}] mpidec: waited {timeout():g} s, since {since}, for "
             f"{text}, and ends the job "
             "(MPIDEC_TIMEOUT=SECONDS allows more)"
         )
@@ -305,5 +305,5 @@ def expire(what: str | Callable[[], str], waited: float) -> NoReturn:
     sys.stderr.flush()
     # Let the others say what they wait for.
     time.sleep(0.5)
-    MPI.COMM_WORLD.Abort(1)
+    job().Abort(1)
     raise SystemExit(1)

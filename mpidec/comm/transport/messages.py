@@ -9,10 +9,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..runtime import MPI, Collectives, RowTypes, library, ranks, wait_until
+from ..runtime import (
+    MPI,
+    Collectives,
+    CommRequest,
+    Communicator,
+    GroupComm,
+    RowTypes,
+    library,
+    over_mpi,
+    ranks,
+    testall,
+    wait_until,
+)
 from .plan import Route, Routes
 
-RequestT = TypeVar("RequestT", "MPI.Request", "MPI.Prequest")
+RequestT = TypeVar("RequestT", bound=CommRequest)
 # Tags of rows, below those of message headers (`checks.messenger`).
 _TAGS = 16000
 
@@ -22,7 +34,7 @@ class MessageRequest:
 
     Parameters
     ----------
-    requests : list of mpi4py.MPI.Request
+    requests : list of mpi4py.MPI.Request, or Transfer
     sent, arrived : array
         What the messages read and write, kept alive.
     what : str or callable
@@ -35,7 +47,7 @@ class MessageRequest:
 
     def __init__(
         self,
-        requests: list[MPI.Request],
+        requests: Sequence[CommRequest],
         sent: Any,
         arrived: Any,
         what: str | Callable[[], str] = "messages",
@@ -52,7 +64,7 @@ class MessageRequest:
         # (MPICH 5: Testall fails for persistent collectives, Test does not).
         if not self.done:
             requests = self._requests
-            self.done = requests[0].Test() if len(requests) == 1 else MPI.Request.Testall(requests)
+            self.done = requests[0].Test() if len(requests) == 1 else testall(requests)
         return self.done
 
     def wait(self) -> None:
@@ -77,17 +89,16 @@ class HaloMessages(ABC):
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm
     row_type : RowTypes
     """
 
-    def __init__(self, comm: MPI.Intracomm, row_type: RowTypes):
-        self.comm, self._row_type = comm, row_type
+    def __init__(self, row_type: RowTypes):
+        self._row_type = row_type
 
     @abstractmethod
     def post(
         self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
-    ) -> list[MPI.Request]:
+    ) -> list[CommRequest]:
         """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive
         `recv`.
 
@@ -105,13 +116,16 @@ class PointToPoint(HaloMessages):
     different graphs and kinds apart.
     """
 
-    def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, plan: Routes):
-        super().__init__(comm, row_type)
+    def __init__(self, comm: Communicator, row_type: RowTypes, plan: Routes):
+        super().__init__(row_type)
+        self.comm = comm
+        # Requests that are made once, and started at every mixing.
+        self.persistent = not isinstance(comm, GroupComm)
         self._fingerprint = plan.topology.fingerprint()
 
     def post(
         self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
-    ) -> list[MPI.Request]:
+    ) -> list[CommRequest]:
         return self._begin(self.comm.Irecv, route.arriving, recv, nbytes, kind) + self._begin(
             self.comm.Isend, route.leaving, send, nbytes, kind
         )
@@ -120,11 +134,13 @@ class PointToPoint(HaloMessages):
         self, route: Route, recv: Any, nbytes: int, kind: int = 0
     ) -> list[MPI.Prequest]:
         """Return the persistent requests that receive."""
-        return self._begin(self.comm.Recv_init, route.arriving, recv, nbytes, kind)
+        comm = over_mpi(self.comm, "persistent requests")
+        return self._begin(comm.Recv_init, route.arriving, recv, nbytes, kind)
 
     def bind_sends(self, route: Route, send: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
         """Return the persistent requests that send."""
-        return self._begin(self.comm.Send_init, route.leaving, send, nbytes, kind)
+        comm = over_mpi(self.comm, "persistent requests")
+        return self._begin(comm.Send_init, route.leaving, send, nbytes, kind)
 
     def _begin(
         self,
@@ -149,19 +165,17 @@ class NeighborCollective(HaloMessages):
     """
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, route: Route):
-        super().__init__(
-            comm.Create_dist_graph_adjacent(
-                route.sources.tolist(), route.dests.tolist(), reorder=False
-            ),
-            row_type,
+        super().__init__(row_type)
+        self.comm = comm.Create_dist_graph_adjacent(
+            route.sources.tolist(), route.dests.tolist(), reorder=False
         )
 
     def post(
         self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
-    ) -> list[MPI.Request]:
+    ) -> list[CommRequest]:
         row = self._row_type(nbytes)
         return [
-            self.comm.Ineighbor_alltoallv(  # type: ignore[attr-defined]
+            self.comm.Ineighbor_alltoallv(
                 [send, (route.send_counts, route.send_starts), row],
                 [recv, (route.recv_counts, route.recv_starts), row],
             )
@@ -173,7 +187,7 @@ class NeighborCollective(HaloMessages):
 
 
 def neighbor_collectives(
-    comm: MPI.Intracomm, row_type: RowTypes, plans: Sequence[Routes]
+    comm: Communicator, row_type: RowTypes, plans: Sequence[Routes]
 ) -> list[HaloMessages]:
     """Return the messages of these plans, by neighbourhood collectives wherever these work;
     collective.
@@ -183,6 +197,7 @@ def neighbor_collectives(
     A small reduction, so that the ranks wait for one another with an end, and a communicator for
     each plan.
     """
+    comm = over_mpi(comm, 'transport="neighbor"')
     routes = [plan.halo_route for plan in plans]
     works = np.array(
         [

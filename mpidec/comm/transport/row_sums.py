@@ -7,7 +7,17 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from ..arrays import BFLOAT16, narrow, widen
-from ..runtime import MPI, Partition, ProgressEngine, abandon, memory, wait_until
+from ..runtime import (
+    Communicator,
+    CommRequest,
+    Partition,
+    ProgressEngine,
+    abandon,
+    byte,
+    memory,
+    testall,
+    wait_until,
+)
 
 # Tags, in pairs, above those of rows (`transport.messages`) and clocks, below those of headers.
 _TAG, _PAIRS = 16002, 190
@@ -29,7 +39,7 @@ class RowSums:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm
+    comm : mpi4py.MPI.Intracomm or GroupComm
         Only its `Isend` and `Irecv` are used, with tags 16002 to 16381.
     engine : ProgressEngine
         Makes progress in every wait of the process.
@@ -43,7 +53,7 @@ class RowSums:
     two ranks, travel whole: one latency.
     """
 
-    def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine, near: Collection[int] = ()):
+    def __init__(self, comm: Communicator, engine: ProgressEngine, near: Collection[int] = ()):
         self.comm, self._engine, self.rank = comm, engine, comm.rank
         self.bytes_of_messages = [_NEAR if r in near else _FAR for r in range(comm.size)]
         self._count = 0
@@ -67,9 +77,9 @@ class RowSum:
 
     def __init__(self, sums: RowSums, row: np.ndarray, tag: int, engine: ProgressEngine):
         self._sums, self._row, self._tag, self._engine = sums, row, tag, engine
-        self._requests: list[MPI.Request] = []
+        self._requests: list[CommRequest] = []
         n = sums.comm.size
-        self._steps: Iterator[list[MPI.Request]] = iter(())
+        self._steps: Iterator[list[CommRequest]] = iter(())
         if n > 1:
             self._steps = self._whole() if (n - 2) * row.nbytes <= _EXCESS else self._sliced()
         self.done = self._interrupted = False
@@ -81,7 +91,7 @@ class RowSum:
         if self._interrupted:
             raise RuntimeError("a sum over all ranks was interrupted: make a new network")
         try:
-            while not self.done and (not self._requests or MPI.Request.Testall(self._requests)):
+            while not self.done and testall(self._requests):
                 requests = next(self._steps, None)
                 self.done, self._requests = requests is None, requests or []
         except BaseException as error:  # Ctrl-C: the steps have ended without the sum
@@ -101,7 +111,7 @@ class RowSum:
     def _poll(self) -> None:
         self.test()
 
-    def _whole(self) -> Iterator[list[MPI.Request]]:
+    def _whole(self) -> Iterator[list[CommRequest]]:
         """Send the whole row to all ranks, and sum up."""
         n = self._sums.comm.size
         with memory():
@@ -110,7 +120,7 @@ class RowSum:
         terms[self._sums.rank] = self._row
         _sum(terms, self._row)
 
-    def _sliced(self) -> Iterator[list[MPI.Request]]:
+    def _sliced(self) -> Iterator[list[CommRequest]]:
         """Sum up a slice of the columns, and send it to all ranks."""
         n, rank = self._sums.comm.size, self._sums.rank
         slices = np.split(self._row, np.cumsum(Partition(len(self._row), n).counts())[:-1])
@@ -124,11 +134,12 @@ class RowSum:
 
     def _exchange(
         self, sent: list[np.ndarray], received: list[np.ndarray], stage: int
-    ) -> list[MPI.Request]:
+    ) -> list[CommRequest]:
         """Begin to exchange an array with each other rank, in messages that take turns."""
         sums, n = self._sums, self._sums.comm.size
         turns = [(sums.rank + step) % n for step in range(1, n)]
-        requests = []
+        requests: list[CommRequest] = []
+        of_bytes = byte(sums.comm)
         for begin, arrays, ranks in (
             (sums.comm.Irecv, received, turns[::-1]),
             (sums.comm.Isend, sent, turns),
@@ -140,7 +151,7 @@ class RowSum:
             )
             for start, _, rank in pieces:
                 piece = arrays[rank].view(np.uint8)[start : start + sums.bytes_of_messages[rank]]
-                requests.append(begin([piece, MPI.BYTE], rank, self._tag + stage))
+                requests.append(begin([piece, of_bytes], rank, self._tag + stage))
         return requests
 
 

@@ -182,8 +182,8 @@ class MessageSum(Transport):
         them.
         """
         plan, messages = self._plan, self._exchange.messages(self._plan)
-        self._keeps = isinstance(messages, PointToPoint)
-        if not isinstance(messages, PointToPoint):
+        self._keeps = isinstance(messages, PointToPoint) and messages.persistent
+        if not (isinstance(messages, PointToPoint) and messages.persistent):
             return
         if len(self._kept) >= _KINDS:
             self._kept.pop(next(iter(self._kept)))[0].free()

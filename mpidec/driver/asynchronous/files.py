@@ -17,7 +17,7 @@ import numpy as np
 from ..._complex import from_reals
 from ...comm.kernels import ordered_sum
 from ...comm.mixing import Network
-from ...comm.runtime import MPI, wait_until
+from ...comm.runtime import MPI, over_mpi, wait_until
 from ...exceptions import ResumeError
 from ...protocols import Reductions
 from ...record import Record
@@ -278,7 +278,8 @@ class SnapshotRecords:
         self._seconds = self._next = net.collectives.broadcast(seconds, 0, "the record")
         # during the run, reductions overlap with other calls of the network
         self._own = file is not None or target is not None
-        self._comm, self._begun = net.comm.Dup() if self._own else net.comm, 0
+        comm = over_mpi(net.comm, "asynchronous agents")
+        self._comm, self._begun = comm.Dup() if self._own else comm, 0
         self._parts: Iterator[list[MPI.Request]] | None = None
         self._requests: list[MPI.Request] = []
         self._row: dict[str, float] = {}  # of the last record, on rank 0

@@ -14,7 +14,7 @@ import numpy as np
 from ..._words import warn
 from ...comm.mixing import Network
 from ...comm.mixing.internals import Kept, Operator, StepOperator
-from ...comm.runtime import MPI, meet, on_all_ranks
+from ...comm.runtime import ALONE, meet, on_all_ranks
 from ...exceptions import Unstable as Unstable
 from ...problems.internals import moves, smoothness_of
 from ...solvers.internals import name_of
@@ -290,7 +290,7 @@ class Search(ModelSearch):
 
         def alone() -> T:
             with (
-                Network(self.task.net.n, comm=MPI.COMM_SELF) as net,
+                Network(self.task.net.n, comm=ALONE) as net,
                 closing(net.mixer(self.topology)) as base,
             ):
                 return act(self._mixer.rebuilt(base, Kept(codec, d=self.task.X0.shape[1])))

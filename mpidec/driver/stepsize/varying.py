@@ -8,7 +8,7 @@ import numpy as np
 
 from ...comm.mixing import Network
 from ...comm.mixing.internals import Kept, Operator, StepOperator
-from ...comm.runtime import MPI, on_all_ranks
+from ...comm.runtime import ALONE, on_all_ranks
 from ...solvers import Solver
 from ...solvers.internals import at_step, iterate, name_of, step_size_of, with_step_size
 from .linear import GradientModel
@@ -34,7 +34,7 @@ def growth(solver: Solver, W: Operator[StepOperator]) -> float:
     --------
     >>> import mpidec
     >>> schedule = mpidec.topology.base_k(12)
-    >>> with mpidec.Network(12, comm=MPI.COMM_SELF) as net:
+    >>> with mpidec.Network(12, comm=ALONE) as net:
     ...     W = net.mixer(schedule)
     ...     [round(growth(solver(1.0), W), 2) for solver in (mpidec.solvers.EXTRA, mpidec.solvers.GradientTracking)]
     [1.05, 1.0]
@@ -96,7 +96,7 @@ def unstable_schedule(net: Network, solver: Solver, mixer: Operator[StepOperator
                 step = step if isinstance(step, (int, float)) else 1.0
             now = with_step_size(solver, step or 1.0)
             with (
-                Network(graph.n, comm=MPI.COMM_SELF) as alone,
+                Network(graph.n, comm=ALONE) as alone,
                 closing(alone.mixer(graph)) as base,
             ):
                 W = undisturbed(mixer.rebuilt(base, Kept(codec=False, d=d)))

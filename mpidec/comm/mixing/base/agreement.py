@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from ....exceptions import RankMismatchError
-from ...checks import PastOperation, tree
-from ...runtime import MPI, Collectives, Context, Request
+from ...checks import PastOperation
+from ...runtime import Collectives, CommRequest, Context, Request, tree
 
 # Characters of a call that ranks tell each other.
 _WORDS = 160
@@ -60,7 +60,7 @@ class Agreement:
 
     def operation(
         self, op: str, signature: str = ""
-    ) -> Callable[[Callable[[], MPI.Request]], None]:
+    ) -> Callable[[Callable[[], CommRequest]], None]:
         """Begin a call of all ranks, after they have agreed on its signature once; the function
         that completes its requests.
         """

@@ -25,7 +25,9 @@ from ...rma import CARRIERS, Ended, Window, WindowMessenger
 from ...runtime import (
     MPI,
     Collectives,
+    Communicator,
     Context,
+    GroupComm,
     NodeMemory,
     Partition,
     ProgressEngine,
@@ -33,6 +35,9 @@ from ...runtime import (
     abandon,
     abort_when_uncaught,
     check_launcher,
+    communicator,
+    finalized,
+    job,
     offset,
     refuse_in_child,
     shared,
@@ -68,35 +73,34 @@ class Lifecycle:
     def __init__(
         self,
         n: int | None = None,
-        comm: MPI.Intracomm | None = None,
+        comm: Communicator | None = None,
         *,
+        process_group: object = None,
         transport: str | None = None,
         windows: str | None = None,
         timeline: str | None = None,
     ):
         refuse_in_child("Network()")
-        comm = MPI.COMM_WORLD if comm is None else comm
-        if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL or comm.Is_inter():
-            raise TypeError(
-                f"Network: comm is {_named(comm)}, expected an intracommunicator such as "
-                "MPI.COMM_WORLD"
-            )
-        check_launcher(comm)
+        given = communicator(comm, process_group)
+        if process_group is None and not isinstance(comm, GroupComm):
+            check_launcher()
         warn_if_not_compiled(COMPILED and (shared is not None or sys.platform != "linux"))
-        if comm.size > 1:
+        if given.size > 1:
             abort_when_uncaught()
         # Compared before the communicator is duplicated: ranks that disagree would hang in it.
         agents, chosen, self.windows, per_node = _agreed(
-            comm, n, transport, windows, timeline or _prefix()
+            given, n, transport, windows, timeline or _prefix()
         )
-        self.comm = comm.Dup()
+        self.comm, self._freed = given.Dup(), False
         # In the headers of all messages, so that none of an earlier network is taken for one of
         # this.
-        self.serial = self.comm.bcast(secrets.randbits(48)) if comm.size > 1 else 0
-        self.partition = Partition(agents, comm.size)
+        self.serial = self.comm.bcast(secrets.randbits(48)) if given.size > 1 else 0
+        self.partition = Partition(agents, given.size)
         engine = ProgressEngine()
         self.collectives = Collectives(self.comm)
-        node = _node_memory(self.comm, engine, per_node) if chosen in ("auto", "shared") else None
+        node = None
+        if chosen in ("auto", "shared") and not isinstance(self.comm, GroupComm):
+            node = _node_memory(self.comm, engine, per_node)
         self.matching = matching = Matching(
             self.comm,
             self.serial,
@@ -110,12 +114,12 @@ class Lifecycle:
         self.collectives.on_interrupt = engine.interrupt
         self.context = Context(
             self.comm,
-            comm.rank,
+            given.rank,
             self.partition,
             engine=engine,
             memory=node,
             matching=matching,
-            row_type=RowTypes(),
+            row_type=RowTypes(self.comm),
             transport=chosen,
             timeline=self._begin_timeline(timeline, node),
             ranks_per_node=per_node,
@@ -183,10 +187,8 @@ class Lifecycle:
         path = prefix or _prefix()
         if not path:
             return None
-        file = TimelineFile.of(path, MPI.COMM_WORLD.rank)
-        ranks = MPI.Group.Translate_ranks(
-            self.comm.group, list(range(self.comm.size)), MPI.COMM_WORLD.group
-        )
+        file = TimelineFile.of(path, job().rank)
+        ranks = self.comm.allgather(job().rank)
         alone = self.comm.size == 1 or (node is not None and node.single_node)
         if not alone and ranks[0] == 0:
             file.synchronize(offset(self.comm))
@@ -197,7 +199,7 @@ class Lifecycle:
         """Free the communicators and datatypes of the network and of its mixers; collective, and
         safe to repeat.
         """
-        if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
+        if self._freed or finalized():
             return
         # By all ranks, which may be in different calls: the next network frees it.
         if self.matching.departures.left:
@@ -211,9 +213,9 @@ class Lifecycle:
                 self.node.close()
             self.context.row_type.free()
             # Collectives of MPI may be under way for ever.
+            self._freed = True
             if self.matching.out_of_step:
                 abandon(self.comm)
-                self.comm = MPI.Intracomm()
             else:
                 self.comm.Free()
             self.engine.close()
@@ -261,7 +263,7 @@ class Lifecycle:
             post.abandon()
         self.engine.close()
         abandon((self.matching, self.comm))
-        self.comm = MPI.Intracomm()
+        self._freed = True
         self.context.row_type.free()
         together.minimum(np.zeros(1), "Network()")  # by then no rank looks at this one's rows
         if self.node is not None:
@@ -281,18 +283,18 @@ class Lifecycle:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or self.size == 1:
             self.close()
-        elif self.comm != MPI.COMM_NULL:
+        elif not self._freed:
             # The other ranks may be anywhere: nothing collective now.
             self._leave()
 
     def __del__(self) -> None:
-        open_ = "context" in self.__dict__ and self.size > 1 and self.comm != MPI.COMM_NULL
-        if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
+        open_ = "context" in self.__dict__ and self.size > 1 and not self._freed
+        if open_ and not finalized() and not sys.is_finalizing():
             # Never closed: MPI may still write to its memory.
             self._leave()
 
     def __repr__(self) -> str:
-        closed = ", closed" * (self.comm == MPI.COMM_NULL)
+        closed = ", closed" * self._freed
         return (
             f"Network(n={self.n}, rank {self.rank} of {self.size}, agents "
             f"{self.lo}:{self.hi}{closed})"
@@ -305,7 +307,7 @@ def _meet_all() -> None:
     they may be in one more call.
     """
     for net in sorted({*_OPEN, *_LEFT}, key=lambda net: net._number):
-        if net.size > 1 and net.comm != MPI.COMM_NULL and not MPI.Is_finalized():
+        if net.size > 1 and not net._freed and not finalized():
             with contextlib.suppress(Exception):
                 net.matching.close(net.collectives.interrupted)
 
@@ -327,7 +329,7 @@ def _prefix() -> str:
 
 
 def _agreed(
-    comm: MPI.Intracomm, n: object, transport: str | None, windows: str | None, timeline: str
+    comm: Communicator, n: object, transport: str | None, windows: str | None, timeline: str
 ) -> tuple[int, str, str, int | None]:
     """Agents, transports, pretended ranks per node, the same on all ranks; networks that all of
     them have left are freed.
@@ -378,7 +380,7 @@ def _wanted(n: object, transport: str | None, windows: str | None, timeline: str
     if not per_node.isdigit():
         raise ValueError(f"MPIDEC_RANKS_PER_NODE is {per_node!r}, expected a whole number")
     if timeline:
-        TimelineFile.of(timeline, MPI.COMM_WORLD.rank)
+        TimelineFile.of(timeline, job().rank)
     return {
         "n": agents,
         "transport": TRANSPORTS.index(chosen),
@@ -418,12 +420,6 @@ def _free_left(left: Sequence[Lifecycle], serials: np.ndarray, together: Collect
         with contextlib.suppress(ValueError):
             net.close()
         _LEFT.remove(net)
-
-
-def _named(comm: object) -> str:
-    if not isinstance(comm, MPI.Comm):
-        return f"{comm!r:.60}"
-    return "MPI.COMM_NULL" if comm == MPI.COMM_NULL else "an intercommunicator"
 
 
 def _whole(n: object) -> int:

@@ -31,7 +31,7 @@ from ...checks import (
     lists_disagree,
 )
 from ...rma import Window
-from ...runtime import MPI, Checked, Pending
+from ...runtime import Checked, Pending, ranks_of_node
 from ...transport import NodeCalls, Routes, WeightedSum
 from ..base.agreement import Agreement
 from ..base.traced import trace
@@ -174,6 +174,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     net.machines()
         [[0]]
@@ -190,8 +191,8 @@ class LocalView:
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
             else:  # by now all ranks have come
                 with self._engine, self._agreement.collectives:
-                    node = self.context.comm.Split_type(MPI.COMM_TYPE_SHARED)
-                    leader = MPI.Group.Translate_ranks(node.group, [0], self.context.comm.group)[0]
+                    node = ranks_of_node(self.context.comm)
+                    leader = node.bcast(self.rank)
                     node.Free()
                     leaders = self._agreement.collectives.gather_all(
                         np.array(leader), "net.machines"
@@ -254,6 +255,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     x = np.array([1.0, 2.0])
         ...     net.set_topology(mpidec.topology.ring(1))
@@ -476,6 +478,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     net.neighbor_allgather(np.ones((2, 3)), src_ranks=[], dst_ranks=[]).shape
         (0, 3)
@@ -530,6 +533,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     net.exchange({})
         {}
@@ -571,6 +575,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     net.pair_gossip(1., 0)
         Traceback (most recent call last):
@@ -627,6 +632,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     net.set_machine_topology(mpidec.topology.ring(1))
         ...     net.hierarchical_neighbor_allreduce(np.array([3.]))
@@ -715,6 +721,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     net.allreduce(np.array([1, 2]), average=False)
         array([1, 2])
@@ -755,6 +762,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     net.allgather(np.array([1, 2]))
         array([1, 2])
@@ -779,6 +787,7 @@ class LocalView:
         Examples
         --------
         >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
         ...     net.broadcast(np.array([1, 2]), root=0)
         array([1, 2])

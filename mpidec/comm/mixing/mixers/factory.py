@@ -10,7 +10,7 @@ import numpy as np
 
 from ....topology import Striped
 from ....topology.internals import as_graph
-from ...runtime import MPI
+from ...runtime import start_minimum
 from ..base.agreement import Agreement
 from ..base.lifecycle import Closing
 from .mixer import Mixer
@@ -68,7 +68,7 @@ class Mixers:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
         low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
         with together:
-            self._agreement.operation(op)(partial(context.comm.Iallreduce, low, high, MPI.MIN))
+            self._agreement.operation(op)(partial(start_minimum, context.comm, low, high))
         if high[0] != -high[1]:
             raise ValueError(
                 f"{op}: the ranks hand in different topologies ({topology.name} here, on rank "

@@ -11,7 +11,7 @@ from .... import _validation as check
 from ...._process import hide
 from ....topology.internals import TopologyLike, as_graph, refuse_filter
 from ...rma import CARRIERS, RowLayout, Slots, Window, WindowMessenger
-from ...runtime import MPI
+from ...runtime import MPI, Communicator, over_mpi
 from ..base.agreement import Agreement
 from ..base.traced import trace
 from ..local.view import LocalView
@@ -76,8 +76,13 @@ class Network(NetworkOperators):
         agents, rounded up on the first ranks and down on the last; with fewer agents than ranks the
         last ranks host none.
     comm : mpi4py.MPI.Intracomm, optional
-        `MPI.COMM_WORLD` by default.  The network works on a duplicate that it owns, so that its
-        messages never meet yours.
+        `MPI.COMM_WORLD` by default, or this process alone where there is no MPI.  The network works
+        on a duplicate that it owns, so that its messages never meet yours.
+    process_group : torch.distributed.ProcessGroup, optional
+        In place of `comm`: the ranks of a process group, such as `torch.distributed.group.WORLD`
+        under torchrun; MPI is not loaded.  Rows travel over TCP connections that the ranks find
+        through the store of the group, rows on devices by messages of its backend (NCCL).
+        Results have the same bits as over MPI.  There are no one-sided transfers.
     transport : {"auto", "shared", "neighbor", "p2p"}, optional
         How rows travel between ranks (or the environment variable `MPIDEC_TRANSPORT`): `shared`
         reads them where they lie in the memory of the node, `neighbor` sends them by neighbourhood
@@ -101,7 +106,8 @@ class Network(NetworkOperators):
     n, lo, hi, m : int
         All agents; this rank hosts the `m` agents `lo:hi`.
     rank, size : int
-    comm : mpi4py.MPI.Intracomm
+    comm : mpi4py.MPI.Intracomm or GroupComm
+        `GroupComm` has the same calls, as far as the package uses them.
     partition : Partition
         Agents over ranks.
 
@@ -148,14 +154,22 @@ class Network(NetworkOperators):
     def __init__(
         self,
         n: int | None = None,
-        comm: MPI.Intracomm | None = None,
+        comm: Communicator | None = None,
         *,
+        process_group: object = None,
         transport: str | None = None,
         windows: str | None = None,
         timeline: str | None = None,
         hide_launcher: bool = False,
     ):
-        super().__init__(n, comm, transport=transport, windows=windows, timeline=timeline)
+        super().__init__(
+            n,
+            comm,
+            process_group=process_group,
+            transport=transport,
+            windows=windows,
+            timeline=timeline,
+        )
         if hide_launcher:
             hide()
         self.agreement = Agreement(self.context, self.collectives)
@@ -319,6 +333,7 @@ class Network(NetworkOperators):
         [0.0, 1.0, 2.0]
         """
         with self.agreeing("net.window"):
+            over_mpi(self.comm, "net.window")
             self.local.one_agent_each()
             if topology is None:
                 topology = self.topology
@@ -399,5 +414,6 @@ class Network(NetworkOperators):
         receivers are not made for that.
         """
         if self.size > 1 and what not in self._messengers:
-            self._messengers[what] = WindowMessenger(self.comm.Dup(), self.engine)
+            comm = over_mpi(self.comm, "net.slots")
+            self._messengers[what] = WindowMessenger(comm.Dup(), self.engine)
         return self._messengers.get(what)

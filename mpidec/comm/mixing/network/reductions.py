@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from ....exceptions import on_all_ranks
 from ...arrays import native
 from ...kernels import ordered_sum
-from ...runtime import MPI, Partition, Request
+from ...runtime import CommRequest, Partition, Request
 from ...transport import RowSums
 from ..base.agreement import Agreement
 from ..base.lifecycle import Lifecycle
@@ -202,7 +202,7 @@ class NetworkReductions(Lifecycle):
 
     def operation(
         self, op: str, signature: str = ""
-    ) -> Callable[[Callable[[], MPI.Request]], None]:
+    ) -> Callable[[Callable[[], CommRequest]], None]:
         """Begin a call of all ranks, after they have agreed on its signature once; the function
         that completes its requests.
         """

@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 
-from ...runtime import MPI, Collectives, abandon
+from ...runtime import MPI, Collectives, Communicator, GroupComm, abandon
 from ..records import native
 
 WORD = 8  # bytes of a word
@@ -155,10 +155,12 @@ class Ended:
                 block.free() if unused else left.append(block)
             self._blocks = left
 
-    def free_kept(self, comm: MPI.Intracomm, together: Collectives) -> None:
+    def free_kept(self, comm: Communicator, together: Collectives) -> None:
         """Free those of closed networks over the same processes that no rank uses any more;
         collective.
         """
+        if not _KEPT or isinstance(comm, GroupComm):
+            return
         same = (MPI.IDENT, MPI.SIMILAR)
         self._blocks = [
             block for block in _KEPT if MPI.Group.Compare(block.group, comm.group) in same

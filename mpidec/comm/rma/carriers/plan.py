@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...runtime import Collectives, Context, ranks_of_node
+from ...runtime import Collectives, Context, over_mpi, ranks_of_node
 from . import offload
 from .mpi_memory import Ended, MPIMemory, refusal
 from .one_sided import front, mailbox
@@ -86,7 +86,7 @@ class OneSidedPlan:
         return self._allocate if self.used else None
 
     def _allocate(self, size: int) -> np.ndarray:
-        self._memory = MPIMemory(self._comm, self._together, size)
+        self._memory = MPIMemory(over_mpi(self._comm, self._what), self._together, size)
         return self._memory.block
 
     def memory(self) -> MPIMemory | None:
