@@ -63,7 +63,7 @@ ROOMS = {
     "comm.kernels": ((*GROUND, "topology", "comm.arrays"), ("scipy",)),
     "solvers": ((*GROUND, "comm.kernels"), ()),
     "comm.timeline": (GROUND, ()),
-    "comm.runtime": ((*GROUND, "topology", *COMM[:3]), ("mpi4py",)),
+    "comm.runtime": ((*GROUND, "topology", *COMM[:3]), ("mpi4py", "torch")),
     "comm.checks": ((*GROUND, "topology", *COMM[:4]), ()),
     "comm.transport": ((*GROUND, "topology", *COMM[:5]), ()),
     "comm.rma": ((*GROUND, "topology", *COMM[:6]), ()),

@@ -6,7 +6,6 @@ import ast
 import sys
 
 import pytest
-from mpi4py import MPI
 
 from mpidec import solvers, topology
 from mpidec.comm.runtime.launch import check_launcher
@@ -105,19 +104,19 @@ def test_a_hidden_launcher(mpirun):
 def test_a_launcher_that_mpi4py_does_not_see_is_refused(launcher, variables, monkeypatch):
     for name in (*LAUNCHERS, "MPIDEC_ALONE"):
         monkeypatch.delenv(name, raising=False)
-    check_launcher(MPI.COMM_WORLD)
+    check_launcher()
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", "train.py", "--lr", "0.1"])
     with pytest.raises(
         RuntimeError, match=r"each of them is alone.* mpirun -n 4 python -u train.py --lr 0.1"
     ) as error:
-        check_launcher(MPI.COMM_WORLD)
+        check_launcher()
     assert str(error.value).startswith(f"{launcher} started 4 processes") and "\n" not in str(
         error.value
     )
     monkeypatch.setenv("MPIDEC_ALONE", "1")
-    check_launcher(MPI.COMM_WORLD)
+    check_launcher()
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ def test_the_shell_of_a_batch_script_is_no_launcher(variables, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    check_launcher(MPI.COMM_WORLD)
+    check_launcher()
 
 
 def test_a_wrong_launcher_takes_one_line(mpirun):

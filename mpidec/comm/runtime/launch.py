@@ -78,19 +78,18 @@ def check_launcher() -> None:
             continue
         why, remedy = (
             f"mpi4py uses another MPI library ({library()})",
-            "the mpirun of that library (in the environment's bin folder, next to "
+            "start the program with the mpirun of that library (in the environment's bin folder, next to "
             f"{sys.executable})",
         )
         if launcher == "torchrun":
             why, remedy = (
                 "it does not start MPI",
-                "Network(process_group=torch.distributed.group.WORLD), after "
-                "torch.distributed.init_process_group(), or with mpirun",
+                "make Network(process_group=torch.distributed.group.WORLD) after "
+                "torch.distributed.init_process_group(), or start the program with mpirun",
             )
         raise RuntimeError(
             f"{launcher} started {count} processes ({variable}={count}), but each of them is "
-            f"alone: {why}; start "
-            f"the program with {remedy}: mpirun -n {count} {_command()}, or set MPIDEC_ALONE=1 to "
+            f"alone: {why}; {remedy}: mpirun -n {count} {_command()}, or set MPIDEC_ALONE=1 to "
             "run a single "
             "process"
         )
