@@ -11,7 +11,7 @@ import torch
 
 from .._words import warn
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, ranks
+from ..comm.runtime import ranks
 from ..exceptions import mark
 from .methods import Method, mean
 from .model import Model, digest
@@ -164,8 +164,9 @@ class Consistency:
             average = mean(self._net, bucket.rows)
             norm = max(float(average.norm()), torch.finfo(bucket.rows.dtype).tiny)
             far[place] = max(float((row - average).norm()) for row in bucket.rows) / norm
-        self._net.comm.Allreduce(MPI.IN_PLACE, far, MPI.MAX)
-        return [float(each) for each in np.nan_to_num(far, nan=np.inf)]
+        largest = np.nan_to_num(far, nan=np.inf)
+        least = self._net.collectives.minimum(-largest, "comparison of parameters")
+        return [-float(each) for each in least]
 
 
 def spread(values: Sequence[str]) -> str:

@@ -11,15 +11,17 @@ import json
 import sys
 from contextlib import closing
 
-GROUP = "group" in sys.argv
-if GROUP:
-    sys.modules["mpi4py"] = None  # type: ignore[assignment]
-
 import numpy as np
 import torch
 
 import mpidec
 from mpidec import topology
+
+GROUP = "group" in sys.argv
+if GROUP:
+    # `import mpidec` has loaded nothing of MPI, and from here on it cannot be loaded.
+    assert not any(name.startswith("mpi4py") for name in sys.modules)
+    sys.modules["mpi4py"] = None  # type: ignore[assignment]
 
 GRAPHS = ("ring", "exponential", "one_peer_exponential", "erdos_renyi", "chain", "star")
 ALGORITHMS = (

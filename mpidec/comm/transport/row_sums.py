@@ -8,8 +8,8 @@ import numpy as np
 
 from ..arrays import BFLOAT16, narrow, widen
 from ..runtime import (
-    Communicator,
     CommRequest,
+    Communicator,
     Partition,
     ProgressEngine,
     abandon,
