@@ -313,9 +313,9 @@ def test_imports_point_downwards():
 
 # What the rooms that only use the package take beside its public names: of `internals`, and of the rooms of comm but mixing.
 SHARED = {
-    "theory": "MPI Asynchronous Channel Fault Operator PairwiseSolver Round StepOperator TopologyLike after as_oracle "
+    "theory": "ALONE Asynchronous Channel Fault Operator PairwiseSolver Round StepOperator TopologyLike after as_oracle "
     "as_solver as_topology at_step dtype_of is_sampled moves name_of step_size_of targets_of term_of with_step_size x_star_of",
-    "testing": "MPI Asynchronous Codec LinearSteps PushSolver Result adapted after as_topology at_step check_dataclass "
+    "testing": "ALONE Asynchronous Codec LinearSteps PushSolver Result adapted after as_topology at_step check_dataclass "
     "is_sampled limits mismatch prox_of rest simulate smoothness_of solution_of solve step_size_of term_of with_step_size",
     "plot": "positions rises table",
     "bench": "MPI CARRIERS COMPILED TRANSPORTS Weights Window library simulate solve weighted_sum",
@@ -324,7 +324,7 @@ SHARED = {
     "sweep": "MPI CHOSEN FLAGS Fingerprint MISSING Outcome Result RunLine View X abort_when_uncaught arrange cannot_resume "
     "check_name check_names displayed drawn file_hashes find flat look on_root own_names rises split "
     "step_size_of together worded",
-    "reproduce": "MPI AVERAGING AtomicFile Fingerprint GRADIENT Training WorkQueue graph interrupts iterate meetings on_root "
+    "reproduce": "ALONE MPI AVERAGING AtomicFile Fingerprint GRADIENT Training WorkQueue graph interrupts iterate meetings on_root "
     "open_checked simulate solve stored",
 }
 # The package's own face reaches where a name is defined: what `import mpidec` loads stays small.
