@@ -8,7 +8,7 @@ the node and MPI's own neighbourhood collectives takes MPI's communicator alone,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, Union
+from typing import Any, Protocol, TypeAlias, Union, cast
 
 import numpy as np
 
@@ -111,14 +111,14 @@ def of_node(comm: Communicator) -> Communicator:
     """Return the ranks on the node of this one; collective."""
     if isinstance(comm, GroupComm):
         return comm.of_node()
-    return MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
+    return cast("MPI.Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
 
 
 def split(comm: Communicator, color: int) -> Communicator:
     """Return the ranks of the same color, in place of `comm`; collective."""
     part = comm.Split(color, comm.rank)
     comm.Free()
-    return part if isinstance(part, GroupComm) else MPI.Intracomm(part)
+    return cast(Communicator, part)
 
 
 def _named(comm: object) -> str:

@@ -178,13 +178,17 @@ class GroupComm:
             return None
         return self._places[found[0]], found[1]
 
+    @property
+    def _connected(self) -> Wire:
+        if self._wire is None:
+            raise ValueError("messages of one rank that is alone, expected several ranks")
+        return self._wire
+
     def _send(self, dest: int, tag: int, data: Bytes, synchronous: bool = False) -> Transfer:
-        assert self._wire is not None
-        return self._wire.send(self._members[dest], (self._number, tag), data, synchronous)
+        return self._connected.send(self._members[dest], (self._number, tag), data, synchronous)
 
     def _receive(self, source: int, tag: int, into: np.ndarray) -> Transfer:
-        assert self._wire is not None
-        return self._wire.receive(self._members[source], (self._number, tag), into)
+        return self._connected.receive(self._members[source], (self._number, tag), into)
 
     # Collective calls on arrays
 

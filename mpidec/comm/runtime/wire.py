@@ -371,7 +371,7 @@ class Wire:
         if outgoing is not None:
             self._close(outgoing.sock)
 
-    def _close(self, sock: socket.socket) -> None:
+    def _close(self, sock: Any) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(sock)
         sock.close()
@@ -407,7 +407,7 @@ class Wire:
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_READ, Incoming(self, sock))
 
-    def _read(self, end: Incoming | int, sock: object) -> None:
+    def _read(self, end: Incoming | int, sock: Any) -> None:
         try:
             if isinstance(end, Incoming):
                 end.read()
@@ -419,7 +419,6 @@ class Wire:
             source = end.source if isinstance(end, Incoming) else end
             if source is not None:
                 self._lose(source, error)
-            assert isinstance(sock, socket.socket)
             self._close(sock)
 
     # For connections
@@ -480,7 +479,6 @@ class Wire:
             self.poll()
             time.sleep(1e-3)
         for key in list(self._selector.get_map().values()):
-            assert isinstance(key.fileobj, socket.socket)
             self._close(key.fileobj)
         self._selector.close()
         self._out.clear()
