@@ -206,7 +206,7 @@ KEYWORD = re.compile(
     r"""(?P<call>[\w.]+\([^()]*\))"""  # is shown as it is
     r"""|`?(?<![\w.'"])(?P<name>[a-z_]+) ?= ?(?P<value>"[^"]*"|'[^']*'|[\w./:+-]*)`?"""
 )
-GRAPH = re.compile(r"\btopology\.(?P<name>[a-z_]+)\((?:n|\d+)\)")
+GRAPH = re.compile(r"\btopology\.(?P<name>[a-z_]+)\((?:n|\d+)(?:, [^()]*)?\)")
 UNAVAILABLE = re.compile(r" \((?P<name>[a-z_]+)=[^()]*\)")
 
 

@@ -6,6 +6,7 @@ import csv
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..datasets import raised
@@ -50,11 +51,16 @@ class _Table:
 
     def __call__(self, records: Sequence[Mapping[str, float]]) -> None:
         new = f"{self._path}.new"
-        with open(new, "w", newline="") as file:
-            table = csv.DictWriter(file, [*records[0]])
-            table.writeheader()
-            table.writerows(records)
-        os.replace(new, self._path)
+        try:
+            with open(new, "w", newline="") as file:
+                table = csv.DictWriter(file, [*records[0]])
+                table.writeheader()
+                table.writerows(records)
+            os.replace(new, self._path)
+        except OSError as error:
+            with suppress(OSError):
+                os.remove(new)
+            raise OSError(error.errno, f"cannot write {self._path}: {error.strerror}") from error
 
 
 class _TensorBoard:

@@ -477,7 +477,7 @@ def names(setting: str) -> dict[str, str]:
         "data": lambda: {
             **image_sets(),
             "FOLDER": "images, in a folder for each class; or in train/ and test/ of such folders",
-            "FILE.csv": "a table, with classes or numbers in its last column",
+            "FILE.csv": "a table, with classes or numbers in its last column (data.standardize scales the others)",
             "FILE.npz": "arrays x_train, y_train, x_test, y_test of your own",
             "FILE.py:NAME": "a function of your own that returns these arrays",
         },

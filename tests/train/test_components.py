@@ -185,6 +185,14 @@ def test_refused_in_words_of_the_command_line(argv, said, own, capfd):
 
 
 @pytest.mark.serial
+def test_a_table_that_cannot_be_written_ends_the_training(own, capfd):
+    (own / "part-log.csv.new").mkdir()
+    given = "--data own.py:samples --criterion mse_loss --workers 2 --batch 8 --log csv --quiet"
+    assert main([*given.split(), "--out", "part.h5", "--force"]) != 0
+    assert "cannot write part-log.csv: Is a directory" in capfd.readouterr().err
+
+
+@pytest.mark.serial
 def test_the_momentum_of_an_algorithm_is_named_by_its_flag(capfd):
     given = "--workers 2 --epochs 1 --batch 256 --algorithm qg --momentum 0.9 --quiet"
     assert main(given.split()) == 0
