@@ -128,7 +128,8 @@ class Model:
 
     def _replaced(self) -> list[str]:
         present = {id(p) for part in self.parts for p in part.parameters()}
-        return [self.names[id(p)] for p in self.parameters() if id(p) not in present]
+        trained = {id(p) for p in self.parameters()}
+        return [name for key, name in self.names.items() if key in trained - present]
 
     def settings(self, rates: bool, constant: bool) -> dict[tuple[str, str], str]:
         """What is the same on all ranks: kind and description, and value.
