@@ -95,7 +95,9 @@ class Consistency:
             If the model has other parameters than those that are trained.
         """
         if self._compares:
-            settings = self._model.settings(rates, self._method.asynchronous)
+            # Ranks of several agents have a Stacked, next to plain models of ranks of one.
+            alike = self._net.n % self._net.size == 0
+            settings = self._model.settings(rates, self._method.asynchronous, alike)
             sums = self._sums() if self._method.averages_gradients else [0]
             mine = np.array([zlib.crc32(repr(settings).encode()), min(sums), max(sums)])
             theirs = np.empty((self._net.size, len(mine)), dtype=mine.dtype)

@@ -131,7 +131,7 @@ class Model:
         trained = {id(p) for p in self.parameters()}
         return [name for key, name in self.names.items() if key in trained - present]
 
-    def settings(self, rates: bool, constant: bool) -> dict[tuple[str, str], str]:
+    def settings(self, rates: bool, constant: bool, modules: bool) -> dict[tuple[str, str], str]:
         """What is the same on all ranks: kind and description, and value.
 
         Parameters
@@ -140,6 +140,8 @@ class Model:
             Whether the hyper-parameters of the optimizer are among it.
         constant : bool
             Of these with a schedule only the initial rates.
+        modules : bool
+            Whether the modules are among it.
         """
         found: dict[tuple[str, str], str] = {}
         if self._optimizer is not None:
@@ -158,7 +160,7 @@ class Model:
             for name, parameter in part.named_parameters():
                 what = f"requires_grad of parameter {prefix}{name}"
                 found["frozen", what] = str(parameter.requires_grad)
-            for name, module in part.named_modules():
+            for name, module in part.named_modules() if modules else ():
                 kind = type(module)
                 more = f"({module.extra_repr()})" if kind.__module__.startswith("torch.nn") else ""
                 what = f"module {prefix}{name}" if name else f"model {prefix}".strip(" .")

@@ -173,6 +173,15 @@ def test_agents_of_one_rank_are_compared_too():
             step(model, optimizer, torch.randn(2, 8, 4))
 
 
+def test_ranks_of_different_numbers_of_agents_are_not_refused():
+    with mpidec.Network(MPI.COMM_WORLD.size + 1) as net:
+        model = network(norm=False)
+        model = mpidec.nn.Stacked(model, net.m) if net.m > 1 else model
+        x = torch.randn(*([net.m] if net.m > 1 else []), 8, 4)
+        with optim.Decentralized(adam(model), model, algorithm="allreduce", net=net) as optimizer:
+            step(model, optimizer, x)
+
+
 def test_rounding_is_warned_of_once(net):
     model = network(norm=False)
     optimizer = optim.Decentralized(adam(model), model, algorithm="allreduce", net=net)
