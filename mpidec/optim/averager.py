@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,12 @@ from ..topology.internals import refuse_filter
 from .algorithms import Graph, algorithm as algorithm_of, names
 from .consistency import Consistency
 from .copies import Copies
+from .departures import Departures, Progress
 from .guard import TrainingGuard
 from .methods import Mixer, mean
 from .model import Model, Models, check_settings
-from .rows import buckets
+from .rows import Bucket, buckets
+from .scaling import Scaled
 from .states import KEY, OTHERWISE, States, settings_of
 from .timeline import TrainingEvents
 from .views import copy_views
@@ -87,6 +89,7 @@ class Averager:
         check: bool = True,
         trace: str | os.PathLike[str] | None = None,
         bucket_bytes: int | None = None,
+        overlap: bool = False,
         **options: Any,
     ):
         self._model = model if isinstance(model, Model) else Model(model)
@@ -99,6 +102,7 @@ class Averager:
             )
         self._buffers = choice(buffers, "buffers", ("local", "average"))
         self.every, self.steps = self._period(every), 0
+        self.overlapped = self._overlapping(overlap)
         self._closing = ExitStack()
         self.net = net = self._joined(net)
         net.agree(self._model.refusal(net) or _refused(trace))
@@ -108,6 +112,7 @@ class Averager:
             every=self.every,
             buffers=buffers,
             bucket_bytes=bucket_bytes,
+            overlap=overlap,
             equal=equal,
             trace=trace is not None,
             options={
@@ -126,15 +131,21 @@ class Averager:
             (NEAR if near else FAR) if bucket_bytes is None else bucket_bytes,
             lambda length, like: net.empty(length, like=like),
         )
+        self._carrier = self._of_departures()
         self._mixers = self._made(topology, mixing)
         self._check, self._anew = check, False
+        self._departures: Departures | None = None
+        if self.overlapped or (method.averages_gradients and net.size > 1):
+            self._departures = Departures(self.buckets, self._leave)
         self._begin_method()
         for part in self._model.parts:
             copy_views(part)
-        for hook in (
-            _polled(self._model.parts, net.engine.poll) if method.overlaps and not near else ()
-        ):
-            self._closing.callback(hook.remove)
+        if not near and (method.overlaps or self._departures is not None):
+            self._closing.callback(Progress(self._model.parts).close)
+        self._versions: list[list[tuple[torch.Tensor | None, int]]] = []
+        self.update: Callable[[Bucket | None], None] = _no_update
+        # Whether `update` takes one bucket at a time.
+        self.by_bucket = False
         self._apart = self._loaded = self._begun = False
         self._copies = Copies(net, method.asynchronous, self.buckets)
         traced = trace is not None or net.context.timeline is not None
@@ -145,8 +156,8 @@ class Averager:
 
     def _begin_method(self) -> None:
         """Begin the algorithm at the parameters as they are now."""
-        self._method = self.algorithm.make(self.net, self.buckets, self._mixers)
-        self._method.checked = self._check
+        self._method = self.algorithm.make(self._carrier, self.buckets, self._mixers)
+        self._method.checked, self._method.departures = self._check, self._departures
         self._consistency = Consistency(self.net, self._model, self.buckets, self._method)
         self._guard = TrainingGuard(self.net, self._method, self._mixers, self.buckets)
         self._states = States(self._model.groups, self._method, self._mixers)
@@ -158,6 +169,34 @@ class Averager:
             net = Network(m * world().size if m else None)
             self._closing.callback(net.close)
         return net
+
+    def _overlapping(self, overlap: bool) -> bool:
+        """Return whether buckets are updated and leave during the backward pass."""
+        method, name = self.algorithm.method, self.algorithm.name
+        if not overlap or method.averages_gradients or method.overlaps:
+            return False  # what these do in any case
+        if not self._model.optimized:
+            raise ValueError(
+                "overlap=True updates the parameters during the backward pass, which an averager "
+                "does not: use Decentralized(optimizer, model, ...)"
+            )
+        if self.every > 1:
+            raise ValueError(
+                f"algorithm {name!r} mixes in every {self.every}th step, which overlap=True would "
+                "not: leave it out"
+            )
+        if not method.by_bucket:
+            raise ValueError(
+                f"algorithm {name!r} needs the updates of all parameters at once, so that no "
+                "bucket can leave before: leave overlap=True out"
+            )
+        return True
+
+    def _of_departures(self) -> Network:
+        """Return the network of the mixings: one of their own, if they begin at other places
+        among the calls of each rank.
+        """
+        return self.net.duplicate() if self.overlapped and self.net.size > 1 else self.net
 
     def _period(self, every: int | None) -> int:
         period = self.algorithm.every if every is None else every
@@ -176,7 +215,7 @@ class Averager:
         mixing: Callable[[Mixer], Mixer] | None,
     ) -> list[Mixer]:
         """Return the mixers of the topologies."""
-        net, algorithm = self.net, self.algorithm
+        net, algorithm = self._carrier, self.algorithm
         unmixed = algorithm.method.averages_gradients
         if mixing is not None and (unmixed or algorithm.method.asynchronous):
             raise ValueError(
@@ -225,14 +264,32 @@ class Averager:
         """Average; after `optimizer.step()`.  The argument, a model, is ignored."""
         self.after()
 
-    def before(self) -> None:
-        """Do the communication that precedes the optimizer's update."""
+    def step(self, scaled: Scaled) -> None:
+        """Take a step of the optimizer, with its communication."""
+        if self.overlapped:
+            self._step_overlapped(scaled)
+        elif self._method.ahead and self.by_bucket and len(self.buckets) > 1:
+            self._step_in_turn(scaled)
+        elif not self.before(scaled):
+            if not scaled.found:
+                self.update(None)
+            self.after()
+
+    def before(self, scaled: Scaled) -> bool:
+        """Do the communication that precedes the optimizer's update; return whether all workers
+        leave the step out.
+        """
         self._begin()
+        left_out = False
         if self._method.of_gradients:
             with self._span("wait"), torch.no_grad(), self._same_steps():
                 self._settle()
-                self._method.before(self.steps)
-                self._guard.show(self.steps, self.steps - 1, 0, self._withdraw)
+                left_out = self._method.before(self.steps, scaled)
+                if not left_out:
+                    self._guard.show(self.steps, self.steps - 1, 0, self._withdraw)
+        if left_out:
+            self._begun = self._copies.looked = False
+        return left_out
 
     def after(self) -> None:
         """Do the communication that follows the optimizer's update."""
@@ -248,9 +305,87 @@ class Averager:
                     self._guard.look(self.steps)
                 self._method.after(k)
                 self._guard.show(k, self.steps, self.every, self._withdraw)
-                if self._buffers == "average":
-                    self._model.average_buffers(self.net, self._method.checked)
+                self._average_buffers()
         self.steps += 1
+
+    def _average_buffers(self) -> None:
+        if self._buffers == "average":
+            self._model.average_buffers(self.net, self._method.checked)
+
+    def _step_in_turn(self, scaled: Scaled) -> None:
+        """Take a step in which each bucket arrives, is updated and leaves, one after the other."""
+        self._begin()
+        k, method = self.steps, self._method
+        with torch.no_grad(), self._same_steps():
+            self._settle()
+            if not method.travelling:
+                for i, bucket in enumerate(self.buckets):
+                    self._guard.refuse(bucket, k, k - 1, self._withdraw)
+                    method.depart(i, k)
+            for i, bucket in enumerate(self.buckets):
+                with self._span("wait"):
+                    method.arrive(i)
+                    method.show()
+                if not scaled.found:
+                    self.update(bucket)
+                with self._span("mix"):
+                    bucket.settle()
+                    self._guard.refuse(bucket, k + 1, k, self._withdraw)
+                    method.depart(i, k + 1)
+            self._average_buffers()
+        self._begun = self._copies.looked = False
+        self._model.check_unchanged()
+        self.steps += 1
+
+    def _step_overlapped(self, scaled: Scaled) -> None:
+        """Take a step whose buckets are updated and leave during the backward pass."""
+        k, departures = self.steps, self._departures
+        assert departures is not None
+        if scaled.found is not None:
+            raise RuntimeError(
+                "a GradScaler divides the gradients in step(), after overlap=True has used them: "
+                "leave overlap=True out, or train in bfloat16 without a GradScaler"
+            )
+        self._begin()
+        method = self._method
+        with self._span("mix"), torch.no_grad(), self._same_steps():
+            for bucket, versions in zip(self.buckets, self._versions):
+                self._refuse_changed(bucket, versions)
+            departures.finish()
+            for i in range(len(self.buckets)):
+                method.arrive(i)
+            self._guard.show(k, k, 1, self._withdraw)
+            self._average_buffers()
+        self._begun = self._copies.looked = False
+        self._model.check_unchanged()
+        self._versions = []
+        self.steps += 1
+        departures.begin()
+
+    def _leave(self, i: int) -> None:
+        """Let a bucket leave, when its gradients are complete."""
+        bucket = self.buckets[i]
+        with torch.no_grad():
+            if self.overlapped:
+                self.update(bucket)
+                bucket.settle()
+                self._versions.append(bucket.versions())
+            self._method.depart(i, self.steps)
+
+    def _refuse_changed(
+        self, bucket: Bucket, before: list[tuple[torch.Tensor | None, int]]
+    ) -> None:
+        """Refuse gradients that have changed after they were used."""
+        for (name, _), (was, then), (now, here) in zip(bucket.named, before, bucket.versions()):
+            if was is not now or then != here:
+                error = RuntimeError(
+                    f"the gradient of parameter {name} has changed after its update, which "
+                    "overlap=True makes during the backward pass: accumulate over equally many "
+                    "backward passes in each step, leave clipping to the optimizer, or leave "
+                    "overlap=True out"
+                )
+                self._guard.withdraw(error, self.steps, self._withdraw)
+                raise error
 
     def _withdraw(self, error: Exception) -> bool:
         """Withdraw from the next comparison of all ranks; return whether one is due."""
@@ -362,8 +497,10 @@ class Averager:
         # Contexts may be nested; within, the parameters show the average and must not be copied to
         # the rows.
         outer, self._apart = self._apart, True
+        departures = self._departures
         try:
-            yield distance
+            with nullcontext() if departures is None else departures.pause():
+                yield distance
         finally:
             self._apart = outer
             for bucket, rows in zip(self.buckets, before):
@@ -383,7 +520,7 @@ class Averager:
             )
         self._look()
         with torch.no_grad():
-            self._method.average(self.steps)
+            self._method.average(self.steps, Scaled())
 
     def observe(self, loss: float | torch.Tensor) -> None:
         """Pass the loss of this rank's workers on their last batch to methods that adapt to it;
@@ -401,8 +538,15 @@ class Averager:
         ranks.
         """
         self._copies.looked = False
-        if self._method.averages_gradients:
-            self._method.complete()
+        self._method.forget()
+        departures = self._departures
+        if departures is not None:
+            departures.forget()
+            if self.overlapped and departures.left:
+                raise RuntimeError(
+                    "gradients are dropped after a backward pass whose updates overlap=True has "
+                    "made already: call step() after each, or leave overlap=True out"
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """All that a restart needs beside the model's own `state_dict()`, in the shape of an
@@ -457,6 +601,7 @@ class Averager:
                 f"many workers; with another number of workers, {OTHERWISE}"
             )
         with torch.no_grad():
+            self._drain()
             self._states.load(state_dict)
         self.steps, self._loaded, self._anew = saved["steps"], True, False
         self._consistency.restart()
@@ -471,6 +616,8 @@ class Averager:
         """
         self._refuse_average("a state is loaded")
         self.steps, self._anew = 0, True
+        if self._departures is not None:
+            self._departures.paused = True
         self._loaded = not self._method.asynchronous
 
     def _continue(self) -> None:
@@ -480,10 +627,19 @@ class Averager:
             with torch.no_grad():
                 self._method.complete()
                 self._settle()
+                self._drain()
                 self._method.close()
                 self._states.forget()
                 self._begin_method()
             self._method.bytes = sent
+
+    def _drain(self) -> None:
+        """Complete what has left for a step that is not taken.  Collective."""
+        self._method.drain(self.steps)
+        self._versions = []
+        if self._departures is not None:
+            # Until the ranks have compared their states.
+            self._departures.paused = True
 
     def follow(self, steps: int) -> None:
         """Continue after `steps`, of another worker, if the algorithm keeps nothing of each
@@ -531,8 +687,12 @@ class Averager:
         """Complete communication in progress, and write the timeline; the model is unchanged.
         Collective, and safe to repeat.
         """
-        with self._same_steps():
+        with self._same_steps(), torch.no_grad():
             self._copies.close()
+            if self._departures is not None:
+                self._drain()
+                self._departures.close()
+                self._departures = self._method.departures = None
             self._method.close()
         if self._timeline is not None:
             self._timeline.write(self.net)
@@ -551,27 +711,12 @@ class Averager:
             self.close()
 
 
+def _no_update(bucket: Bucket | None) -> None:
+    """What an optimizer replaces."""
+
+
 def _refused(trace: str | os.PathLike[str] | None) -> Exception | None:
     """Return what is wrong with the path of a timeline."""
     if trace is None or os.path.isdir(os.path.dirname(os.path.abspath(trace))):
         return None
     return ValueError(f"trace is {os.fspath(trace)}, expected a file in a folder that exists")
-
-
-def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list[Any]:
-    """Hooks that let MPI progress messages between nodes while the models are evaluated and
-    differentiated.
-    """
-    hooks: list[Any] = []
-    for part in models:
-        hooks += [
-            module.register_forward_hook(lambda *_: poll())
-            for module in part.modules()
-            if not [*module.children()]
-        ]
-        hooks += [
-            p.register_post_accumulate_grad_hook(lambda _: poll())
-            for p in part.parameters()
-            if p.requires_grad
-        ]
-    return hooks

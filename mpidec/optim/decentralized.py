@@ -18,7 +18,8 @@ from .algorithms import algorithm as algorithm_of
 from .averager import Averager
 from .methods import Mixer
 from .model import Model, Models
-from .scaling import unscale
+from .rows import Bucket
+from .scaling import Scaled
 from .states import merged, plain_state, remove_memory, settings_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ class Decentralized(torch.optim.Optimizer):
     bucket_bytes : int, optional
         Size of the buckets in which the parameters are laid out and mixed; by default 256 MB on one
         node and 1 MB between nodes.
+    overlap : bool
+        Whether each bucket is updated and leaves during the backward pass, as soon as its gradients
+        are complete: the same bits, but nothing may change a gradient afterwards.  "allreduce",
+        "awc" and "osgp" overlap in any case, with no such condition.
     **options
         Of the algorithm: `momentum`, `period`, `codec`, ...
 
@@ -126,6 +131,7 @@ class Decentralized(torch.optim.Optimizer):
         check: bool = True,
         trace: str | os.PathLike[str] | None = None,
         bucket_bytes: int | None = None,
+        overlap: bool = False,
         **options: Any,
     ):
         if isinstance(optimizer, Decentralized) or not isinstance(optimizer, torch.optim.Optimizer):
@@ -146,6 +152,13 @@ class Decentralized(torch.optim.Optimizer):
                 'use another algorithm, such as "atc", or another optimizer'
             )
         remove_memory(optimizer)
+        by_bucket = by_parameter(optimizer)
+        if overlap and not by_bucket:
+            raise ValueError(
+                f"{type(optimizer).__name__} may need all gradients at once, or has hooks of its "
+                "steps, while overlap=True updates one bucket after the other: use an optimizer "
+                "of torch.optim without hooks, or leave overlap=True out"
+            )
         self.optimizer = optimizer
         self.averager = Averager(
             Model(model, optimizer),
@@ -159,8 +172,10 @@ class Decentralized(torch.optim.Optimizer):
             check=check,
             trace=trace,
             bucket_bytes=bucket_bytes,
+            overlap=overlap,
             **options,
         )
+        self.averager.update, self.averager.by_bucket = self._update, by_bucket
         if method.own_momentum and any(group.get("momentum") for group in optimizer.param_groups):
             warnings.warn(
                 f"algorithm {algorithm!r} has a momentum of its own, and the optimizer has one, "
@@ -231,25 +246,33 @@ class Decentralized(torch.optim.Optimizer):
         if closure is None and self._makes_states():
             return self.optimizer.step()
         if closure is not None:
+            if self.averager.overlapped:
+                raise ValueError(
+                    "step(closure) with overlap=True, whose updates precede step(): call "
+                    "backward() yourself, or leave overlap=True out"
+                )
             with torch.enable_grad():
                 loss = closure()
             self.averager.observe(loss)
-        averager, skipped = self.averager, unscale(self)
-        if skipped is not None and averager.algorithm.method.averages_gradients:
-            skipped = bool(averager.net.comm.allreduce(int(skipped)))
-            if skipped:
-                averager.forget_gradients()
-                return loss
-        averager.before()
-        if not skipped:
-            self._inside = True
-            try:
-                with averager._span("update"), torch.no_grad():
-                    self.optimizer.step()
-            finally:
-                self._inside = False
-        averager.after()
+        scaled = Scaled(self)
+        scaled.divide()
+        self.averager.step(scaled)
         return loss
+
+    def _update(self, bucket: Bucket | None) -> None:
+        """Let the optimizer update the parameters of a bucket, or all."""
+        optimizer, self._inside = self.optimizer, True
+        groups = optimizer.param_groups
+        group = groups[0] if bucket is None else bucket.group()
+        parameters = group["params"]
+        if bucket is not None:
+            optimizer.param_groups, group["params"] = [group], bucket.parameters
+        try:
+            with self.averager._span("update"), torch.no_grad():
+                optimizer.step()
+        finally:
+            self._inside = False
+            optimizer.param_groups, group["params"] = groups, parameters
 
     def observe(self, loss: float | torch.Tensor) -> None:
         """Pass the loss of the last batch, to which "pga" with `adaptive=True` adapts its
@@ -330,3 +353,11 @@ class Decentralized(torch.optim.Optimizer):
             f"algorithm={averager.algorithm.name!r}, n={averager.net.n}, "
             f"extra memory {averager.extra_bytes / 1e6:.1f} MB)"
         )
+
+
+def by_parameter(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer updates each parameter by itself, as those of torch do, and has
+    no hooks that expect to see all at once.
+    """
+    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return type(optimizer).__module__.startswith("torch.optim.") and not hooked

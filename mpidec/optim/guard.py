@@ -62,11 +62,28 @@ class TrainingGuard:
             try:
                 self.look(step - late)
             except ValueError as error:
-                call = "W.exchange(M)" if self._method.edgewise else "W(X)"
-                for mixer in () if withdraw(error) else self._mixers:
-                    mixer.at(k + 1).abort_operation(error, call)
+                self.withdraw(error, k + 1, withdraw)
                 raise
         self._method.show()
         # The worker that it comes from raises.
         if looks:
             self._infected = any(not torch.isfinite(each.rows).all() for each in self._buckets)
+
+    def refuse(
+        self, bucket: Bucket, k: int, step: int, withdraw: Callable[[Exception], bool]
+    ) -> None:
+        """Raise, and notify the neighbours, if the rows of a bucket are not finite, before they
+        leave in mixing `k`.
+        """
+        if self._method.checked:
+            try:
+                refuse_infinite(self._net.lo, bucket, bucket.rows, step)
+            except ValueError as error:
+                self.withdraw(error, k, withdraw)
+                raise
+
+    def withdraw(self, error: Exception, k: int, withdraw: Callable[[Exception], bool]) -> None:
+        """Tell the neighbours that this worker takes no part in mixing `k`."""
+        call = "W.exchange(M)" if self._method.edgewise else "W(X)"
+        for mixer in () if withdraw(error) else self._mixers:
+            mixer.at(k).abort_operation(error, call)

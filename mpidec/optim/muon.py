@@ -13,6 +13,7 @@ from .._validation import choice, integer, number
 from ..comm.mixing import Network
 from .methods import AdaptThenCombine, Mixer, divided
 from .rows import Bucket
+from .scaling import Scaled
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients of Muon
 
@@ -51,6 +52,7 @@ class DeMuon(AdaptThenCombine):
     """
 
     of_gradients: ClassVar = True
+    by_bucket: ClassVar = False
 
     def __init__(
         self,
@@ -81,11 +83,12 @@ class DeMuon(AdaptThenCombine):
             ):
                 yield list(parts)
 
-    def before(self, k: int) -> None:
+    def before(self, k: int, scaled: Scaled) -> bool:
         self._X = [bucket.rows.clone() for bucket in self._buckets]
         self._G = [torch.empty_like(X) for X in self._X]
         for bucket, G in zip(self._buckets, self._G):
             bucket.gradients(G)
+        return False
 
     def after(self, k: int) -> None:
         sums, beta = [], self._momentum

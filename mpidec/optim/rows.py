@@ -163,6 +163,16 @@ class Bucket:
         for a, b in self._gaps:
             rows[:, a:b].zero_()
 
+    def versions(self) -> list[tuple[torch.Tensor | None, int]]:
+        """The gradients, and how often each has been changed in place."""
+        given = [parameter.grad for parameter, _, _ in self._places]
+        return [(grad, 0 if grad is None else grad._version) for grad in given]
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters, in the order of the row."""
+        return [parameter for parameter, _, _ in self._places]
+
     def used(self) -> torch.Tensor:
         """For each parameter 1 if it has a gradient, and 0 if not."""
         return torch.tensor([float(parameter.grad is not None) for parameter, _, _ in self._places])

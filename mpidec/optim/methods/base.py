@@ -11,7 +11,9 @@ import torch
 
 from ...comm.mixing import Network
 from ...comm.mixing.internals import Operator, StepOperator
+from ..departures import Departures
 from ..rows import Bucket
+from ..scaling import Scaled
 
 Mixer = Operator[StepOperator]
 Rows: TypeAlias = "np.ndarray | torch.Tensor"
@@ -44,6 +46,8 @@ class Method(ABC):
         Whether rows travel otherwise than in sums of the mixer.
     asynchronous : bool
         Whether no worker waits for another one.
+    by_bucket : bool
+        Whether each bucket may leave by itself: `depart` and `arrive` in place of `after`.
     """
 
     of_gradients: ClassVar[bool] = False
@@ -52,6 +56,9 @@ class Method(ABC):
     by_rate: ClassVar[bool] = False
     own_momentum: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
+    by_bucket: ClassVar[bool] = False
+    # What lets buckets leave during the backward pass.
+    departures: Departures | None = None
     edgewise = False
     # Whether numbers that are not finite end the training.
     checked = False
@@ -68,15 +75,42 @@ class Method(ABC):
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         self._net, self._buckets, self._mixers = net, buckets, mixers
 
-    def before(self, k: int) -> None:
-        """Do the communication before the base optimizer's update in step `k`; `show` follows."""
+    def before(self, k: int, scaled: Scaled) -> bool:
+        """Do the communication before the base optimizer's update in step `k`; `show` follows.
 
-    def average(self, k: int) -> None:
-        """Average the gradients of step `k`; of methods that do so."""
+        Returns whether all workers leave the update out.
+        """
+        return False
+
+    def average(self, k: int, scaled: Scaled) -> bool:
+        """Average the gradients of step `k`, of methods that do so; return as `before` does."""
+        return False
+
+    def forget(self) -> None:
+        """Forget averages of gradients taken before the step: the next ones are averaged in any
+        case.
+        """
 
     @abstractmethod
     def after(self, k: int) -> None:
         """Do the communication after the base optimizer's update in step `k`; `show` follows."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the rows of the next mixing leave before the next step."""
+        return False
+
+    def depart(self, i: int, k: int) -> None:
+        """Begin the communication of bucket `i` in mixing `k`, after its update; the buckets depart
+        in their order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no depart")
+
+    def arrive(self, i: int) -> None:
+        """Complete the communication of bucket `i`; they arrive in their order, and `show`
+        follows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no arrive")
 
     def show(self) -> None:
         """Copy the results to the parameters, which until then hold the update's own result."""
@@ -95,6 +129,18 @@ class Method(ABC):
 
     def complete(self) -> None:
         """Complete communication in progress."""
+
+    def drain(self, k: int) -> None:
+        """Complete also what has left for step `k`, which is not taken.  Collective."""
+        if self.departures is not None and self.departures.begun:
+            left = np.array([float(self.departures.left)])
+            request = self._net.row_sums.start(left)
+            self._wait = self._net.messages("end of departures")
+            self._wait(request)
+            for i in range(self.departures.left, len(self._buckets) if left[0] else 0):
+                self.depart(i, k)
+            self.departures.begin()
+        self.complete()
 
     def close(self) -> None:
         """Complete communication in progress, and free resources.  Collective."""

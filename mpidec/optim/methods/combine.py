@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,15 +14,21 @@ from ...comm.mixing import Network
 from ...comm.mixing.internals import StepOperator
 from ...comm.runtime import Pending
 from ..rows import Bucket
+from ..scaling import Scaled
 from .base import Method, Mixer, Rows, divided
 
 
 class AdaptThenCombine(Method):
     r"""Adapt, then combine: :math:`X^{k+1} = W^k (X^k + u(X^k))`."""
 
+    by_bucket: ClassVar = True
+
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
-        self._mixed: list[torch.Tensor] = []
+        # None of a bucket that is not to be shown.
+        self._mixed: Sequence[torch.Tensor | None] = []
+        self._under_way: deque[list[Pending]] = deque()
+        self._operators: Mapping[int, StepOperator] = {}
         # The rows that are mixed are never changed afterwards.
         self._mix = net.keeping(lambda X, _, W: W(X))
         self._start = net.keeping(lambda X, _, W: W.start(X))
@@ -29,7 +36,18 @@ class AdaptThenCombine(Method):
     def after(self, k: int) -> None:
         self._mixed = self._combined(k)
 
-    def _combined(self, k: int) -> list[torch.Tensor]:
+    def depart(self, i: int, k: int) -> None:
+        if i == 0:
+            self._operators = self._operators_of(k)
+        bucket = self._buckets[i]
+        rows = bucket.mixable if len(self._mixers) == 1 else bucket.rows
+        self._under_way.append(self._left(bucket, rows, self._operators))
+
+    def arrive(self, i: int) -> None:
+        arrived = self._whole(self._buckets[i], self._under_way.popleft())
+        self._mixed = [*self._mixed, *[None] * (i - len(self._mixed)), arrived]
+
+    def _combined(self, k: int) -> Sequence[torch.Tensor]:
         """Return the rows of the buckets, mixed by the operators of step `k`."""
         if len(self._mixers) == 1:
             return self._by_one(self._mixers[0].at(k), [each.mixable for each in self._buckets])
@@ -42,38 +60,57 @@ class AdaptThenCombine(Method):
         started = [self._start(X, None, W) for X in rows]
         return [torch.as_tensor(each.wait()) for each in started]
 
-    def _begun(self, k: int, rows: Sequence[torch.Tensor] | None = None) -> list[Pending]:
+    def _begun(self, k: int, rows: Sequence[torch.Tensor] | None = None) -> list[list[Pending]]:
         """Begin to mix each part of the buckets' rows, or of others like them, by its own
         operator of step `k`.
         """
         if len(self._mixers) == 1:
             W = self._mixers[0].at(k)
             return [
-                self._start(X, None, W) for X in rows or [each.mixable for each in self._buckets]
+                [self._start(X, None, W)] for X in rows or [each.mixable for each in self._buckets]
             ]
-        operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
-        given = rows or [bucket.rows for bucket in self._buckets]
-        whose = {id(bucket): X for bucket, X in zip(self._buckets, given)}
+        operators = self._operators_of(k)
+        given = rows or [each.rows for each in self._buckets]
+        return [self._left(*each, operators) for each in zip(self._buckets, given)]
+
+    def _operators_of(self, k: int) -> dict[int, StepOperator]:
+        """Return the operators of step `k`, by the `id` of their mixers."""
+        return {id(mixer): mixer.at(k) for mixer in self._mixers}
+
+    def _left(self, bucket: Bucket, rows: Any, W: Mapping[int, StepOperator]) -> list[Pending]:
+        """Begin to mix each part of the rows of a bucket by its own operator."""
+        if len(self._mixers) == 1:
+            return [self._start(rows, None, W[id(self._mixers[0])])]
         return [
-            self._start(whose[id(bucket)][:, columns], None, operators[id(mixer)])
-            for bucket, columns, mixer in divided(self._buckets, self._mixers)
+            self._start(rows[:, columns], None, W[id(mixer)])
+            for _, columns, mixer in divided([bucket], self._mixers)
         ]
 
-    def _joined(self, pending: list[Pending]) -> list[torch.Tensor]:
+    def _joined(self, pending: Iterable[list[Pending]]) -> list[torch.Tensor]:
         """Return the rows of the buckets, of the mixed parts that `_begun` returned."""
         if len(self._mixers) == 1:
-            return [torch.as_tensor(each.wait()) for each in pending]
-        mixed = {
-            id(bucket): self._net.empty(bucket.d, like=bucket.rows) for bucket in self._buckets
-        }
-        for (bucket, columns, _), each in zip(divided(self._buckets, self._mixers), pending):
-            mixed[id(bucket)][:, columns] = each.wait()
-        return list(mixed.values())
+            return [torch.as_tensor(each.wait()) for (each,) in pending]
+        return [self._whole(*each) for each in zip(self._buckets, pending)]
+
+    def _whole(self, bucket: Bucket, pending: list[Pending]) -> torch.Tensor:
+        """Return the rows of a bucket, of their mixed parts."""
+        if len(self._mixers) == 1:
+            return torch.as_tensor(pending[0].wait())
+        Y: torch.Tensor = self._net.empty(bucket.d, like=bucket.rows)
+        for (_, columns, _), each in zip(divided([bucket], self._mixers), pending):
+            Y[:, columns] = each.wait()
+        return Y
 
     def show(self) -> None:
         for bucket, Y in zip(self._buckets, self._mixed):
-            bucket.show(Y)
+            if Y is not None:
+                bucket.show(Y)
         self._mixed = []
+
+    def complete(self) -> None:
+        while self._under_way:
+            for pending in self._under_way.popleft():
+                pending.wait()
 
     @property
     def extra(self) -> int:
@@ -87,28 +124,36 @@ class AdaptWhileCombine(AdaptThenCombine):
 
     of_gradients: ClassVar = True
     overlaps: ClassVar = True
+    by_bucket: ClassVar = False
 
-    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
-        super().__init__(net, buckets, mixers)
-        self._under_way: list[Pending] = []
-
-    def before(self, k: int) -> None:
+    def before(self, k: int, scaled: Scaled) -> bool:
         if self.travelling:
             self._mixed = self._joined(self._under_way)
+            self._under_way.clear()
             self.travelling = False
         else:
             self._mixed = self._combined(k)
+        return False
 
     def after(self, k: int) -> None:
         # What it remembers would be ahead of the parameters when saved.
-        if not any(mixer.feedback for mixer in self._mixers):
+        if self.ahead:
             for bucket in self._buckets:
                 bucket.depart()
-            self._under_way, self.travelling = self._begun(k + 1), True
+            self._under_way.extend(self._begun(k + 1))
+            self.travelling = True
+
+    def depart(self, i: int, k: int) -> None:
+        self._buckets[i].depart()
+        super().depart(i, k)
+        self.travelling = True
+
+    @property
+    def ahead(self) -> bool:
+        return not any(mixer.feedback for mixer in self._mixers)
 
     def complete(self) -> None:
-        for pending in self._under_way if self.travelling else ():
-            pending.wait()
+        super().complete()
         self.travelling = False
 
 
@@ -116,6 +161,8 @@ class Hierarchical(AdaptThenCombine):
     """Adapt, then average within machines, then combine between machines, by two mixers one
     after the other.
     """
+
+    by_bucket: ClassVar = False
 
     def after(self, k: int) -> None:
         self._mixed = [bucket.rows for bucket in self._buckets]
@@ -143,6 +190,8 @@ class AdaptiveAverage(AdaptThenCombine):
         :math:`H_0`.
     warmup : int
     """
+
+    by_bucket: ClassVar = False
 
     def __init__(
         self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], period: int, warmup: int

@@ -125,6 +125,11 @@ class StepOperator(ABC):
     def exchange(self, M: np.ndarray) -> np.ndarray:
         """Send a different row over each edge: `(out-edges, ...) -> (in-edges, ...)`."""
 
+    def start_exchange(self, M: np.ndarray) -> Pending:
+        """Begin to send a different row over each edge; `wait()` returns what `exchange` does."""
+        arrived = self.exchange(M)
+        return Pending(None, lambda: arrived)
+
     @abstractmethod
     def sum_edges(self, M: np.ndarray) -> np.ndarray:
         """Sum over the edges into each local agent: `(in-edges, ...) -> (m, ...)`."""
@@ -202,6 +207,11 @@ class EdgeOperator(StepOperator):
         rows, format, restore = self.edge_rows(M)
         return restore(self.carry(rows), format)
 
+    def start_exchange(self, M: ArrayT) -> Pending:
+        rows, format, restore = self.edge_rows(M)
+        arriving = self.start_carry(rows)
+        return Pending(arriving, lambda: restore(arriving.wait(), format))
+
     @abstractmethod
     def edge_rows(self, M: ArrayT) -> tuple[np.ndarray, str, Restore[ArrayT]]:
         """Return the rows of `exchange`, checked, on the host; their format, and what makes results
@@ -213,6 +223,11 @@ class EdgeOperator(StepOperator):
         """Send a row over each edge, as `exchange` does: checked rows of the host, C-contiguous;
         the result is new.
         """
+
+    def start_carry(self, rows: np.ndarray) -> Pending:
+        """Begin to send a row over each edge; `wait()` returns what `carry` does."""
+        arrived = self.carry(rows)
+        return Pending(None, lambda: arrived)
 
     def spread(
         self, arrays: list[np.ndarray], leave: Callable[[np.ndarray], np.ndarray]

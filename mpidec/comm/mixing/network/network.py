@@ -12,6 +12,7 @@ from ...._process import hide
 from ....topology.internals import TopologyLike, as_graph, refuse_filter
 from ...rma import CARRIERS, RowLayout, Slots, Window, WindowMessenger
 from ...runtime import MPI, Communicator, over_mpi
+from ...transport import Ending
 from ..base.agreement import Agreement
 from ..base.traced import trace
 from ..local.view import LocalView
@@ -28,6 +29,7 @@ _FOR_DRIVERS = (
     "agreeing",
     "collectives",
     "context",
+    "duplicate",
     "ended",
     "engine",
     "keeping",
@@ -64,6 +66,21 @@ class forwarded(Generic[P, ResultT]):
         bound: Callable[P, ResultT] = getattr(net.local, self._method.__name__)
         net.__dict__[self._method.__name__] = bound  # the next call finds it there
         return bound
+
+
+class _Duplicate:
+    """A network that closes with another one."""
+
+    def __init__(self, net: Network):
+        self._net, self.closed = net, False
+
+    def close(self, ends: Ending) -> None:
+        """Close the network, or leave it where that is not possible on all ranks."""
+        self.closed = True
+        if ends == "complete":
+            self._net.close()
+        else:
+            self._net._leave()
 
 
 class Network(NetworkOperators):
@@ -132,8 +149,9 @@ class Network(NetworkOperators):
     Notes
     -----
     For drivers and solvers' loops there are also `operation` (a call of all ranks, compared before
-    it meets in MPI), `row_sums` and `messages` (sums of rows,
-    several under way at once, and the wait for them), `raising_together` (an exception on one rank ends all), and `keeping`,
+    it meets in MPI), `row_sums` and `messages` (sums of rows, several under way at once, and the
+    wait for them), `duplicate` (for calls that ranks make at different places among those of the
+    program), `raising_together` (an exception on one rank ends all), and `keeping`,
     `keeping_rows` and `wait_for_readers` (steps that never change rows which they have handed to
     `W` need not wait for their readers); nothing else is for other packages.
 
@@ -210,6 +228,16 @@ class Network(NetworkOperators):
     def machine_topology(self) -> Topology | Schedule | None:
         """What `set_machine_topology` has set last."""
         return self.local.machine_topology
+
+    def duplicate(self, transport: str | None = None) -> Network:
+        """Return another network of the same agents on the same ranks, whose calls do not meet
+        those of this one, and which closes with this one.  Collective.
+        """
+        transport = transport or self.transport
+        made = Network(self.n, self.comm, transport=transport, windows=self.windows)
+        made.check = self.check
+        self._mixers.append(_Duplicate(made))
+        return made
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__()} - {*_FOR_DRIVERS})

@@ -241,31 +241,31 @@ class EdgeExchange(EdgeOperator):
         return np.ascontiguousarray(rows), format, restore
 
     def carry(self, rows: np.ndarray) -> np.ndarray:
+        arrived: np.ndarray = self.start_carry(rows).wait()
+        return arrived
+
+    def start_carry(self, rows: np.ndarray) -> Pending:
         if self._alone:
             self._count(row_bytes(rows))
-            turned: np.ndarray = rows[self.edges.turned]
-            return turned
-        with self._context.engine:
-            with self._propagate_errors("W.exchange(M)"):
-                arrived = np.empty((self.in_edges, *rows.shape[1:]), rows.dtype)
-                if self._single_node:
-                    reading = self._edge_reader.start(
-                        bytes_of(rows), bytes_of(arrived), _kind(rows)
-                    )
-                else:
-                    route, arrival = self.plan.edge_route
-                    self._count(row_bytes(rows))
-                    kind = "W.exchange(M)", words(rows.shape[1:]), rows.dtype
-                    request = self._exchange.start(self.plan, route, rows, arrived, kind)
+            return Pending(None, lambda: rows[self.edges.turned])
+        with self._context.engine, self._propagate_errors("W.exchange(M)"):
+            arrived = np.empty((self.in_edges, *rows.shape[1:]), rows.dtype)
             if self._single_node:
-                reading.wait()
-                return arrived
-            if route.own is not None:
-                arrived[route.own[1]] = request.sent[route.own[0]]
-            request.wait()
-        result = np.empty_like(arrived)
-        result[arrival] = arrived
-        return result
+                reading = self._edge_reader.start(bytes_of(rows), bytes_of(arrived), _kind(rows))
+                return Pending(reading, lambda: arrived)
+            route, arrival = self.plan.edge_route
+            self._count(row_bytes(rows))
+            kind = "W.exchange(M)", words(rows.shape[1:]), rows.dtype
+            request = self._exchange.start(self.plan, route, rows, arrived, kind)
+        if route.own is not None:
+            arrived[route.own[1]] = request.sent[route.own[0]]
+
+        def sorted_() -> np.ndarray:
+            result = np.empty_like(arrived)
+            result[arrival] = arrived
+            return result
+
+        return Pending(request, sorted_)
 
     def sum_edges(self, M: ArrayT) -> ArrayT:
         """Sum over the edges into each local agent, in ascending order of the senders: `(edges,

@@ -92,14 +92,25 @@ class StripedPhase(WrappedPhase):
 
     def exchange(self, M: ArrayT) -> ArrayT:
         """Send a different row over each edge; zeros arrive in the columns of other graphs."""
+        made: ArrayT = self.start_exchange(M).wait()
+        return made
+
+    def start_exchange(self, M: ArrayT) -> Pending:
         order, K = self._order, len(self._parts)
         rows, format, restore = to_host(M)
-        arrived = np.zeros((self.in_edges, *rows.shape[1:]), rows.dtype)
-        for stripe, part in enumerate(self._parts):
-            out, into = order.out_of(stripe), order.into(stripe)
-            arrived[into, stripe::K] = part.exchange(np.ascontiguousarray(rows[out, stripe::K]))
-        made: ArrayT = restore(arrived, format)
-        return made
+        arriving = [
+            part.start_exchange(np.ascontiguousarray(rows[order.out_of(stripe), stripe::K]))
+            for stripe, part in enumerate(self._parts)
+        ]
+
+        def collect() -> ArrayT:
+            arrived = np.zeros((self.in_edges, *rows.shape[1:]), rows.dtype)
+            for stripe, pending in enumerate(arriving):
+                arrived[order.into(stripe), stripe::K] = pending.wait()
+            made: ArrayT = restore(arrived, format)
+            return made
+
+        return Pending(Several(arriving), collect)
 
     def sum_edges(self, M: ArrayT) -> ArrayT:
         """Sum over the edges into each local agent, in each column over those of its graph."""
