@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,6 +150,9 @@ class Averager:
         self._copies = Copies(net, method.asynchronous, self.buckets)
         traced = trace is not None or net.context.timeline is not None
         self._timeline = TrainingEvents(net, self._model.parts[0], trace, self) if traced else None
+        self._span: Callable[[str], AbstractContextManager[Any]] = (
+            nullcontext if self._timeline is None else self._timeline.span
+        )
         self._closed = False
         # Rates may yet be made equal, by broadcast_optimizer_state.
         self._consistency.compare(0, rates=False)
@@ -268,27 +271,26 @@ class Averager:
         """Take a step of the optimizer, with its communication."""
         if self.overlapped:
             self._step_overlapped(scaled)
-        elif self._method.ahead and self.by_bucket and len(self.buckets) > 1:
+        elif len(self.buckets) > 1 and self.by_bucket and self._method.ahead:
             self._step_in_turn(scaled)
-        elif not self.before(scaled):
-            if not scaled.found:
-                self.update(None)
-            self.after()
+        else:
+            self._begin()
+            if not (self._method.of_gradients and self._before(scaled)):
+                if not scaled.found:
+                    self.update(None)
+                self.after()
 
-    def before(self, scaled: Scaled) -> bool:
+    def _before(self, scaled: Scaled) -> bool:
         """Do the communication that precedes the optimizer's update; return whether all workers
         leave the step out.
         """
-        self._begin()
-        left_out = False
-        if self._method.of_gradients:
-            with self._span("wait"), torch.no_grad(), self._same_steps():
-                self._settle()
-                left_out = self._method.before(self.steps, scaled)
-                if not left_out:
-                    self._guard.show(self.steps, self.steps - 1, 0, self._withdraw)
-        if left_out:
-            self._begun = self._copies.looked = False
+        with self._span("wait"), torch.no_grad(), self._same_steps():
+            self._settle()
+            left_out = self._method.before(self.steps, scaled)
+            if left_out:
+                self._begun = self._copies.looked = False
+            else:
+                self._guard.show(self.steps, self.steps - 1, 0, self._withdraw)
         return left_out
 
     def after(self) -> None:
@@ -305,12 +307,9 @@ class Averager:
                     self._guard.look(self.steps)
                 self._method.after(k)
                 self._guard.show(k, self.steps, self.every, self._withdraw)
-                self._average_buffers()
+                if self._buffers == "average":
+                    self._model.average_buffers(self.net, self._method.checked)
         self.steps += 1
-
-    def _average_buffers(self) -> None:
-        if self._buffers == "average":
-            self._model.average_buffers(self.net, self._method.checked)
 
     def _step_in_turn(self, scaled: Scaled) -> None:
         """Take a step in which each bucket arrives, is updated and leaves, one after the other."""
@@ -332,7 +331,8 @@ class Averager:
                     bucket.settle()
                     self._guard.refuse(bucket, k + 1, k, self._withdraw)
                     method.depart(i, k + 1)
-            self._average_buffers()
+            if self._buffers == "average":
+                self._model.average_buffers(self.net, self._method.checked)
         self._begun = self._copies.looked = False
         self._model.check_unchanged()
         self.steps += 1
@@ -355,7 +355,8 @@ class Averager:
             for i in range(len(self.buckets)):
                 method.arrive(i)
             self._guard.show(k, k, 1, self._withdraw)
-            self._average_buffers()
+            if self._buffers == "average":
+                self._model.average_buffers(self.net, self._method.checked)
         self._begun = self._copies.looked = False
         self._model.check_unchanged()
         self._versions = []
@@ -680,9 +681,6 @@ class Averager:
         """Number of mixings so far, of one bucket or of several at a time."""
         return int(self.steps // self.every)
 
-    def _span(self, name: str) -> Any:
-        return nullcontext() if self._timeline is None else self._timeline.span(name)
-
     def close(self) -> None:
         """Complete communication in progress, and write the timeline; the model is unchanged.
         Collective, and safe to repeat.
@@ -696,7 +694,7 @@ class Averager:
             self._method.close()
         if self._timeline is not None:
             self._timeline.write(self.net)
-            self._timeline = None
+            self._timeline, self._span = None, nullcontext
         if not self._closed:
             self._closed = True
             with self._same_steps():

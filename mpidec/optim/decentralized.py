@@ -19,7 +19,7 @@ from .averager import Averager
 from .methods import Mixer
 from .model import Model, Models
 from .rows import Bucket
-from .scaling import Scaled
+from .scaling import unscale
 from .states import merged, plain_state, remove_memory, settings_of
 
 if TYPE_CHECKING:
@@ -254,9 +254,7 @@ class Decentralized(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
             self.averager.observe(loss)
-        scaled = Scaled(self)
-        scaled.divide()
-        self.averager.step(scaled)
+        self.averager.step(unscale(self))
         return loss
 
     def _update(self, bucket: Bucket | None) -> None:

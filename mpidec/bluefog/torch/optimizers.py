@@ -194,7 +194,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._infinite = unscale(self)
+        self._infinite = unscale(self).found
         if self._due:
             self._advance()
             self._passes, self._synchronized = 0, False
