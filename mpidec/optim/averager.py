@@ -141,7 +141,7 @@ class Averager:
         for part in self._model.parts:
             copy_views(part)
         if not near and (method.overlaps or self._departures is not None):
-            self._closing.callback(Progress(self._model.parts).close)
+            self._closing.callback(Progress(net, self._model.parts).close)
         self._versions: list[list[tuple[torch.Tensor | None, int]]] = []
         self.update: Callable[[Bucket | None], None] = _no_update
         # Whether `update` takes one bucket at a time.

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ..comm.runtime import MPI, progress
+from ..comm.mixing import Network
+from ..comm.runtime import MPI, GroupComm, progress
 from .rows import Bucket
 
 # Seconds between two calls by which messages progress: short against a network's latency.
@@ -141,11 +142,13 @@ class Progress:
 
     Parameters
     ----------
+    net : Network
     models : list of torch.nn.Module
     """
 
-    def __init__(self, models: Sequence[torch.nn.Module]):
-        if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+    def __init__(self, net: Network, models: Sequence[torch.nn.Module]):
+        grouped = isinstance(net.comm, GroupComm)
+        if grouped or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             hooks = _polled(models)
             self._end = weakref.finalize(self, lambda: _remove(hooks))
             return
