@@ -147,7 +147,7 @@ def main() -> None:
         "training",
         "solve",
     ]
-    found = {}
+    found: dict[str, str] = {}
     for each in (1, 2):
         size = dist.get_world_size() if GROUP else mpidec.comm.runtime.MPI.COMM_WORLD.size
         with mpidec.Network(each * size, process_group=group) as net:

@@ -411,7 +411,7 @@ class Wire:
         try:
             if isinstance(end, Incoming):
                 end.read()
-            elif not self._out[end].sock.recv(1):
+            elif end in self._out and not self._out[end].sock.recv(1):
                 raise ConnectionResetError("end of the connection")
         except BlockingIOError:
             pass

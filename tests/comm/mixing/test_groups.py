@@ -1,0 +1,94 @@
+"""Networks over process groups of PyTorch: the bits of MPI, without MPI."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from helpers import launch
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.serial
+PROGRAM = str(launch.ROOT / "tests" / "programs" / "carried.py")
+
+
+def torchrun(ranks, arguments, seconds=60):
+    """Return what ranks print that torchrun has started."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", *arguments]
+    env = launch.environment({"MPIDEC_TIMEOUT": str(launch.patient(seconds) / 2)})
+    done = subprocess.run(
+        command,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=launch.patient(seconds),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "part", ["mixing", pytest.param("training", marks=pytest.mark.slow), "solve"]
+)
+def test_the_bits_of_mpi(mpirun, part):
+    """Agents as many as ranks, and twice as many; messages between the ranks in both cases."""
+    over_mpi = mpirun(3, [PROGRAM, part], check=True, timeout=120).stdout
+    over_group = torchrun(3, [PROGRAM, "group", part], 120)
+    expected = json.loads(over_mpi.splitlines()[-1])
+    assert len(expected) > 20 and json.loads(over_group.splitlines()[-1]) == expected
+
+
+MISUSE = """
+import os, sys
+sys.modules["mpi4py"] = None
+import numpy as np, torch.distributed as dist
+import mpidec
+
+dist.init_process_group("gloo")
+world, rank = dist.group.WORLD, dist.get_rank()
+
+def told(part, words, call):
+    try:
+        call()
+    except Exception as error:
+        assert words in str(error), (part, error)
+    else:
+        raise AssertionError(part)
+
+def differ():
+    with mpidec.Network(process_group=world) as net:
+        net.mean(np.ones((1, 2))) if rank else net.gather(np.ones((1, 2)))
+
+def end():
+    with mpidec.Network(process_group=world) as net:
+        W = net.mixer("ring")
+        for k in range(50):
+            if rank == 2 and k == 20:
+                os._exit(0)
+            W(np.ones((1, 3)))
+
+with mpidec.Network(process_group=world) as net:
+    told("window", "no one-sided transfers; start the program with mpirun", lambda: net.window(np.ones(3), "ring"))
+told("other calls", "rank 0 in net.gather call 1: every rank must make the same calls", differ)
+told("no group", "make Network(process_group=", lambda: mpidec.Network())
+part = dist.new_group([0, 2])
+if rank == 1:
+    told("no member", "no member of the process group", lambda: mpidec.Network(process_group=part))
+else:
+    with mpidec.Network(4, process_group=part) as net:
+        assert net.mean(np.ones((2, 1))) == 1
+told("end", "rank 2 has ended", end)
+print(f"{rank} said so", flush=True)
+os._exit(0)
+"""
+
+
+def test_what_is_refused_and_who_has_ended(tmp_path):
+    program = tmp_path / "misuse.py"
+    program.write_text(MISUSE)
+    said = torchrun(3, [str(program)]).split("\n")
+    assert sorted(filter(None, said)) == ["0 said so", "1 said so"]
