@@ -31,6 +31,7 @@ COMMANDS = {
     ),
     "tune": ("experiment.command", "try step sizes and show which one is best"),
     "train": ("train.command", "train a neural network with decentralized optimizers"),
+    "watch": ("watch.command", "show the records and curves of runs while they are written"),
     "bench": (
         "bench.command",
         "measure mixing against MPI's own operations and the memory's limit",

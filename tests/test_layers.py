@@ -88,6 +88,7 @@ ROOMS = {
         (*GROUND, "topology", "registry", "record", "comm.runtime", "cli"),
         ("h5py", "matplotlib"),
     ),
+    "watch": ((*GROUND, "comm.runtime", "record", "cli"), ("rich",)),
     "trace": ((*GROUND, "comm.runtime", "comm.timeline", "cli"), ()),
     "diagnostics": ((*GROUND, "topology", *COMM, "cli"), ("h5py", "mpi4py", "threadpoolctl")),
     "theory": ((*MATHEMATICS, *COMM, "registry", "driver", "cli"), ("scipy", "matplotlib")),
@@ -318,6 +319,7 @@ SHARED = {
     "testing": "ALONE Asynchronous Codec LinearSteps PushSolver Result adapted after as_topology at_step check_dataclass "
     "is_sampled limits mismatch prox_of rest simulate smoothness_of solution_of solve step_size_of term_of with_step_size",
     "plot": "positions rises table",
+    "watch": "ABANDONED COUNTERS",
     "bench": "MPI CARRIERS COMPILED TRANSPORTS Weights Window library simulate solve weighted_sum",
     "integrations": "TopologyLike mean",
     "bluefog": "MPI Bucket Checked Collectives Pending Timeline Window buckets clock repeatable unscale",

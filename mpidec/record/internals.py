@@ -9,6 +9,6 @@ from .fingerprint import (
     file_hashes as file_hashes,
     table as table,
 )
-from .reader import last_values as last_values, stored as stored
+from .reader import ABANDONED as ABANDONED, last_values as last_values, stored as stored
 from .recorder import MODEL as MODEL, Recorder as Recorder, phases as phases, resumed as resumed
 from .runfile import COUNTERS as COUNTERS, annotate as annotate, rises as rises

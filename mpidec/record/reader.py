@@ -32,6 +32,8 @@ EXPANSION = 1100
 RUNNING = "running"
 # Outcome of a run that an exception has ended.
 FAILED = "failed"
+# End of what is told of a run on this machine that was killed.
+ABANDONED = "no process is writing it"
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,7 +272,7 @@ def _unfinished(
     elif written:
         who = "a process is writing it"
     elif host is None or host == here:
-        who = "no process is writing it"
+        who = ABANDONED
     else:
         who = f"no process of {here} is writing it, begun on {host}"
     return f"incomplete, {steps} steps so far, last written {last}, {who}"

@@ -1,0 +1,1 @@
+"""Command ``mpidec watch``: runs and trainings, while their files are written."""
