@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from .. import solvers, topology
-from .._validation import integer
-from ..comm.mixing import Network
+from .._validation import choice, integer, number
+from ..comm.mixing import Network, codecs
 from ..comm.mixing.internals import Codec
 from ..plugins import canonical, nearest
 from ..solvers import LocalDGD, Solver
@@ -29,6 +29,7 @@ from .methods import (
     MomentumUpdate,
     OverlapPush,
     SolverUpdate,
+    StreamingUpdate,
 )
 from .muon import DeMuon
 from .rows import Bucket
@@ -74,9 +75,12 @@ class Algorithm:
     check: Callable[[Graph], None] | None = None
     machine_size: int = 1
 
-    def make(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]) -> Method:
-        """Return the method, for the rows of a model."""
-        return self.method(net, buckets, mixers, **self.options)
+    def make(
+        self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], every: int
+    ) -> Method:
+        """Return the method, for the rows of a model and the steps per mixing."""
+        period = {"every": every} if self.method.scheduled else {}
+        return self.method(net, buckets, mixers, **self.options, **period)
 
 
 def _doubly(name: str, graph: Graph) -> None:
@@ -213,6 +217,60 @@ def _choco(
     )
 
 
+def _streaming(
+    name: str,
+    local_steps: int = 50,
+    fragments: int = 4,
+    overlap: int = 5,
+    blend: float = 0.5,
+    outer_step: float = 0.7,
+    momentum: float | None = None,
+    outer: str = "diloco",
+    codec: str | Codec | None = None,
+    gamma: float | None = None,
+    **options: Any,
+) -> Algorithm:
+    what = f"algorithm {name!r}"
+    if codec is None and (gamma is not None or options):
+        raise ValueError(f"{what}: {[*options, 'gamma'][0]} has no effect without codec=")
+    if momentum is not None:
+        number(momentum, f"{what}: momentum", least=0, below=1)
+    parts = integer(fragments, f"{what}: fragments", least=1)
+    method = {
+        "overlap": integer(overlap, f"{what}: overlap", least=0),
+        "blend": number(blend, f"{what}: blend", above=0, most=1),
+        "outer_step": number(outer_step, f"{what}: outer_step", above=0),
+        "momentum": momentum,
+        "outer": choice(outer, f"{what}: outer", ("diloco", "noloco")),
+    }
+
+    def graphs(given: list[Graph]) -> list[Graph]:
+        if len(given) > 1:
+            raise ValueError(
+                f"{what} mixes each fragment over one topology, got {len(given)}: pass one"
+            )
+        return given * parts
+
+    def compressed(W: Mixer) -> Mixer:
+        if codec is None:
+            return W
+        made = codecs.codec(codec, **options)
+        # Rounding to nearest is stable with full steps to the neighbours.
+        full = gamma is None and not (made.unbiased or made.feedback)
+        return W.compress(made, gamma=1.0 if full else gamma)
+
+    return _combine(
+        name,
+        "local steps, then a Nesterov step of one fragment after the other, which travels during "
+        "further local steps (streaming DiLoCo, over any graph)",
+        StreamingUpdate,
+        every=integer(local_steps, f"{what}: local_steps", least=1),
+        options=method,
+        graphs=graphs,
+        mixing=compressed,
+    )
+
+
 def _hierarchical(name: str, machine_size: int = 2) -> Algorithm:
     """Average within machines of `machine_size` agents, then combine between machines, agent by
     agent.
@@ -327,6 +385,7 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
         "local steps, then a step with momentum along the average with one random partner",
         solvers.NoLoCo,
     ),
+    "streaming_diloco": _streaming,
     "demuon": lambda name, momentum=0.8, iterations=5, vectors="update": _combine(
         name,
         "tracks the average momentum of matrices and steps along its matrix sign (DeMuon)",

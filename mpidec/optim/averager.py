@@ -103,6 +103,7 @@ class Averager:
         self._buffers = choice(buffers, "buffers", ("local", "average"))
         self.every, self.steps = self._period(every), 0
         self.overlapped = self._overlapping(overlap)
+        self._pace = 1 if method.scheduled else self.every
         self._closing = ExitStack()
         self.net = net = self._joined(net)
         net.agree(self._model.refusal(net) or _refused(trace))
@@ -159,7 +160,7 @@ class Averager:
 
     def _begin_method(self) -> None:
         """Begin the algorithm at the parameters as they are now."""
-        self._method = self.algorithm.make(self._carrier, self.buckets, self._mixers)
+        self._method = self.algorithm.make(self._carrier, self.buckets, self._mixers, self.every)
         self._method.checked, self._method.departures = self._check, self._departures
         self._consistency = Consistency(self.net, self._model, self.buckets, self._method)
         self._guard = TrainingGuard(self.net, self._method, self._mixers, self.buckets)
@@ -299,15 +300,16 @@ class Averager:
             self._begin()
         self._begun = self._copies.looked = False
         self._model.check_unchanged()
-        if (self.steps + 1) % self.every == 0:
-            k = self.steps // self.every
+        pace, ends = self._pace, (self.steps + 1) % self.every == 0
+        if (self.steps + 1) % pace == 0:
+            k = self.steps // pace
             with self._span("mix"), torch.no_grad(), self._same_steps():
                 self._settle()
                 if self._method.asynchronous and self._method.checked:
                     self._guard.look(self.steps)
                 self._method.after(k)
-                self._guard.show(k, self.steps, self.every, self._withdraw)
-                if self._buffers == "average":
+                self._guard.show(k, self.steps, pace, self._withdraw)
+                if ends and self._buffers == "average":
                     self._model.average_buffers(self.net, self._method.checked)
         self.steps += 1
 

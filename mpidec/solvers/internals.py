@@ -9,6 +9,7 @@ from .asynchronous import (
 )
 from .base import (
     at_step as at_step,
+    averages as averages,
     check_dataclass as check_dataclass,
     is_sample as is_sample,
     limits as limits,

@@ -134,6 +134,7 @@ def test_workers_are_dense_averages_of_separate_models(net, name, algorithm):
             "choco",
             "hierarchical",
             "demuon",
+            "streaming_diloco",
             *ASYNCHRONOUS,
         )
     ],

@@ -16,3 +16,4 @@ from .solver import (
     MomentumUpdate as MomentumUpdate,
     SolverUpdate as SolverUpdate,
 )
+from .streaming import StreamingUpdate as StreamingUpdate

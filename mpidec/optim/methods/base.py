@@ -48,6 +48,9 @@ class Method(ABC):
         Whether no worker waits for another one.
     by_bucket : bool
         Whether each bucket may leave by itself: `depart` and `arrive` in place of `after`.
+    scheduled : bool
+        Whether it communicates at moments of its own within `every` steps, a further argument, so
+        that `after` is called in each step.
     """
 
     of_gradients: ClassVar[bool] = False
@@ -59,6 +62,7 @@ class Method(ABC):
     by_bucket: ClassVar[bool] = False
     # What lets buckets leave during the backward pass.
     departures: Departures | None = None
+    scheduled: ClassVar[bool] = False
     edgewise = False
     # Whether numbers that are not finite end the training.
     checked = False
