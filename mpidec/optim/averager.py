@@ -307,7 +307,11 @@ class Averager:
                 self._settle()
                 if self._method.asynchronous and self._method.checked:
                     self._guard.look(self.steps)
-                self._method.after(k)
+                try:
+                    self._method.after(k)
+                except ValueError as error:
+                    self._withdraw(error)
+                    raise
                 self._guard.show(k, self.steps, pace, self._withdraw)
                 if ends and self._buffers == "average":
                     self._model.average_buffers(self.net, self._method.checked)

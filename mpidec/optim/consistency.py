@@ -51,11 +51,12 @@ class Consistency:
         self._net, self._model, self._buckets, self._method = net, model, buckets, method
         self._steps, self._warned = 0, False
 
-    @property
-    def due(self) -> bool:
-        """Whether the ranks compare in the next step: not where workers do not wait."""
-        k = self._steps
-        return not self._method.asynchronous and not (k % PERIOD if k >= PERIOD else k & (k - 1))
+    def due(self, steps: int = 1) -> bool:
+        """Whether the ranks compare in the next steps: not where workers do not wait."""
+        return not self._method.asynchronous and any(
+            not (k % PERIOD if k >= PERIOD else k & (k - 1))
+            for k in range(self._steps, self._steps + steps)
+        )
 
     def restart(self) -> None:
         """Count the steps from now on, when a state has been loaded."""
@@ -63,13 +64,15 @@ class Consistency:
 
     def follow(self, step: int) -> None:
         """Count a step that begins, and compare if it is due."""
-        due, self._steps = self.due, self._steps + 1
+        due, self._steps = self.due(), self._steps + 1
         if due:
             self.compare(step)
 
     def withdraw(self, error: Exception) -> bool:
-        """Withdraw from the next comparison, and tell the others why; return whether one is due."""
-        comes = self.due and self._compares
+        """Withdraw from a comparison that comes before the others wait for rows of this rank, and
+        tell them why; return whether there is one.
+        """
+        comes = self._compares and self.due(max(self._method.overlap, 1))
         if comes:
             others = set(range(self._net.size)) - {self._net.rank}
             self._net.matching.withdraw(_CALL, error, others)

@@ -198,7 +198,7 @@ def test_a_run_resumed_with_fragments_under_way_has_the_same_bits(net, outer):
 
 
 def test_nobody_waits_before_the_arrival():
-    """A rank that comes late to a departure delays the others at the arrival only: it comes when they have taken the steps before."""
+    """A rank that comes late to a departure delays the others at the arrival only: it comes after their steps before."""
     model = Rows()
     with mpidec.Network() as net:
         optimizer = optim.Decentralized(

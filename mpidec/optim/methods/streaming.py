@@ -79,7 +79,7 @@ class StreamingUpdate(Method):
         outer: str,
     ):
         super().__init__(net, buckets, mixers)
-        self._every, self._overlap, self._blend = every, overlap, blend
+        self._every, self.overlap, self._blend = every, overlap, blend
         self._eta, self._noloco = outer_step, outer == "noloco"
         self._mu = self._momentum(momentum)
         for what, value, most in (
@@ -119,7 +119,7 @@ class StreamingUpdate(Method):
             r, phase = divmod(k + 1 - self._every * p // len(self._mixers), self._every)
             if phase == 0 and r > 0:
                 self._depart(p, mixer.at(r - 1), k)
-            if phase == self._overlap and r > 0:
+            if phase == self.overlap and r > 0:
                 self._receive(p)
                 self._arrived.append(p)
 
