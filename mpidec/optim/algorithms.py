@@ -221,7 +221,7 @@ def _streaming(
     name: str,
     local_steps: int = 50,
     fragments: int = 4,
-    overlap: int = 5,
+    delay: int = 5,
     blend: float = 0.5,
     outer_step: float = 0.7,
     momentum: float | None = None,
@@ -237,7 +237,7 @@ def _streaming(
         number(momentum, f"{what}: momentum", least=0, below=1)
     parts = integer(fragments, f"{what}: fragments", least=1)
     method = {
-        "overlap": integer(overlap, f"{what}: overlap", least=0),
+        "delay": integer(delay, f"{what}: delay", least=0),
         "blend": number(blend, f"{what}: blend", above=0, most=1),
         "outer_step": number(outer_step, f"{what}: outer_step", above=0),
         "momentum": momentum,

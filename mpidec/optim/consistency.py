@@ -72,7 +72,7 @@ class Consistency:
         """Withdraw from a comparison that comes before the others wait for rows of this rank, and
         tell them why; return whether there is one.
         """
-        comes = self._compares and self.due(max(self._method.overlap, 1))
+        comes = self._compares and self.due(max(self._method.delay, 1))
         if comes:
             others = set(range(self._net.size)) - {self._net.rank}
             self._net.matching.withdraw(_CALL, error, others)

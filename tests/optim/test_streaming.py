@@ -148,7 +148,7 @@ def test_dense_equations(net, graph, inner, mix, more):
         "topology": of,
         "algorithm": "streaming_diloco",
         "fragments": 3,
-        "overlap": 3,
+        "delay": 3,
         **more,
     }
     X = train(net, inner, **options)
@@ -167,10 +167,10 @@ def test_dense_equations(net, graph, inner, mix, more):
 
 
 @pytest.mark.parametrize("other", ["diloco", "noloco"])
-def test_without_fragments_overlap_and_blending_it_is_another_algorithm(net, other):
+def test_without_fragments_delay_and_blending_it_is_another_algorithm(net, other):
     """DiLoCo over the exact average, and NoLoCo over random pairs."""
     graph = topology.complete(N) if other == "diloco" else "random_matchings"
-    whole = {"fragments": 1, "overlap": 0, "blend": 1, "outer": other}
+    whole = {"fragments": 1, "delay": 0, "blend": 1, "outer": other}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         X = train(net, ADAMW, topology=graph, algorithm="streaming_diloco", **whole)
@@ -186,7 +186,7 @@ def test_a_run_resumed_with_fragments_under_way_has_the_same_bits(net, outer):
         "topology": "ring",
         "algorithm": "streaming_diloco",
         "fragments": 3,
-        "overlap": 3,
+        "delay": 3,
         "outer": outer,
         "codec": "blockwise8",
     }
@@ -209,7 +209,7 @@ def test_nobody_waits_before_the_arrival():
             net,
             every=4,
             fragments=1,
-            overlap=3,
+            delay=3,
         )
         for k in range(15):  # departs with k = 3, 7 and 11, the first time with a set-up
             if k == 11 and net.rank == 0:
@@ -233,7 +233,7 @@ def test_a_worker_that_is_not_finite_is_named_before_it_sends():
     with contextlib.suppress(RankMismatchError), mpidec.Network() as net:
         bad = net.size - 1
         optimizer = optim.Decentralized(
-            SGD(model.parameters()), model, "ring", "streaming_diloco", net, every=8, overlap=2
+            SGD(model.parameters()), model, "ring", "streaming_diloco", net, every=8, delay=2
         )
         for k in range(12):
             for p in model.parameters():
@@ -252,7 +252,7 @@ def test_a_worker_that_is_not_finite_is_named_before_it_sends():
 @pytest.mark.parametrize(
     "wrong, words",
     [
-        ({"overlap": 7}, "overlap is 7, expected at most 6 with every=7"),
+        ({"delay": 7}, "delay is 7, expected at most 6 with every=7"),
         ({"fragments": 8}, "fragments is 8, expected at most 7 with every=7"),
         ({"fragments": 0}, "fragments is 0"),
         ({"blend": 0}, "blend is 0"),

@@ -69,7 +69,7 @@ class Method(ABC):
     # Mixings between the one that begins in `after` and the one that ends there.
     late = 0
     # Steps from the departure of rows to the wait for them.
-    overlap = 0
+    delay = 0
     loss: Any = None  # of the last batch, as the caller told
     # Whether the parameters' rows are on their way to the neighbours.
     travelling = False

@@ -45,7 +45,7 @@ class StreamingUpdate(Method):
         Of one topology, one for each fragment, so that the memories of their codecs are separate.
     every : int
         H
-    overlap : int
+    delay : int
         :math:`\tau < H`
     blend : float
         :math:`\alpha`, in (0, 1].
@@ -72,18 +72,18 @@ class StreamingUpdate(Method):
         buckets: list[Bucket],
         mixers: Sequence[Mixer],
         every: int,
-        overlap: int,
+        delay: int,
         blend: float,
         outer_step: float,
         momentum: float | None,
         outer: str,
     ):
         super().__init__(net, buckets, mixers)
-        self._every, self.overlap, self._blend = every, overlap, blend
+        self._every, self.delay, self._blend = every, delay, blend
         self._eta, self._noloco = outer_step, outer == "noloco"
         self._mu = self._momentum(momentum)
         for what, value, most in (
-            ("overlap", overlap, every - 1),
+            ("delay", delay, every - 1),
             ("fragments", len(mixers), every),
         ):
             if value > most:
@@ -119,7 +119,7 @@ class StreamingUpdate(Method):
             r, phase = divmod(k + 1 - self._every * p // len(self._mixers), self._every)
             if phase == 0 and r > 0:
                 self._depart(p, mixer.at(r - 1), k)
-            if phase == self.overlap and r > 0:
+            if phase == self.delay and r > 0:
                 self._receive(p)
                 self._arrived.append(p)
 
