@@ -1,6 +1,12 @@
 """Arrays of NumPy, PyTorch and CuPy behind one small protocol."""
 
-from .devices import Array as Array, Device as Device, Place as Place, device_of as device_of
+from .devices import (
+    Array as Array,
+    Device as Device,
+    Place as Place,
+    Torch as Torch,
+    device_of as device_of,
+)
 from .formats import (
     BFLOAT16 as BFLOAT16,
     flat_dtype as flat_dtype,

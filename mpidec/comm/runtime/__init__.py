@@ -26,6 +26,7 @@ from .communicator import (
 from .context import Checked as Checked, Context as Context
 from .cores import cores as cores
 from .cuda import DeviceRows as DeviceRows, cuda_aware as cuda_aware, detect_cuda as detect_cuda
+from .device_group import DeviceGroup as DeviceGroup
 from .finite import COMPILED as COMPILED, watch as watch
 from .group import ALONE as ALONE, GroupComm as GroupComm
 from .installed import MODULES as MODULES, compiled_copy as compiled_copy, remedy as remedy

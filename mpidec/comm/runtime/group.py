@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from .device_group import DeviceGroup
 from .job import launched_as
 from .tree import tree
 from .waiting import wait_until
@@ -98,8 +99,13 @@ class GroupComm:
         The ranks of the wire that belong to it.
     number : int
         The same on its ranks, and different from every other communicator's.
-    device_group : object
-        The process group, for arrays on devices.
+    process_group : ProcessGroup, optional
+        Its backend moves tensors on devices.
+
+    Attributes
+    ----------
+    devices : DeviceGroup or None
+        What does so.
     """
 
     def __init__(
@@ -110,7 +116,8 @@ class GroupComm:
         process_group: ProcessGroup | None = None,
     ):
         self._wire, self._members, self._number = wire, tuple(members), number
-        self.process_group = process_group
+        self._process_group = process_group
+        self.devices = None if process_group is None else DeviceGroup(process_group)
         self._places = {member: rank for rank, member in enumerate(members)}
         self.rank = 0 if wire is None else self._places[wire.rank]
         self.size = len(self._members)
@@ -140,10 +147,12 @@ class GroupComm:
         self._made += 1
         text = f"{self._number} {self._made} {color}".encode()
         number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-        return GroupComm(self._wire, members, number, self.process_group)
+        return GroupComm(self._wire, members, number, self._process_group)
 
     def Free(self) -> None:
         """Discard what still comes."""
+        if self.devices is not None:
+            self.devices.free()
         if self._wire is not None:
             self._wire.free(self._number)
 

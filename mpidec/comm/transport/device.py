@@ -1,5 +1,5 @@
-"""Mixing of rows that stay on a device: halos through CUDA-aware MPI, sums by the operations of the
-device library.
+"""Mixing of rows that stay on a device: halos through CUDA-aware MPI, or through the messages of a
+process group's backend (NCCL), sums by the operations of the device library.
 
 Each operation is rounded separately, in the order of `kernels.weighted`: results are bit-identical
 to those on the host.
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import numpy as np
 
-from ..arrays import Array, Device, Place, check_out, check_rows, flat_dtype
+from ..arrays import Array, Device, Place, Torch, check_out, check_rows, flat_dtype
 from ..kernels import Runs, Weights
-from ..runtime import Context, DeviceRows, Pending, cuda_aware
+from ..runtime import CommRequest, Context, DeviceRows, GroupComm, Pending, cuda_aware
 from .base import words
 from .halo import HaloExchange, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for
-from .plan import Routes
+from .plan import Route, Routes
 
 
 class DeviceSum:
@@ -124,13 +123,21 @@ class DeviceSums:
         self._count, self._messages = count, PointToPoint(context.comm, context.row_type, plan)
         self._sums: dict[tuple[Device, Place], DeviceSum] = {}
 
-    @cached_property
-    def usable(self) -> bool:
-        """Whether rows stay on a device: there is no other rank, or MPI takes them and this rank
-        is alone on its node.
+    def takes(self, device: Device) -> bool:
+        """Return whether rows stay on a device: there is no other rank, the process group's backend
+        takes them, or MPI does and this rank is alone on its node.
         """
-        aware = cuda_aware()[0]
-        return self._context.size == 1 or (aware and self._context.memory is None)
+        comm = self._context.comm
+        if self._context.size == 1:
+            return True
+        if isinstance(comm, GroupComm):
+            groups = comm.devices
+            return (
+                groups is not None
+                and isinstance(device, Torch)
+                and bool(groups.backend(device.kind))
+            )
+        return cuda_aware()[0] and self._context.memory is None
 
     def start(self, device: Device, arrays: Sequence[Array], out: Array | None = None) -> Pending:
         """Mix arrays of one format on one device; `wait` returns their list."""
@@ -147,13 +154,29 @@ class DeviceSums:
         halo, sent = part.halo(flat), part.leaving(flat)
         # They are complete, and the halo's memory is no longer used.
         device.synchronize(place)
-        leaving, arriving = (
-            DeviceRows(device.span(rows)[0], len(rows), nbytes, rows) for rows in (sent, halo)
-        )
-        requests = self._messages.post(route, leaving, arriving, nbytes, fingerprint(kind))
+        requests = self._post(device, route, sent, halo, nbytes, fingerprint(kind))
         what = waiting_for(route.sources.tolist(), "W(X)" + self._over)
         request = MessageRequest(requests, sent, halo, what, ask)
         return Pending(request, lambda: columns.split(part.sum(flat, halo)))
+
+    def _post(
+        self, device: Device, route: Route, sent: Array, halo: Array, nbytes: int, kind: int
+    ) -> Sequence[CommRequest]:
+        """Begin to send rows along a route, and to receive the halo."""
+        comm = self._context.comm
+        if isinstance(comm, GroupComm) and comm.devices is not None:
+            # As bytes: NCCL has no complex numbers.
+            into, out = device.bytes(halo), device.bytes(sent)
+            return [
+                comm.devices.start(
+                    [(rank, into[i * nbytes : j * nbytes]) for rank, i, j in route.arriving],
+                    [(rank, out[i * nbytes : j * nbytes]) for rank, i, j in route.leaving],
+                )
+            ]
+        leaving, arriving = (
+            DeviceRows(device.span(rows)[0], len(rows), nbytes, rows) for rows in (sent, halo)
+        )
+        return self._messages.post(route, leaving, arriving, nbytes, kind)
 
 
 class Columns:

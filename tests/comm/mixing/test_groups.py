@@ -92,3 +92,9 @@ def test_what_is_refused_and_who_has_ended(tmp_path):
     program.write_text(MISUSE)
     said = torchrun(3, [str(program)]).split("\n")
     assert sorted(filter(None, said)) == ["0 said so", "1 said so"]
+
+
+def test_rows_on_devices_travel_in_messages_of_the_backend():
+    """gloo stands in for NCCL, tensors of the host for those of a device: the same bits as through the host."""
+    program = launch.ROOT / "tests" / "programs" / "group_devices.py"
+    assert "batches True" in torchrun(3, [str(program)])

@@ -375,7 +375,7 @@ class Phase(EdgeExchange):
         if isinstance(X, (list, tuple)):
             return self._start_many(X, out)
         device = None if host else device_of(X)
-        if device is not None and self._on_devices.usable:
+        if device is not None and self._on_devices.takes(device):
             many = self._on_devices.start(device, [X], out)
             return Pending(many, lambda: many.wait()[0])
         rows, restore = as_rows(X, self.m, empty, half=True)
@@ -396,7 +396,7 @@ class Phase(EdgeExchange):
         pairs: list[tuple[np.ndarray, Restore] | None] = []
         for place, X in enumerate(arrays):
             device = device_of(X)
-            if device is not None and self._on_devices.usable:
+            if device is not None and self._on_devices.takes(device):
                 on_device.setdefault((device, device.place(X), device.format(X)), []).append(place)
                 pairs.append(None)
             else:
