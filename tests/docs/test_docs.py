@@ -186,7 +186,7 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     for module in (
         "matplotlib",
         "sklearn",
-        *["torch"] * (page.name in ("training.md", "cluster.md")),
+        *["torch"] * (page.name in ("training.md", "cluster.md", "process_groups.md")),
         *["lightning", "transformers", "accelerate"] * (page.name == "trainers.md"),
     ):  # README installs the first two
         pytest.importorskip(module)
