@@ -270,8 +270,8 @@ class Averager:
 
     def step(self, scaled: Scaled) -> None:
         """Take a step of the optimizer, with its communication."""
-        if self.overlapped:
-            self._step_overlapped(scaled)
+        if self.overlapped and self._departures is not None:
+            self._step_overlapped(scaled, self._departures)
         elif len(self.buckets) > 1 and self.by_bucket and self._method.ahead:
             self._step_in_turn(scaled)
         else:
@@ -343,10 +343,9 @@ class Averager:
         self._model.check_unchanged()
         self.steps += 1
 
-    def _step_overlapped(self, scaled: Scaled) -> None:
+    def _step_overlapped(self, scaled: Scaled, departures: Departures) -> None:
         """Take a step whose buckets are updated and leave during the backward pass."""
-        k, departures = self.steps, self._departures
-        assert departures is not None
+        k = self.steps
         if scaled.found is not None:
             raise RuntimeError(
                 "a GradScaler divides the gradients in step(), after overlap=True has used them: "

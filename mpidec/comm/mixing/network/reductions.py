@@ -111,6 +111,7 @@ class NetworkReductions(Lifecycle):
         Examples
         --------
         >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
         >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
         ...     net.mean(np.array([[1., 0.], [2., 0.], [6., 3.]])).tolist()
         [3.0, 1.0]
