@@ -7,7 +7,7 @@ import pytest
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
 from mpidec.comm.runtime.mpi import MPI
-from mpidec.driver.metrics import METRICS, Known, Metric, Metrics, Term
+from mpidec.driver.metrics import METRICS, Known, Metric, Metrics, Summand
 from mpidec.driver.provenance import data_hash
 from mpidec.exceptions import ResumeError
 from mpidec.plot.quantities import y_values
@@ -283,8 +283,8 @@ def test_samples_of_a_file_are_those_without_padding():
 
 def test_one_value_adds_a_metric(net, monkeypatch):
     """Recorded with its own terms, a number and a vector of each agent, and a target."""
-    first = Term(lambda rows: rows.X[:, 0])
-    pull = Term(lambda rows: rows.problem.grad(rows.X), vector=True)
+    first = Summand(lambda rows: rows.X[:, 0])
+    pull = Summand(lambda rows: rows.problem.grad(rows.X), vector=True)
     made = Metric(
         "spread_of_pull",
         Known.PROBLEM,
