@@ -32,9 +32,7 @@ def copy_views(model: torch.nn.Module) -> None:
 
 
 def _copy(model: torch.nn.Module, state_dict: dict[str, Any], prefix: str, _: object) -> None:
-    # a deep copy of a model has its hooks, but parameters of its own
-    if model not in _COPIED:
-        return
+    # in a deep copy of the model no parameter is a view
     tied: dict[tuple[object, ...], torch.Tensor] = {}
     for name, value in state_dict.items():
         if not name.startswith(prefix) or type(value) is not torch.Tensor:
