@@ -51,12 +51,9 @@ class Consistency:
         self._net, self._model, self._buckets, self._method = net, model, buckets, method
         self._steps, self._warned = 0, False
 
-    def due(self, steps: int = 1) -> bool:
-        """Whether the ranks compare in the next steps: not where workers do not wait."""
-        return not self._method.asynchronous and any(
-            not (k % PERIOD if k >= PERIOD else k & (k - 1))
-            for k in range(self._steps, self._steps + steps)
-        )
+    def _due(self, k: int) -> bool:
+        """Whether the ranks compare in a step: not where workers do not wait."""
+        return not self._method.asynchronous and not (k % PERIOD if k >= PERIOD else k & (k - 1))
 
     def restart(self) -> None:
         """Count the steps from now on, when a state has been loaded."""
@@ -64,7 +61,7 @@ class Consistency:
 
     def follow(self, step: int) -> None:
         """Count a step that begins, and compare if it is due."""
-        due, self._steps = self.due(), self._steps + 1
+        due, self._steps = self._due(self._steps), self._steps + 1
         if due:
             self.compare(step)
 
@@ -72,7 +69,10 @@ class Consistency:
         """Withdraw from a comparison that comes before the others wait for rows of this rank, and
         tell them why; return whether there is one.
         """
-        comes = self._compares and self.due(max(self._method.delay, 1))
+        first = self._steps
+        comes = self._compares and any(
+            self._due(k) for k in range(first, first + max(self._method.delay, 1))
+        )
         if comes:
             others = set(range(self._net.size)) - {self._net.rank}
             self._net.matching.withdraw(_CALL, error, others)

@@ -45,7 +45,7 @@ def check(net, Y, W, X, rtol=1e-12, atol=1e-14):
 
 def make(kind, comm, topology):
     """Messages of this kind, whether or not they would be chosen, their plan, and the datatypes."""
-    plan, row_type = Routes(topology, Partition(comm.size, comm.size), comm.rank), RowTypes()
+    plan, row_type = Routes(topology, Partition(comm.size, comm.size), comm.rank), RowTypes(comm)
     if kind is NeighborCollective:
         return kind(comm, row_type, plan.halo_route), plan, row_type
     return kind(comm, row_type, plan), plan, row_type
