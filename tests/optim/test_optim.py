@@ -1387,7 +1387,7 @@ def test_an_overflow_in_averaged_gradients_is_left_to_the_scaler(net):
         torch.optim.SGD(model.parameters(), 0.1), model, None, "allreduce", net
     )
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for k in range(4):
+    for k in range(5):
         x, y = sample(net.rank, k)
         optimizer.zero_grad()
         scaler.scale((model(x) - y).square().mean()).backward()
@@ -1407,7 +1407,7 @@ def test_an_overflow_in_averaged_gradients_is_left_to_the_scaler(net):
         model[2].bias.grad[1] = float("nan")
     optimizer.average_gradients()
     if net.rank == net.size - 1:
-        with pytest.raises(ValueError, match=rf"worker {net.rank}, step 3: gradient 2.bias is nan"):
+        with pytest.raises(ValueError, match=rf"worker {net.rank}, step 4: gradient 2.bias is nan"):
             optimizer.step()
     optimizer.close()
 
