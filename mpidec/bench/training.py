@@ -48,8 +48,14 @@ RATIOS = {
 LAYERS, CLASSES = 8, 10
 # Of DistributedDataParallel, in MB: few layers, and its default.
 BUCKETS = 1, 25
-# Algorithms, and what makes them: the transmitted format, if it is not float32.
-ALGORITHMS = ("allreduce", ""), ("atc", ""), ("awc", ""), ("awc", "bfloat16")
+# Algorithms by the names of contenders, and their options.
+ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "allreduce": ("allreduce", {}),
+    "atc": ("atc", {}),
+    "atc, overlap": ("atc", {"overlap": True}),
+    "awc": ("awc", {}),
+    "awc, bfloat16": ("awc", {"mixing": lambda W: W.compress("bfloat16", feedback=False)}),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +126,8 @@ class TrainCell(Cell):
         model, optimizer = self._start()
         yield self._training(ALONE, model, optimizer, np.eye(n), role=ALONE)
         first = {"allreduce": equal, "atc": self.topology.at(0).W.toarray(), "awc": np.eye(n)}
-        for algorithm, format in ALGORITHMS:
-            yield self._decentralized(algorithm, format, first[algorithm])
+        for name, (algorithm, _) in ALGORITHMS.items():
+            yield self._decentralized(name, first[algorithm])
         if distributed.is_available():
             self._process_group()
             for megabytes in BUCKETS:
@@ -173,23 +179,16 @@ class TrainCell(Cell):
 
         return Training(name + self._suffix, [step], (), probe=probe, matrix=matrix, **more)
 
-    def _decentralized(self, algorithm: str, format: str, matrix: np.ndarray) -> Training:
+    def _decentralized(self, name: str, matrix: np.ndarray) -> Training:
         from ..optim import Decentralized
 
+        algorithm, options = ALGORITHMS[name]
         model, optimizer = self._start()
-        more: dict[str, Any] = {}
-        if format:
-            more = {"mixing": lambda W: W.compress(format, feedback=False)}
         topology = None if algorithm == "allreduce" else self.topology
-        wrapped = Decentralized(optimizer, model, topology, algorithm, self._network(), **more)
+        wrapped = Decentralized(optimizer, model, topology, algorithm, self._network(), **options)
         self._stack.callback(wrapped.close)
-        return self._training(
-            algorithm + f", {format}" * bool(format),
-            model,
-            wrapped,
-            matrix,
-            extra=lambda: wrapped.averager.extra_bytes,
-        )
+        extra = lambda: wrapped.averager.extra_bytes
+        return self._training(name, model, wrapped, matrix, extra=extra)
 
     def _process_group(self) -> None:
         """Start torch.distributed, for the contenders that need it."""
