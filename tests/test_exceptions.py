@@ -10,7 +10,7 @@ from helpers import launch
 import mpidec
 from mpidec import exceptions
 
-CONTROL_FLOW = {"_Enough", "Retry"}  # caught in the room that raises them
+CONTROL_FLOW = {"_Enough", "Retry", "RowsLeft"}  # caught in the room that raises them
 
 
 def classes():
