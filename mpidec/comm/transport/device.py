@@ -127,17 +127,16 @@ class DeviceSums:
         """Return whether rows stay on a device: there is no other rank, the process group's backend
         takes them, or MPI does and this rank is alone on its node.
         """
-        comm = self._context.comm
-        if self._context.size == 1:
-            return True
+        comm, alone = self._context.comm, self._context.size == 1
         if isinstance(comm, GroupComm):
             groups = comm.devices
-            return (
+            return alone or (
                 groups is not None
                 and isinstance(device, Torch)
                 and bool(groups.backend(device.kind))
             )
-        return cuda_aware()[0] and self._context.memory is None
+        aware, _ = cuda_aware()  # a wrong MPIDEC_GPU_MPI is an error in any case
+        return alone or (aware and self._context.memory is None)
 
     def start(self, device: Device, arrays: Sequence[Array], out: Array | None = None) -> Pending:
         """Mix arrays of one format on one device; `wait` returns their list."""
