@@ -59,10 +59,10 @@ def larger_given(patch: pytest.MonkeyPatch) -> None:
 
 def larger_rates(patch: pytest.MonkeyPatch) -> None:
     """The learning rates of trainings are 5 % larger."""
-    from mpidec.train import loop
+    from mpidec.train import components
 
-    right = loop.factor
-    patch.setattr(loop, "factor", lambda *given: 1.05 * right(*given))
+    right = components.factor
+    patch.setattr(components, "factor", lambda *given: 1.05 * right(*given))
 
 
 class LazierSchedule(Schedule):

@@ -28,7 +28,7 @@ def test_every_method_has_its_published_accuracies_and_learning_rates():
     rates = [Table2().settings(GOSSIP, alpha)["lr"] for alpha in (10.0, 1.0, 0.2, 0.1, 0.003)]
     assert rates == [1.2, 1.2, 0.8, 0.8, 0.4]
     lost = Table5(losses=(0.0, 0.3)).settings(RELAY_M, 0.3)
-    assert lost["loss"] == 0.3 and lost["algorithm_options"] == {"missing": "current"}
+    assert lost["lose"] == 0.3 and lost["algorithm_options"] == {"missing": "current"}
 
 
 def test_judged_from_what_is_measured():
