@@ -141,8 +141,10 @@ class Averager:
         self._begin_method()
         for part in self._model.parts:
             copy_views(part)
-        if not near and (method.overlaps or self._departures is not None):
-            self._closing.callback(Progress(net, self._model.parts).close)
+        computing = method.overlaps or self._departures is not None
+        parts = self._model.parts if computing else []
+        self._progress = Progress(net, parts, self._advance)
+        self._closing.callback(self._progress.close)
         self._versions: list[list[tuple[torch.Tensor | None, int]]] = []
         self.update: Callable[[Bucket | None], None] = _no_update
         # Whether `update` takes one bucket at a time.
@@ -316,6 +318,8 @@ class Averager:
                 if ends and self._buffers == "average":
                     self._model.average_buffers(self.net, self._method.checked)
         self.steps += 1
+        if self._method.overlaps:
+            self._progress.start()
 
     def _step_in_turn(self, scaled: Scaled) -> None:
         """Take a step in which each bucket arrives, is updated and leaves, one after the other."""
@@ -342,6 +346,7 @@ class Averager:
         self._begun = self._copies.looked = False
         self._model.check_unchanged()
         self.steps += 1
+        self._progress.start()
 
     def _step_overlapped(self, scaled: Scaled, departures: Departures) -> None:
         """Take a step whose buckets are updated and leave during the backward pass."""
@@ -357,6 +362,7 @@ class Averager:
             for bucket, versions in zip(self.buckets, self._versions):
                 self._refuse_changed(bucket, versions)
             departures.finish()
+            self._progress.stop()
             for i in range(len(self.buckets)):
                 method.arrive(i)
             self._guard.show(k, k, 1, self._withdraw)
@@ -377,6 +383,11 @@ class Averager:
                 bucket.settle()
                 self._versions.append(bucket.versions())
             self._method.depart(i, self.steps)
+        self._progress.start()
+
+    def _advance(self) -> None:
+        """Make progress while the gradients are computed, in a thread of its own."""
+        self._method.advance()
 
     def _refuse_changed(
         self, bucket: Bucket, before: list[tuple[torch.Tensor | None, int]]
@@ -399,6 +410,7 @@ class Averager:
 
     def _begin(self) -> None:
         """Do what comes first in a step, before the update or, without `before`, after it."""
+        self._progress.stop()
         self._refuse_average("a step is taken")
         if self._loaded:
             self._compare_moments(self.steps)
@@ -524,6 +536,7 @@ class Averager:
                 f"average_gradients() is called with algorithm {self.algorithm.name!r}, expected "
                 '"allreduce"'
             )
+        self._progress.stop()
         self._look()
         with torch.no_grad():
             self._method.average(self.steps, Scaled())

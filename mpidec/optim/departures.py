@@ -15,7 +15,7 @@ from ..comm.runtime import MPI, GroupComm, progress
 from .rows import Bucket
 
 # Seconds between two calls by which messages progress: short against a network's latency.
-_TURN = 5e-4
+_TURN = 2e-3
 _NEVER_SENT = 32767  # the largest tag that every MPI has: a message that is found ends the call
 # Steps for which nothing leaves early after gradients have changed: at first, and at most.
 _FIRST_REST, _LONGEST_REST = 8, 1024
@@ -137,38 +137,63 @@ class Departures:
 
 
 class Progress:
-    """What lets messages progress while this process computes: a thread, where MPI has
-    MPI_THREAD_MULTIPLE, otherwise hooks of the models.
+    """What lets messages between nodes progress while this process computes: a thread, where MPI
+    has MPI_THREAD_MULTIPLE, between `start` and `stop`; otherwise hooks of the models.
 
     Parameters
     ----------
     net : Network
     models : list of torch.nn.Module
+        Those that are differentiated while messages are under way; may be empty.
+    advance : method ()
+        Makes progress beyond that of MPI, at any time.
     """
 
-    def __init__(self, net: Network, models: Sequence[torch.nn.Module]):
-        grouped = isinstance(net.comm, GroupComm)
-        if grouped or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+    def __init__(
+        self, net: Network, models: Sequence[torch.nn.Module], advance: Callable[[], None]
+    ):
+        self._wanted, ended = threading.Event(), threading.Event()
+        self._end: Callable[[], object] = ended.set
+        if net.single_node or not models:
+            return
+        if isinstance(net.comm, GroupComm) or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             hooks = _polled(models)
             self._end = weakref.finalize(self, lambda: _remove(hooks))
             return
-        ended = threading.Event()
-        thread = threading.Thread(target=_turn, args=(ended,), daemon=True, name="mpidec-progress")
+        events = self._wanted, ended
+        arguments = *events, weakref.WeakMethod(advance)
+        thread = threading.Thread(target=_turn, args=arguments, daemon=True, name="mpidec-progress")
         thread.start()
-        self._end = weakref.finalize(self, lambda: _stop(ended, thread))  # also before MPI ends
+        self._end = weakref.finalize(self, lambda: _stop(*events, thread))  # also before MPI ends
+
+    def start(self) -> None:
+        """Messages are under way, and this process computes."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """This process waits for messages itself, or none are under way."""
+        self._wanted.clear()
 
     def close(self) -> None:
         """End the thread, or remove the hooks."""
         self._end()
 
 
-def _turn(ended: threading.Event) -> None:
+def _turn(
+    wanted: threading.Event, ended: threading.Event, method: weakref.WeakMethod[Callable[[], None]]
+) -> None:
     while not ended.wait(_TURN):
         MPI.COMM_WORLD.Iprobe(tag=_NEVER_SENT)
+        advance = method()
+        if advance is not None:
+            advance()
+        del advance
+        wanted.wait()
 
 
-def _stop(ended: threading.Event, thread: threading.Thread) -> None:
+def _stop(wanted: threading.Event, ended: threading.Event, thread: threading.Thread) -> None:
     ended.set()
+    wanted.set()
     thread.join()
 
 

@@ -13,7 +13,7 @@ from .arena import arena, shared
 from .communicator import Communicator, of_node, split
 from .cores import cores
 from .mpi import MPI
-from .waiting import ProgressEngine
+from .waiting import ProgressEngine, wait_for_other_nodes
 
 # Tests before a rank that has a core to itself yields it.
 _SPINS = 2000
@@ -67,6 +67,8 @@ class NodeMemory:
         self.near = np.array(local.allgather(comm.rank)) if works else np.array([comm.rank])
         self.me = local.rank if works else 0
         self.single_node = bool(comm.allreduce(len(self.near) == comm.size, MPI.LAND))
+        if not self.single_node:
+            wait_for_other_nodes()
         self.useful = bool(comm.allreduce(len(self.near) > 1, MPI.LOR))
         self.under_way: list[Any] = []
         local.Free()

@@ -22,8 +22,9 @@ from .job import job
 _TURNS = 100  # tests before a clock is read
 # Seconds before the first status query, and at most between two.
 _FIRST, _RARELY = 0.1, 10.0
-# Seconds of waiting after which a rank sleeps between two tests.
-_BRIEFLY = 0.02
+# Seconds of waiting after which a rank sleeps between two tests, and for which part of the time
+# waited so far: on one node, and between nodes, where the network needs the processor, too.
+_ON_NODE, _BETWEEN_NODES = (0.02, 0.01), (1e-3, 0.03)
 _ABANDONED: list[object] = []
 # Others come from signal handlers.
 OWN_ERRORS = (
@@ -227,6 +228,7 @@ class WaitMonitor:
     """
 
     reports = 0  # that have arrived in this process, and end waits
+    pace = _ON_NODE
 
     def __init__(self, what: str | Callable[[], str], ask: Callable[[], None] | None = None):
         self._what, self._ask = what, ask
@@ -264,16 +266,22 @@ def wait_until(
                 return
             os.sched_yield()
         monitor = WaitMonitor(what, ask)
+        briefly, part = monitor.pace
         while not test():
             progress()
             waited = monitor.poll()
-            if waited < _BRIEFLY:
+            if waited < briefly:
                 os.sched_yield()
             else:
-                time.sleep(min(1e-3, waited / 100))
+                time.sleep(min(1e-3, part * waited))
     except BaseException:
         abandon(test)
         raise
+
+
+def wait_for_other_nodes() -> None:
+    """Let waits sleep early from now on: a network of this process spans several nodes."""
+    WaitMonitor.pace = _BETWEEN_NODES
 
 
 def wake_waits() -> None:

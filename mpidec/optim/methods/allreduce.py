@@ -140,6 +140,9 @@ class AllReduce(Method):
         self._wait(request)
         return rows.copy_(total.to(rows.device).div_(self._net.n).expand_as(rows))
 
+    def advance(self) -> None:
+        self._own.row_sums.progress()
+
     def forget(self) -> None:
         self._averaged = False
         self._errors.clear()

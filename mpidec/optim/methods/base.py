@@ -133,6 +133,9 @@ class Method(ABC):
         """
         return X
 
+    def advance(self) -> None:
+        """Make progress beyond that of MPI with what is under way; in any thread."""
+
     def complete(self) -> None:
         """Complete communication in progress."""
 
