@@ -59,7 +59,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Training(Contender):
+class TrainingSteps(Contender):
     """One way to train: what it makes of the workers' updates in its first step.
 
     Attributes
@@ -162,7 +162,7 @@ class TrainCell(Cell):
         optimizer: Any,
         matrix: np.ndarray | None,
         **more: Any,
-    ) -> Training:
+    ) -> TrainingSteps:
         from torch.nn.functional import cross_entropy
 
         first, *_, last = model.parameters()
@@ -177,9 +177,9 @@ class TrainCell(Cell):
             if optimizer is not None:
                 optimizer.step()
 
-        return Training(name + self._suffix, [step], (), probe=probe, matrix=matrix, **more)
+        return TrainingSteps(name + self._suffix, [step], (), probe=probe, matrix=matrix, **more)
 
-    def _decentralized(self, name: str, matrix: np.ndarray) -> Training:
+    def _decentralized(self, name: str, matrix: np.ndarray) -> TrainingSteps:
         from ..optim import Decentralized
 
         algorithm, options = ALGORITHMS[name]
@@ -206,7 +206,7 @@ class TrainCell(Cell):
             self._stack.callback(folder.cleanup)
         self._stack.callback(distributed.destroy_process_group)
 
-    def _decent_dp(self) -> Training:
+    def _decent_dp(self) -> TrainingSteps:
         import torch
         from decent_dp.ddp import DecentralizedDataParallel  # type: ignore[import-not-found]
         from loguru import logger  # type: ignore[import-not-found]
@@ -225,7 +225,7 @@ class TrainCell(Cell):
         """Compare a contender's first step with the combination that it should make of the workers'
         separate steps.
         """
-        if not isinstance(each, Training):
+        if not isinstance(each, TrainingSteps):
             return
         before = each.probe()
         each.calls[0]()

@@ -52,7 +52,7 @@ Strategy: Any = pl.strategies.ParallelStrategy
 __all__ = ["DecentralizedStrategy"]
 
 
-class Ranks(Environment):
+class LightningRanks(Environment):
     """Ranks of a network as Lightning asks for them."""
 
     creates_processes_externally = True
@@ -158,7 +158,7 @@ class DecentralizedStrategy(Strategy):
         **options: Any,
     ):
         self.net = Network(hide_launcher=True) if net is None else net
-        super().__init__(cluster_environment=Ranks(self.net))
+        super().__init__(cluster_environment=LightningRanks(self.net))
         self._wrapped = {"topology": topology, "algorithm": algorithm, "net": self.net, **options}
         self._evaluate = choice(evaluate, "evaluate", ("average", "own"))
         self._trains, self._seed = False, 0

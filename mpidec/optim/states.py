@@ -28,7 +28,7 @@ _CALL = re.compile(r"(.*_)?(\d+)_\d+_\w")
 _OWN_CALL = re.compile(r"(.*_)?(\d+)")
 
 
-class Part:
+class StatePart:
     """What is remembered of columns of a bucket.
 
     Parameters
@@ -155,7 +155,7 @@ class States:
         held = {id(p): state_dict["state"].get(key, {}) for p, key in keys}
         kept, mixed = self._kept(), self._mixed()
         of_mixers = [part for _, some in mixed for part in some]
-        numbers: dict[Part, State] = {}
+        numbers: dict[StatePart, State] = {}
         for group, theirs in zip(groups, saved):
             mine = [part for part in (*kept, *of_mixers) if part.bucket.group() is group]
             numbers |= zip(mine, _matched(mine, theirs[KEY]["parts"]))
@@ -183,14 +183,14 @@ class States:
         for mixer in self._mixers:
             mixer.recall({})
 
-    def _kept(self) -> list[Part]:
+    def _kept(self) -> list[StatePart]:
         """What the method remembers."""
         return [
-            Part(bucket, columns, str(self._mixers.index(mixer)), memory)
+            StatePart(bucket, columns, str(self._mixers.index(mixer)), memory)
             for (bucket, columns, mixer), memory in zip(self._method.parts(), self._method.state())
         ]
 
-    def _mixed(self) -> list[tuple[Mixer, list[Part]]]:
+    def _mixed(self) -> list[tuple[Mixer, list[StatePart]]]:
         """What mixers with error feedback remember of their mixings."""
         mixed = []
         for i, mixer in enumerate(self._mixers):
@@ -198,7 +198,7 @@ class States:
                 continue
             mixings = [each for each in self._method.mixings() if each[-1] is mixer]
             parts = [
-                Part(bucket, columns, f"{name}{i}", {}) for name, bucket, columns, _ in mixings
+                StatePart(bucket, columns, f"{name}{i}", {}) for name, bucket, columns, _ in mixings
             ]
             _read(mixer, parts)
             mixed.append((mixer, parts))
@@ -210,7 +210,7 @@ def _parameters(groups: Sequence[State]) -> list[Any]:
     return list(chain.from_iterable(group["params"] for group in groups))
 
 
-def _rows(parts: Sequence[Part]) -> Iterator[tuple[Part, str, torch.Tensor, int]]:
+def _rows(parts: Sequence[StatePart]) -> Iterator[tuple[StatePart, str, torch.Tensor, int]]:
     """The rows of all parts by name; and the most of this name and bucket, as topologies that
     divide the columns may have different numbers of edges.
     """
@@ -234,7 +234,7 @@ def _saved(held: State, name: str, parameter: str) -> torch.Tensor:
     return rows
 
 
-def _matched(parts: Sequence[Part], saved: Sequence[State]) -> list[State]:
+def _matched(parts: Sequence[StatePart], saved: Sequence[State]) -> list[State]:
     """Return the numbers of the parts of a group; of buckets of other sizes, if they are equal in
     all of them.
     """
@@ -258,7 +258,7 @@ def _matched(parts: Sequence[Part], saved: Sequence[State]) -> list[State]:
     return matched
 
 
-def _read(mixer: Mixer, parts: Sequence[Part]) -> None:
+def _read(mixer: Mixer, parts: Sequence[StatePart]) -> None:
     """Let the parts, in the order of a step's mixings, remember what the mixer does."""
     memory = mixer.memory()
     if not memory and mixer.feedback and isinstance(mixer, Compressed):
@@ -278,7 +278,7 @@ def _read(mixer: Mixer, parts: Sequence[Part]) -> None:
         part.remember(each)
 
 
-def _recall(mixer: Mixer, parts: Sequence[Part]) -> None:
+def _recall(mixer: Mixer, parts: Sequence[StatePart]) -> None:
     """Let the mixer remember what the parts do."""
     named = [
         (place, name.partition(".")[2], rows.numpy())
@@ -296,7 +296,7 @@ def _recall(mixer: Mixer, parts: Sequence[Part]) -> None:
     mixer.recall(memory)
 
 
-def _expected(part: Part, numbers: State) -> dict[str, torch.Tensor]:
+def _expected(part: StatePart, numbers: State) -> dict[str, torch.Tensor]:
     """Return memory for what a mixer is to recall."""
     expected = {}
     for name, value in numbers.items():

@@ -108,7 +108,7 @@ def _parameters(make: Callable[..., object]) -> tuple[dict[str, inspect.Paramete
     return known, any(each.kind is each.VAR_KEYWORD for each in known.values())
 
 
-class Criterion:
+class LossFunction:
     """The loss of each worker.
 
     Parameters
@@ -324,7 +324,7 @@ class Rate:
         return self._lr * number
 
 
-class Metrics:
+class OwnMetrics:
     """Metrics of the user's own.
 
     Parameters

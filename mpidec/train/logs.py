@@ -36,14 +36,14 @@ def logger(name: str, out: str | None) -> Logger:
         Without the package that is needed.
     """
     if name not in ("csv", "tensorboard"):
-        return _Function(name)
+        return _FunctionLog(name)
     if out is None:
         raise ConfigError(f"log={name} is written beside the file of the training: set `out=`")
     stem = os.path.splitext(out)[0]
-    return _Table(f"{stem}-log.csv") if name == "csv" else _TensorBoard(f"{stem}-tensorboard")
+    return _CsvLog(f"{stem}-log.csv") if name == "csv" else _TensorBoard(f"{stem}-tensorboard")
 
 
-class _Table:
+class _CsvLog:
     """A table of all records, which is replaced as a whole: a reader finds it complete."""
 
     def __init__(self, path: str):
@@ -85,7 +85,7 @@ class _TensorBoard:
         self._writer.flush()
 
 
-class _Function:
+class _FunctionLog:
     """A function of the user's own."""
 
     def __init__(self, name: str):

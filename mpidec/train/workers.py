@@ -15,7 +15,7 @@ from ..comm.mixing import Network
 from ..datasets import Batches, Reading, augment, images, is_labelled, split
 from ..nn import Stacked
 from ..plugins import is_plugin
-from .components import Criterion, Metrics
+from .components import LossFunction, OwnMetrics
 from .options import model as make_model, stacked
 from .settings import Settings
 
@@ -42,8 +42,8 @@ class Workers:
         How the test samples were chosen, if the data has none.
     labels : bool
         Whether targets are classes.
-    criterion : Criterion
-    metrics : Metrics
+    criterion : LossFunction
+    metrics : OwnMetrics
     settings : Settings
         With the defaults that depend on workers and data.
     digest, samples : int
@@ -57,8 +57,8 @@ class Workers:
 
     def __init__(self, settings: Settings, n: int, agents: range, device: str = "cpu"):
         self.m, self.device = len(agents), device
-        self.criterion = Criterion(settings.criterion, settings.criterion_options)
-        self.metrics = Metrics(settings.own_metrics())
+        self.criterion = LossFunction(settings.criterion, settings.criterion_options)
+        self.metrics = OwnMetrics(settings.own_metrics())
         how = Reading(self.criterion.targets, settings.size, settings.label, settings.standardize)
         data = images(settings.data, settings.path, settings.seed, how)
         self.labels = data.labels

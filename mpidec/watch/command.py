@@ -7,8 +7,8 @@ import math
 
 from ..cli import Command, Flag, progress
 from ..exceptions import ConfigError
-from .views import Lines, Screen, follow
-from .watched import Watched
+from .views import Screen, TextView, follow
+from .watched import WatchedFile
 
 EPILOG = """\
 examples:
@@ -51,9 +51,9 @@ def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
 def execute(args: argparse.Namespace) -> None:
     """Show the files until all runs have ended."""
     width = progress.terminal()
-    view = Lines() if width is None else Screen(width, args.records)
+    view = TextView() if width is None else Screen(width, args.records)
     try:
-        follow([Watched(path) for path in args.runs], view, args.every)
+        follow([WatchedFile(path) for path in args.runs], view, args.every)
     except KeyboardInterrupt:
         pass
     finally:

@@ -10,26 +10,26 @@ from typing import Protocol
 import numpy as np
 
 from ..cli import aligned
-from .watched import Watched
+from .watched import WatchedFile
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 _PLAIN = " _.-~=+*#"  # for terminals without these
 
 
-class View(Protocol):
+class LiveView(Protocol):
     """Where runs are shown."""
 
-    def show(self, files: Sequence[Watched], news: Sequence[Watched]) -> None:
+    def show(self, files: Sequence[WatchedFile], news: Sequence[WatchedFile]) -> None:
         """Show all files, of which some have something new."""
 
     def close(self) -> None:
         """Restore the terminal."""
 
 
-class Lines:
+class TextView:
     """A line for each file that has something new: its last record, or its outcome."""
 
-    def show(self, files: Sequence[Watched], news: Sequence[Watched]) -> None:
+    def show(self, files: Sequence[WatchedFile], news: Sequence[WatchedFile]) -> None:
         """Print the lines of the files with something new."""
         for file in news:
             step = [] if file.run is None else file.run.metrics["step"][-1:].tolist()
@@ -62,7 +62,7 @@ class Screen:
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
         self._live.start()
 
-    def show(self, files: Sequence[Watched], news: Sequence[Watched]) -> None:
+    def show(self, files: Sequence[WatchedFile], news: Sequence[WatchedFile]) -> None:
         """Draw all files."""
         from rich.text import Text
 
@@ -74,7 +74,7 @@ class Screen:
         self._live.stop()
 
 
-def described(file: Watched, width: int, records: int) -> list[str]:
+def described(file: WatchedFile, width: int, records: int) -> list[str]:
     """Return the lines of a file on a terminal: its state, a curve of each metric, and its last
     records.
     """
@@ -125,7 +125,7 @@ def curve(values: np.ndarray, width: int, levels: str = LEVELS) -> str:
     )
 
 
-def follow(files: Sequence[Watched], view: View, every: float) -> None:
+def follow(files: Sequence[WatchedFile], view: LiveView, every: float) -> None:
     """Show the files until all runs are over, looking at them every so many seconds."""
     view.show(files, [file for file in files if file.look() or file.run is None])
     while not all(file.over for file in files):

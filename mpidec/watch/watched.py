@@ -15,7 +15,7 @@ from ..record.internals import ABANDONED, COUNTERS
 _PROGRESS = ("time", "epoch", "samples_per_second")
 
 
-class Watched:
+class WatchedFile:
     """A file of a run, which may be written and need not be there yet.
 
     Parameters

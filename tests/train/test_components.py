@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import mpidec  # noqa: E402
 from mpidec.train import Settings, fit  # noqa: E402
 from mpidec.train.command import main  # noqa: E402
-from mpidec.train.components import CRITERIA, Criterion  # noqa: E402
+from mpidec.train.components import CRITERIA, LossFunction  # noqa: E402
 
 pytestmark = pytest.mark.most(1)
 
@@ -134,7 +134,7 @@ def test_two_batches_are_one_of_twice_the_size(net):
 def test_criteria_are_those_of_torch_for_each_worker(name):
     z = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0))
     y = (z > 0.5).float()
-    criterion = Criterion(name, {})
+    criterion = LossFunction(name, {})
     if criterion.targets == "classes":
         y = y.argmax(-1)
     expected = [CRITERIA.own[name]()(a, b) for a, b in zip(z, y)]

@@ -8,7 +8,7 @@ import pytest
 from mpidec.record import RunFile
 from mpidec.watch import views
 from mpidec.watch.command import main
-from mpidec.watch.watched import Watched
+from mpidec.watch.watched import WatchedFile
 
 pytestmark = pytest.mark.serial
 METRICS = ["error", "time", "bytes"]
@@ -58,7 +58,7 @@ def test_a_terminal_shows_curves_and_the_last_records(tmp_path, capsys):
         for k in range(4):
             record(file, k, 10.0**-k)
         file.finish(np.zeros((2, 1)), "diverged", 3)
-    watched = Watched(path)
+    watched = WatchedFile(path)
     assert watched.look()
     name, state, curve, *table = views.described(watched, 60, 2)
     assert (name, state) == (path, "  diverged after 3 steps")

@@ -12,7 +12,7 @@ from .messenger import Messenger
 from .presence import Presence
 
 
-class Departures:
+class LeavingRanks:
     """Ranks that have left all others with an exception, outside of any common call.
 
     Attributes

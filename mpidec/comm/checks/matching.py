@@ -26,7 +26,7 @@ from ..runtime import (
     timeout,
     wait_until,
 )
-from .ending import Departures, Meetings
+from .ending import LeavingRanks, Meetings
 from .header import (
     CONFIRMATION,
     DATA,
@@ -82,7 +82,7 @@ class Matching:
         Why all operations are, after an exception from outside.
     out_of_step : bool
         Whether a rank may be one call ahead of or behind the others, as found out by `close`.
-    departures : Departures
+    departures : LeavingRanks
         Ranks that have left all others; see `fail`.
     presence : Presence
         Who waits in the same call of all ranks.
@@ -99,7 +99,7 @@ class Matching:
         self.rank = comm.rank
         self.check: Checked = True
         self.messenger = Messenger(comm, serial)
-        self.departures = Departures(self.messenger)
+        self.departures = LeavingRanks(self.messenger)
         self.presence = Presence(self.messenger)
         self._meetings = Meetings(self.messenger, self.presence)
         self._history, self._findings = History(mixings), Findings(refusal)

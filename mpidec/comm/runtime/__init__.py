@@ -31,7 +31,7 @@ from .finite import COMPILED as COMPILED, watch as watch
 from .group import ALONE as ALONE, GroupComm as GroupComm
 from .installed import MODULES as MODULES, compiled_copy as compiled_copy, remedy as remedy
 from .interruption import interrupt as interrupt, interrupts as interrupts
-from .job import Job as Job, job as job
+from .job import LaunchedJob as LaunchedJob, job as job
 from .launch import (
     abort_when_uncaught as abort_when_uncaught,
     check_launcher as check_launcher,

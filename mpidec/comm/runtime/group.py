@@ -19,12 +19,12 @@ from .device_group import DeviceGroup
 from .job import launched_as
 from .tree import tree
 from .waiting import wait_until
-from .wire import Bytes, Store, Transfer, Wire
+from .wire import Bytes, KeyValueStore, Wire, WireRequest
 
 # An array, [array, bytes of an item], [array, count, bytes of an item], or
 # [array, (counts, starts), bytes of an item].
 Buffer: TypeAlias = Any
-Steps: TypeAlias = Iterator[Sequence[Transfer]]
+Steps: TypeAlias = Iterator[Sequence[WireRequest]]
 # Tags of collective calls begin here: above all others.
 _COLLECTIVE = 1 << 32
 
@@ -34,7 +34,7 @@ class ProcessGroup(Protocol):
 
     def rank(self) -> int: ...
     def size(self) -> int: ...
-    def get_group_store(self) -> Store: ...
+    def get_group_store(self) -> KeyValueStore: ...
 
 
 class Collective:
@@ -42,7 +42,7 @@ class Collective:
 
     def __init__(self, wire: Wire | None, steps: Steps):
         self._wire, self._steps = wire, steps
-        self._awaited: Sequence[Transfer] = ()
+        self._awaited: Sequence[WireRequest] = ()
         self._error: RuntimeError | None = None
         self.done = False
         if wire is None:
@@ -53,7 +53,7 @@ class Collective:
 
     def _advance(self) -> None:
         try:
-            while Transfer.Testall(self._awaited):
+            while WireRequest.Testall(self._awaited):
                 self._awaited = next(self._steps)
             return
         except StopIteration:
@@ -166,13 +166,13 @@ class GroupComm:
 
     # Messages
 
-    def Isend(self, buf: Buffer, dest: int, tag: int = 0) -> Transfer:
+    def Isend(self, buf: Buffer, dest: int, tag: int = 0) -> WireRequest:
         return self._send(dest, tag, _bytes(buf))
 
-    def Issend(self, buf: Buffer, dest: int, tag: int = 0) -> Transfer:
+    def Issend(self, buf: Buffer, dest: int, tag: int = 0) -> WireRequest:
         return self._send(dest, tag, _bytes(buf), synchronous=True)
 
-    def Irecv(self, buf: Buffer, source: int, tag: int = 0) -> Transfer:
+    def Irecv(self, buf: Buffer, source: int, tag: int = 0) -> WireRequest:
         return self._receive(source, tag, _bytes(buf))
 
     def Send(self, buf: Buffer, dest: int, tag: int = 0) -> None:
@@ -193,10 +193,10 @@ class GroupComm:
             raise ValueError("messages of one rank that is alone, expected several ranks")
         return self._wire
 
-    def _send(self, dest: int, tag: int, data: Bytes, synchronous: bool = False) -> Transfer:
+    def _send(self, dest: int, tag: int, data: Bytes, synchronous: bool = False) -> WireRequest:
         return self._connected.send(self._members[dest], (self._number, tag), data, synchronous)
 
-    def _receive(self, source: int, tag: int, into: np.ndarray) -> Transfer:
+    def _receive(self, source: int, tag: int, into: np.ndarray) -> WireRequest:
         return self._connected.receive(self._members[source], (self._number, tag), into)
 
     # Collective calls on arrays

@@ -11,7 +11,7 @@ from typing import Protocol
 from .mpi import MPI, available
 
 
-class Job(Protocol):
+class LaunchedJob(Protocol):
     """The ranks of a job, as far as reports and ends of all ranks need them."""
 
     @property
@@ -49,7 +49,7 @@ def launched_as(rank: int, size: int) -> None:
         _LAUNCHED.append(Launched(rank, size))
 
 
-def job() -> Job:
+def job() -> LaunchedJob:
     """Return the processes that were started together: those of PyTorch's launcher where a network
     works over a process group, otherwise those of MPI, or this one alone where there is no MPI.
     """

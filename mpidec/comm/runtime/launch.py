@@ -18,7 +18,7 @@ from types import TracebackType
 from ...exceptions import Interrupted, from_another_rank
 from .communicator import world
 from .installed import remedy
-from .job import Job, job
+from .job import LaunchedJob, job
 from .mpi import MPI, available
 
 _SIZES = {
@@ -103,7 +103,7 @@ def _command() -> str:
     )
 
 
-def end_job(comm: Job, status: int) -> None:
+def end_job(comm: LaunchedJob, status: int) -> None:
     """End all ranks of the job; what this one has written is passed on before, which a launcher
     that kills at once may lose.
     """

@@ -44,7 +44,7 @@ Key: TypeAlias = tuple[int, int]  # communicator and tag
 Bytes: TypeAlias = Any  # an array of bytes, or bytes
 
 
-class Store(Protocol):
+class KeyValueStore(Protocol):
     """What is used of the store of a process group."""
 
     def set(self, key: str, value: str, /) -> None: ...
@@ -53,7 +53,7 @@ class Store(Protocol):
     def check(self, keys: list[str], /) -> bool: ...
 
 
-class Transfer:
+class WireRequest:
     """A message under way, with the calls of a request of mpi4py.
 
     Attributes
@@ -85,13 +85,13 @@ class Transfer:
         wait_until(self.Test, f"a message from or to rank {self.peer}")
 
     @staticmethod
-    def Testall(requests: Sequence[Transfer]) -> bool:
+    def Testall(requests: Sequence[WireRequest]) -> bool:
         """Make progress; whether all are complete."""
         complete = [request.Test() for request in requests]  # each makes progress
         return all(complete)
 
 
-class Receive(Transfer):
+class Receive(WireRequest):
     """A receive into the memory `into`."""
 
     def __init__(self, wire: Wire, source: int, into: np.ndarray):
@@ -116,14 +116,14 @@ class Arrival:
         return count
 
 
-class Outgoing:
+class Outbound:
     """The connection on which this rank sends to another one."""
 
     def __init__(self, sock: socket.socket):
         self.sock, self._amid = sock, False
-        self._queue: deque[tuple[memoryview, Transfer | None]] = deque()
+        self._queue: deque[tuple[memoryview, WireRequest | None]] = deque()
 
-    def send(self, parts: Sequence[Bytes], request: Transfer | None) -> None:
+    def send(self, parts: Sequence[Bytes], request: WireRequest | None) -> None:
         """Send now what the connection takes, and the rest later."""
         views = [memoryview(part) for part in parts if len(part)]
         for view in views:
@@ -162,7 +162,7 @@ class Outgoing:
         return not self._queue
 
 
-class Incoming:
+class Inbound:
     """A connection on which another rank sends to this one."""
 
     def __init__(self, wire: Wire, sock: socket.socket):
@@ -237,7 +237,7 @@ class Wire:
 
     Parameters
     ----------
-    store : Store
+    store : KeyValueStore
         That of the group.
     rank, size : int
 
@@ -249,14 +249,14 @@ class Wire:
         What else makes progress at each poll.
     """
 
-    def __init__(self, store: Store, rank: int, size: int):
+    def __init__(self, store: KeyValueStore, rank: int, size: int):
         self._store, self.rank, self.size = store, rank, size
         self.gone: dict[int, str] = {}
         self.progress: list[Callable[[], None]] = []
-        self._selector, self._out = selectors.DefaultSelector(), dict[int, Outgoing]()
+        self._selector, self._out = selectors.DefaultSelector(), dict[int, Outbound]()
         self._posted: defaultdict[Key, list[Receive]] = defaultdict(list)
         self._arrivals: defaultdict[Key, deque[Arrival]] = defaultdict(deque)
-        self._unmatched: dict[int, Transfer] = {}
+        self._unmatched: dict[int, WireRequest] = {}
         self._freed: set[int] = set()
         self._serial, self._polling, self._lock = 0, False, threading.RLock()
         self._token = secrets.token_bytes(16)
@@ -274,11 +274,11 @@ class Wire:
 
     # Messages
 
-    def send(self, dest: int, key: Key, data: Bytes, synchronous: bool = False) -> Transfer:
+    def send(self, dest: int, key: Key, data: Bytes, synchronous: bool = False) -> WireRequest:
         """Begin to send bytes, which must not change until the request is complete; if it is
         `synchronous`, that is when the receiver has matched the message.
         """
-        request, kind = Transfer(self, dest), _SYNCHRONOUS if synchronous else _PLAIN
+        request, kind = WireRequest(self, dest), _SYNCHRONOUS if synchronous else _PLAIN
         with self._lock:
             self._serial += 1
             if synchronous:
@@ -347,7 +347,7 @@ class Wire:
 
     # Connections
 
-    def _post(self, dest: int, parts: Sequence[Bytes], request: Transfer | None) -> None:
+    def _post(self, dest: int, parts: Sequence[Bytes], request: WireRequest | None) -> None:
         if dest not in self._out and dest not in self.gone:
             self._attempt(dest, lambda: self._connect(dest))
         if dest in self._out:
@@ -395,7 +395,7 @@ class Wire:
         sock.setblocking(False)
         # Nothing comes on it but its end.
         self._selector.register(sock, selectors.EVENT_READ, dest)
-        self._out[dest] = Outgoing(sock)
+        self._out[dest] = Outbound(sock)
 
     def _wait_for(self, dest: int) -> None:
         key = self._key(dest)
@@ -405,18 +405,18 @@ class Wire:
         with contextlib.suppress(BlockingIOError):
             sock, _ = self._listener.accept()
             sock.setblocking(False)
-            self._selector.register(sock, selectors.EVENT_READ, Incoming(self, sock))
+            self._selector.register(sock, selectors.EVENT_READ, Inbound(self, sock))
 
-    def _read(self, end: Incoming | int, sock: Any) -> None:
+    def _read(self, end: Inbound | int, sock: Any) -> None:
         try:
-            if isinstance(end, Incoming):
+            if isinstance(end, Inbound):
                 end.read()
             elif end in self._out and not self._out[end].sock.recv(1):
                 raise ConnectionResetError("end of the connection")
         except BlockingIOError:
             pass
         except (OSError, PermissionError) as error:
-            source = end.source if isinstance(end, Incoming) else end
+            source = end.source if isinstance(end, Inbound) else end
             if source is not None:
                 self._lose(source, error)
             self._close(sock)

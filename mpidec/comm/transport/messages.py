@@ -34,7 +34,7 @@ class MessageRequest:
 
     Parameters
     ----------
-    requests : list of mpi4py.MPI.Request, or Transfer
+    requests : list of mpi4py.MPI.Request, or WireRequest
     sent, arrived : array
         What the messages read and write, kept alive.
     what : str or callable
