@@ -75,7 +75,7 @@ class Decentralized(torch.optim.Optimizer):
         Whether each bucket is updated and leaves during the backward pass, as soon as its gradients
         are complete: the same bits, but nothing may change a gradient afterwards.  "allreduce",
         "awc" and "osgp" overlap in any case, with no such condition.  An option `overlap` of a
-        solver is set where the solver is made: `algorithm=RelaySGD(..., overlap=True)`.
+        solver is set where the solver is made: `algorithm=RelaySGD(1.0, overlap=True)`.
     **options
         Of the algorithm: `momentum`, `period`, `codec`, ...
 

@@ -32,12 +32,12 @@ def torchrun(ranks, arguments, seconds=60):
 
 
 @pytest.mark.parametrize(
-    "part", ["mixing", pytest.param("training", marks=pytest.mark.slow), "solve"]
+    "parts", [("mixing", "solve"), pytest.param(("training",), marks=pytest.mark.slow)]
 )
-def test_the_bits_of_mpi(mpirun, part):
+def test_the_bits_of_mpi(mpirun, parts):
     """Agents as many as ranks, and twice as many; messages between the ranks in both cases."""
-    over_mpi = mpirun(3, [PROGRAM, part], check=True, timeout=120).stdout
-    over_group = torchrun(3, [PROGRAM, "group", part], 120)
+    over_mpi = mpirun(3, [PROGRAM, *parts], check=True, timeout=120).stdout
+    over_group = torchrun(3, [PROGRAM, "group", *parts], 120)
     expected = json.loads(over_mpi.splitlines()[-1])
     assert len(expected) > 20 and json.loads(over_group.splitlines()[-1]) == expected
 
