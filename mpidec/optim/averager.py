@@ -289,7 +289,12 @@ class Averager:
         """
         with self._span("wait"), torch.no_grad(), self._same_steps():
             self._settle()
-            left_out = self._method.before(self.steps, scaled)
+            try:
+                left_out = self._method.before(self.steps, scaled)
+            except ValueError as error:
+                if not self._withdraw(error):
+                    self._method.withdraw(error)
+                raise
             if left_out:
                 self._begun = self._copies.looked = False
             else:
@@ -356,11 +361,14 @@ class Averager:
                 "a GradScaler divides the gradients in step(), after overlap=True has used them: "
                 "leave overlap=True out, or train in bfloat16 without a GradScaler"
             )
+        for bucket, versions in zip(self.buckets, self._versions):
+            self._refuse_changed(bucket, versions)
+        if not departures.paused:  # ranks that are behind wait for the first rows over an edge
+            with self._span("mix"), self._same_steps():
+                departures.finish()
         self._begin()
         method = self._method
         with self._span("mix"), torch.no_grad(), self._same_steps():
-            for bucket, versions in zip(self.buckets, self._versions):
-                self._refuse_changed(bucket, versions)
             departures.finish()
             self._progress.stop()
             for i in range(len(self.buckets)):
@@ -405,8 +413,11 @@ class Averager:
                 raise error
 
     def _withdraw(self, error: Exception) -> bool:
-        """Withdraw from the next comparison of all ranks; return whether one is due."""
-        return self._consistency.withdraw(error) or self._copies.withdraw(error)
+        """Withdraw from the next comparison of all ranks; return whether it precedes what the
+        others begin next.
+        """
+        due = self._consistency.withdraw(error) or self._copies.withdraw(error)
+        return due and not self.overlapped
 
     def _begin(self) -> None:
         """Do what comes first in a step, before the update or, without `before`, after it."""
@@ -460,6 +471,13 @@ class Averager:
             )
             raise
 
+    def _meet(self, call: str) -> None:
+        """Compare the ranks in a call of all, also with those that wait for rows."""
+        with self._same_steps():
+            if self._carrier is not self.net:
+                self._carrier.operation(call)(self._carrier.comm.Ibarrier)
+            self._consistency.compare(self.steps, call=call)
+
     def _settle(self) -> None:
         """Copy the parameters into the rows."""
         for bucket in self.buckets:
@@ -498,7 +516,7 @@ class Averager:
         if not self._apart:
             with torch.no_grad():
                 self._settle()
-            self._consistency.compare(self.steps)
+            self._meet("consensus()")
         if self._method.asynchronous:
             self._copies.compare()
         with torch.no_grad():
@@ -715,8 +733,7 @@ class Averager:
             self._timeline, self._span = None, nullcontext
         if not self._closed:
             self._closed = True
-            with self._same_steps():
-                self._consistency.compare(self.steps)
+            self._meet("close()")
         self._closing.close()
 
     def __enter__(self) -> Averager:

@@ -82,7 +82,7 @@ class Consistency:
     def _compares(self) -> bool:
         return self._method.checked and self._net.n > 1
 
-    def compare(self, step: int, rates: bool = True) -> None:
+    def compare(self, step: int, rates: bool = True, call: str = _CALL) -> None:
         """Raise on all ranks, naming the first difference between them.  Collective.
 
         Parameters
@@ -90,6 +90,8 @@ class Consistency:
         step : int
         rates : bool
             Whether hyper-parameters are compared, too.
+        call : str
+            What all ranks are in.
 
         Raises
         ------
@@ -104,7 +106,7 @@ class Consistency:
             sums = self._sums() if self._method.averages_gradients else [0]
             mine = np.array([zlib.crc32(repr(settings).encode()), min(sums), max(sums)])
             theirs = np.empty((self._net.size, len(mine)), dtype=mine.dtype)
-            self._net.operation(_CALL)(lambda: self._net.comm.Iallgather(mine, theirs))
+            self._net.operation(call)(lambda: self._net.comm.Iallgather(mine, theirs))
             if len(set(theirs[:, 0].tolist())) > 1:
                 self._refuse_settings(settings)
             if theirs[:, 1].min() != theirs[:, 2].max():

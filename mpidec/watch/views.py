@@ -27,16 +27,23 @@ class LiveView(Protocol):
 
 
 class TextView:
-    """A line for each file that has something new: its last record, or its outcome."""
+    """A line for each new record, and for the outcome of each file."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, int] = {}  # records of each path
 
     def show(self, files: Sequence[WatchedFile], news: Sequence[WatchedFile]) -> None:
         """Print the lines of the files with something new."""
         for file in news:
-            step = [] if file.run is None else file.run.metrics["step"][-1:].tolist()
-            values = [f"{name} {values[-1]:.4g}" for name, values in file.metrics.items()]
-            state = [file.state] if file.over or file.run is None else []
-            text = "  ".join([*(f"step {k}" for k in step), *values, *state])
-            print(f"{file.path}: {text}\n", end="", flush=True)
+            steps = [] if file.run is None else file.run.metrics["step"].tolist()
+            shown = self._shown.get(file.path, 0)
+            first = shown if shown <= len(steps) else 0  # of a run that has begun anew
+            for place in range(first, len(steps)):
+                values = [f"{name} {values[place]:.4g}" for name, values in file.metrics.items()]
+                print("  ".join([f"{file.path}: step {steps[place]}", *values]), flush=True)
+            self._shown[file.path] = len(steps)
+            if file.over or file.run is None:
+                print(f"{file.path}: {file.state}", flush=True)
 
     def close(self) -> None:
         """Nothing to restore."""

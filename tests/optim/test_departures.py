@@ -204,3 +204,44 @@ def test_what_has_left_for_a_step_that_is_not_taken_is_completed(net):
         training.optimizer.close()
         training.backward(2)  # nothing leaves any more
     assert net.mean(np.ones((net.m, 1))) == 1
+
+
+def test_ranks_wait_neither_for_buckets_that_leave_late_nor_for_steps_that_are_not_taken(net):
+    """A parameter that some ranks do not use, over edges that are new in each step."""
+    graph = {"topology": "one_peer_exponential", "bucket_bytes": MANY}
+    parts = Training(net, "atc", "unused", overlap=True, **graph)
+    assert torch.equal(parts.run(), Training(net, "atc", "unused", **graph).run())
+
+
+def test_unequal_numbers_of_steps_are_found_at_once(monkeypatch):
+    monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "1")
+    if WORLD.size == 1:
+        pytest.skip("one rank")
+    with contextlib.suppress(RankMismatchError), mpidec.Network() as net:
+        training = Training(net, "atc", bucket_bytes=MANY, overlap=True)
+
+        def train():
+            for step in range(10 if net.rank else 8):
+                training.step(step)
+            with training.optimizer.consensus():
+                pass
+
+        words = r"every rank must call step|gave up|out of step"
+        with pytest.raises((RankMismatchError, RuntimeError), match=words):
+            train()
+
+
+@pytest.mark.parametrize("algorithm", ["local", "diloco", "gasloc", "noloco", "slowmo"])
+def test_between_outer_steps_the_consensus_is_the_average_of_the_workers(net, algorithm):
+    if algorithm == "noloco" and net.n % 2:
+        pytest.skip("pairs")
+    training = Training(net, algorithm)
+    for step in range(3):
+        training.step(step)
+    own = torch.cat([p.detach().flatten() for p in training.model.parameters()])
+    due = np.asarray(net.comm.allgather(own.numpy()), dtype=np.float64).mean(axis=0)
+    with training.optimizer.consensus() as distance:
+        shown = torch.cat([p.detach().flatten() for p in training.model.parameters()])
+    np.testing.assert_allclose(shown.numpy(), due, atol=1e-6)
+    assert (distance > 0) == (net.n > 1)
+    training.optimizer.close()

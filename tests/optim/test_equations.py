@@ -18,7 +18,7 @@ import pytest
 import mpidec
 from mpidec import topology
 
-pytestmark = pytest.mark.most(4)
+pytestmark = pytest.mark.most(2)
 
 torch = pytest.importorskip("torch")
 nn, optim = torch.nn, mpidec.optim

@@ -1402,14 +1402,27 @@ def test_an_overflow_in_averaged_gradients_is_left_to_the_scaler(net):
         torch.isfinite(flat(model)).all()
         and len(set(net.comm.allgather(flat(model).numpy().tobytes()))) == 1
     )
-    backward(model, optimizer, net.rank, 0)
-    if net.rank == net.size - 1:
-        model[2].bias.grad[1] = float("nan")
-    optimizer.average_gradients()
-    if net.rank == net.size - 1:
-        with pytest.raises(ValueError, match=rf"worker {net.rank}, step 4: gradient 2.bias is nan"):
-            optimizer.step()
     optimizer.close()
+
+
+def test_a_gradient_that_is_not_finite_is_told_to_all_ranks():
+    model, last = perceptron(), WORLD.rank == WORLD.size - 1
+    with contextlib.suppress(RankMismatchError), mpidec.Network() as net:
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1), model, None, "allreduce", net
+        )
+        backward(model, optimizer, net.rank, 0)
+        if last:
+            model[2].bias.grad[1] = float("nan")
+        optimizer.average_gradients()
+        words = rf"worker {net.size - 1}, step 0: gradient 2.bias is nan"
+        if last:
+            with pytest.raises(ValueError, match=f"^{words}"):
+                optimizer.step()
+        else:
+            optimizer.step()
+            with pytest.raises(RankMismatchError, match=f"rank {net.size - 1} gave up .*{words}"):
+                optimizer.close()
 
 
 def test_a_loss_that_is_not_finite_does_not_change_the_period(net):

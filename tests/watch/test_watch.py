@@ -28,9 +28,9 @@ def test_a_run_is_followed_from_before_its_file_to_its_end(tmp_path, monkeypatch
     file = begun(path)
     acts += [
         lambda: record(file, 0, 1.0),
-        lambda: record(file, 10, 0.5),
+        lambda: [record(file, 10, 0.5), record(file, 20, 0.25)],
         lambda: None,
-        lambda: file.finish(np.zeros((2, 1)), "completed", 10),
+        lambda: file.finish(np.zeros((2, 1)), "completed", 20),
     ]
     monkeypatch.setattr(views.time, "sleep", lambda seconds: acts.pop(0)())
     assert main([path]) == 0
@@ -38,7 +38,8 @@ def test_a_run_is_followed_from_before_its_file_to_its_end(tmp_path, monkeypatch
         f"{path}: waiting for its first record",
         f"{path}: step 0  error 1",
         f"{path}: step 10  error 0.5",
-        f"{path}: step 10  error 0.5  completed after 10 steps",
+        f"{path}: step 20  error 0.25",
+        f"{path}: completed after 20 steps",
     ]
     assert not acts
 

@@ -85,7 +85,8 @@ def check_launcher() -> None:
             why, remedy = (
                 "it does not start MPI",
                 "make Network(process_group=torch.distributed.group.WORLD) after "
-                "torch.distributed.init_process_group(), or start the program with mpirun",
+                "torch.distributed.init_process_group(), or leave both out and start the program "
+                "with mpirun",
             )
         raise RuntimeError(
             f"{launcher} started {count} processes ({variable}={count}), but each of them is "

@@ -14,6 +14,8 @@ from ..rows import Bucket, refuse_infinite
 from ..scaling import Scaled
 from .base import Method, Mixer
 
+_CALL = "sum of gradients"
+
 
 class Sum(NamedTuple):
     """The gradients of a bucket on their way to the sum over all ranks."""
@@ -98,7 +100,7 @@ class AllReduce(Method):
         request = self._net.row_sums.start(told)
         meanwhile()
         lengths = ", ".join(f"{bucket.d} {bucket.rows.dtype}" for bucket in self._buckets)
-        self._wait = self._net.messages("sum of gradients", lengths)
+        self._wait = self._net.messages(_CALL, lengths)
         self._wait(request)
         return told
 
@@ -139,6 +141,10 @@ class AllReduce(Method):
         rows, total, request = self._sums.pop(i)
         self._wait(request)
         return rows.copy_(total.to(rows.device).div_(self._net.n).expand_as(rows))
+
+    def withdraw(self, error: Exception) -> None:
+        others = set(range(self._net.size)) - {self._net.rank}
+        self._net.matching.withdraw(_CALL, error, others)
 
     def advance(self) -> None:
         self._own.row_sums.progress()

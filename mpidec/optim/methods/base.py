@@ -133,6 +133,9 @@ class Method(ABC):
         """
         return X
 
+    def withdraw(self, error: Exception) -> None:
+        """Tell all ranks that this one takes no part in what precedes the next update."""
+
     def advance(self) -> None:
         """Make progress beyond that of MPI with what is under way; in any thread."""
 

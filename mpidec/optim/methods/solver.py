@@ -162,9 +162,17 @@ class SolverUpdate(Method):
     def iterates(self) -> list[torch.Tensor]:
         parts = iter(self._parts)
         return [
-            torch.cat([next(parts).state.X for _ in range(min(len(self._mixers), bucket.d))], dim=1)
+            torch.cat(
+                [self._moved(next(parts)) for _ in range(min(len(self._mixers), bucket.d))], 1
+            )
             for bucket in self._buckets
         ]
+
+    def _moved(self, part: Part) -> torch.Tensor:
+        """The iterates, moved as far as the parameters have since the last step of the solver."""
+        rows, X = part.bucket.rows[:, part.columns], part.state.X
+        point = self._solver.point(part.state)
+        return rows if point is X else X + (rows - point)
 
     def state(self) -> list[dict[str, Any]]:
         return [
