@@ -77,10 +77,11 @@ class RowSums:
         """
         tag = _TAG + 2 * (self._count % _PAIRS)
         self._count += 1
-        if not self._under_way:
-            self._engine.add(self.progress)
         started = RowSum(self, row, tag)
-        self._under_way.append(started)
+        with self.lock:
+            if not self._under_way:
+                self._engine.add(self.progress)
+            self._under_way.append(started)
         started.test()
         return started
 
@@ -91,7 +92,7 @@ class RowSums:
 
     def remove(self, ended: RowSum) -> None:
         """Forget a sum that has ended."""
-        self._under_way.remove(ended)
+        self._under_way = [each for each in self._under_way if each is not ended]
         if not self._under_way:
             self._engine.remove(self.progress)
 
