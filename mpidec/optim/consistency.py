@@ -74,8 +74,7 @@ class Consistency:
             self._due(k) for k in range(first, first + max(self._method.delay, 1))
         )
         if comes:
-            others = set(range(self._net.size)) - {self._net.rank}
-            self._net.matching.withdraw(_CALL, error, others)
+            self._net.withdraw(_CALL, error)
         return comes
 
     @property

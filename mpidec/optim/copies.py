@@ -63,8 +63,7 @@ class Copies:
         """Withdraw from the next comparison, and tell the others why; return whether one is due."""
         comes = not (self.compared or self._asynchronous) and len(self._sketches) == FIRST - 1
         if comes:
-            others = set(range(self._net.size)) - {self._net.rank}
-            self._net.matching.withdraw(_CALL, error, others)
+            self._net.withdraw(_CALL, error)
         return comes
 
     def compare(self) -> None:

@@ -153,7 +153,7 @@ class Progress:
         self, net: Network, models: Sequence[torch.nn.Module], advance: Callable[[], None]
     ):
         self._wanted, ended = threading.Event(), threading.Event()
-        self._end: Callable[[], object] = ended.set
+        self._end: Callable[[], object] = lambda: None
         if net.single_node or not models:
             return
         if isinstance(net.comm, GroupComm) or MPI.Query_thread() != MPI.THREAD_MULTIPLE:

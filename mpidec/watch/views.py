@@ -38,8 +38,9 @@ class TextView:
             steps = [] if file.run is None else file.run.metrics["step"].tolist()
             shown = self._shown.get(file.path, 0)
             first = shown if shown <= len(steps) else 0  # of a run that has begun anew
+            metrics = file.metrics
             for place in range(first, len(steps)):
-                values = [f"{name} {values[place]:.4g}" for name, values in file.metrics.items()]
+                values = [f"{name} {column[place]:.4g}" for name, column in metrics.items()]
                 print("  ".join([f"{file.path}: step {steps[place]}", *values]), flush=True)
             self._shown[file.path] = len(steps)
             if file.over or file.run is None:

@@ -143,8 +143,7 @@ class AllReduce(Method):
         return rows.copy_(total.to(rows.device).div_(self._net.n).expand_as(rows))
 
     def withdraw(self, error: Exception) -> None:
-        others = set(range(self._net.size)) - {self._net.rank}
-        self._net.matching.withdraw(_CALL, error, others)
+        self._net.withdraw(_CALL, error)
 
     def advance(self) -> None:
         self._own.row_sums.progress()

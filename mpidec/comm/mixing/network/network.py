@@ -45,6 +45,7 @@ _FOR_DRIVERS = (
     "serial",
     "slots",
     "wait_for_readers",
+    "withdraw",
 )
 
 
@@ -151,7 +152,8 @@ class Network(NetworkOperators):
     For drivers and solvers' loops there are also `operation` (a call of all ranks, compared before
     it meets in MPI), `row_sums` and `messages` (sums of rows, several under way at once, and the
     wait for them), `duplicate` (for calls that ranks make at different places among those of the
-    program), `raising_together` (an exception on one rank ends all), and `keeping`,
+    program), `raising_together` (an exception on one rank ends all) and `withdraw` (it ends the
+    next call of all), and `keeping`,
     `keeping_rows` and `wait_for_readers` (steps that never change rows which they have handed to
     `W` need not wait for their readers); nothing else is for other packages.
 

@@ -224,6 +224,11 @@ class NetworkReductions(Lifecycle):
         """
         self.agreement.agree(error, "net.agree")
 
+    def withdraw(self, op: str, error: Exception) -> None:
+        """Take no part in the next call of all ranks, `op`, and tell the others why."""
+        if self.size > 1:
+            self.matching.withdraw(op, error, self.agreement.others - {self.rank})
+
     @contextmanager
     def raising_together(self) -> Iterator[None]:
         """Context that an exception on one rank ends on all ranks, each in its next wait; the
@@ -248,7 +253,6 @@ class NetworkReductions(Lifecycle):
                     f"agent on the rank{hint}"
                 )
         except (TypeError, ValueError) as error:
-            if self.size > 1:
-                self.matching.withdraw(op, error, self.agreement.others - {self.rank})
+            self.withdraw(op, error)
             raise
         return rows
