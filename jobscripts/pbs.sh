@@ -32,7 +32,7 @@ case "${program[*]}" in
     if [ -e "$out" ]; then args=(--resume "$out"); else args+=(--out "$out"); fi ;;
 *)  out=${PROGRESS:-progress.txt} ;;         # how far your own program is, and its end: two numbers, which it writes
 esac
-before=$(python -m mpidec.experiment.restarts "$out")
+before=$(python -m mpidec.restart.progress "$out")
 
 status=0
 ranks=$(wc -l <"$PBS_NODEFILE")              # one line per rank; for MPICH and Open MPI (Cray's mpiexec needs no file)
@@ -40,7 +40,7 @@ timeout --signal=USR1 --kill-after=80 $((walltime - 90)) \
     mpirun -machinefile "$PBS_NODEFILE" -n "$ranks" python "${program[@]}" "${args[@]}" || status=$?
 if [ "$status" -eq 124 ]; then               # mpirun passed the signal on, and the program has saved and ended
     left=${RESTARTS:-100}
-    python -m mpidec.experiment.restarts "$out" "$before" "$left" || exit "$status"
+    python -m mpidec.restart.progress "$out" "$before" "$left" || exit "$status"
     again="VENV=${VENV:-.venv},WALLTIME=$walltime,SCRIPT=$script,RESTARTS=$((left - 1)),PROGRAM=${program[*]}"
     case $out in
     *.h5) again="$again,OUT=$out" ;;

@@ -39,7 +39,7 @@ esac
 
 status=130 again= run=                       # the launcher passes the signal on: the program saves and ends
 trap 'again=yes; if [ "$run" ]; then kill -USR1 "$run" 2>/dev/null || true; fi' USR1
-before=$(python -m mpidec.experiment.restarts "$out")
+before=$(python -m mpidec.restart.progress "$out")
 if [ -z "$again" ]; then
     "${launch[@]}" -n "$SLURM_NTASKS" python "${program[@]}" "${args[@]}" &
     run=$!
@@ -50,7 +50,7 @@ if [ "$again" ]; then                        # the signal has ended the first wa
     case $status in
     0 | 3 | 4) ;;                            # it has ended by itself meanwhile
     *)  left=$((${RESTARTS:-100} - ${SLURM_RESTART_COUNT:-0}))
-        python -m mpidec.experiment.restarts "$out" "$before" "$left" || exit "$status"
+        python -m mpidec.restart.progress "$out" "$before" "$left" || exit "$status"
         scontrol requeue "$SLURM_JOB_ID"
         exit 0 ;;
     esac

@@ -31,6 +31,10 @@ COMMANDS = {
     ),
     "tune": ("experiment.command", "try step sizes and show which one is best"),
     "train": ("train.command", "train a neural network with decentralized optimizers"),
+    "restart": (
+        "restart.command",
+        "start a job again when ranks or hosts have died, until its file says that it has ended",
+    ),
     "watch": ("watch.command", "show the records and curves of runs while they are written"),
     "bench": (
         "bench.command",

@@ -77,7 +77,9 @@ class Interrupts(enum.Enum):
     """How Ctrl-C ends a command."""
 
     AT_ONCE = enum.auto()  # and the job with it
-    DEFERRED = enum.auto()  # at the next step, also of SIGTERM and SIGUSR1: the file can be resumed
+    DEFERRED = (
+        enum.auto()
+    )  # at the next step, also of SIGTERM, SIGUSR1, SIGHUP: the file can be resumed
     # Likewise, and the command raises KeyboardInterrupt on every rank.
     TOGETHER = enum.auto()
 
@@ -175,7 +177,8 @@ class Command(Generic[T]):
         False: the command works although the launcher of MPI is defective; `prepare` is called on
         each rank.
     alone : callable (prepared)
-        In place of `execute`: does it on rank 0, without MPI; `prepare` is called on each rank.
+        In place of `execute`: does it on rank 0, without MPI, and returns the exit status, by
+        default 0; `prepare` is called on each rank.
     started_as : str
         How the user has started the command, for its usage.
     worded : callable (message)
@@ -188,7 +191,7 @@ class Command(Generic[T]):
     flags: Iterable[Flag] | Callable[[], Iterable[Flag]]
     prepare: Callable[[argparse.Namespace, int], T | str]
     execute: Callable[[T, MPI.Intracomm], int] | None = None
-    alone: Callable[[T], None] | None = None
+    alone: Callable[[T], int | None] | None = None
     interrupts: Interrupts = Interrupts.AT_ONCE
     interrupted: str = "interrupted"
     needs_mpi: bool = True
@@ -277,15 +280,16 @@ class Command(Generic[T]):
         except REFUSALS as error:
             raise InputError(message(error)) from error
 
-    def _alone(self, args: argparse.Namespace, act: Callable[[T], None], job: LaunchedJob) -> int:
+    def _alone(
+        self, args: argparse.Namespace, act: Callable[[T], int | None], job: LaunchedJob
+    ) -> int:
         prepared = self._refusing(self.prepare, args, 1)
         if isinstance(prepared, str):
             return printed(prepared, job=job)
         if job.rank:
             return Status.OK
         with warnings_from_rank_0(0, self.name, self.worded):
-            self._refusing(act, prepared)
-        return Status.OK
+            return self._refusing(act, prepared) or Status.OK
 
     def _run(self, args: argparse.Namespace, comm: MPI.Intracomm) -> int:
         if self.execute is None:
@@ -386,14 +390,16 @@ def is_foreign(filename: str) -> bool:
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """Context that treats SIGTERM and SIGUSR1 (sent by batch systems) like Ctrl-C: the file is
-    complete and can be resumed.
+    """Context that treats SIGTERM and SIGUSR1 (sent by batch systems), and SIGHUP (of a terminal
+    that is closed, unless nohup ignores it), like Ctrl-C: the file is complete and can be resumed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     former = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGUSR1)
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield

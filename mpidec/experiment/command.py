@@ -93,8 +93,8 @@ the complete experiment in this form.
 exit status: 0 completed, or stopped by --stop-error or --stop; 1 error in the program or on the
 disk; 2 error in the input; 3 diverged; 4 all steps taken, but the target (--stop-error, --stop)
 missed; 130 interrupted (the file is complete up to that step, and --resume continues the run).
-Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the time limit) interrupt
-a run."""
+Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 (which batch systems send before the time limit)
+interrupt a run."""
 
 
 TUNE_EPILOG = """\

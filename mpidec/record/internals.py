@@ -1,6 +1,6 @@
 """What the rest of the package uses of mpidec.record beside its public names."""
 
-from .atomic import AtomicFile as AtomicFile
+from .atomic import AtomicFile as AtomicFile, is_written as is_written
 from .checked import open_checked as open_checked
 from .fingerprint import (
     DATA as DATA,
@@ -9,6 +9,11 @@ from .fingerprint import (
     file_hashes as file_hashes,
     table as table,
 )
-from .reader import ABANDONED as ABANDONED, last_values as last_values, stored as stored
+from .reader import (
+    ABANDONED as ABANDONED,
+    checkpoint_step as checkpoint_step,
+    last_values as last_values,
+    stored as stored,
+)
 from .recorder import MODEL as MODEL, Recorder as Recorder, phases as phases, resumed as resumed
 from .runfile import COUNTERS as COUNTERS, annotate as annotate, rises as rises

@@ -322,6 +322,12 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
         return step, {k: v if np.ndim(v) else v.item() for k, v in state.items()}
 
 
+def checkpoint_step(path: str | os.PathLike[str]) -> int | None:
+    """Return the step of the last checkpoint, from which a run resumes; None without one."""
+    with open_run(path) as file:
+        return int(file["checkpoint"].attrs["step"]) if "checkpoint" in file else None
+
+
 @contextmanager
 def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a run file for reading; raise ``ValueError`` if it is not one, or if it refers to

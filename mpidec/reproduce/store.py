@@ -76,7 +76,7 @@ class Store:
             raise InputError(f"{error}: {remedy}") from error
         then, now = (
             Fingerprint(dict(line.split(" = ", 1) for line in text.splitlines()))
-            for text in (theirs or "settings = none", self._settings)
+            for text in ("settings = none" if theirs is None else theirs, self._settings)
         )
         if changes := now.changes(then, absent="not set"):
             raise InputError(

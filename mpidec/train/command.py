@@ -79,9 +79,8 @@ PyTorch takes as many threads as there are cores for each rank of a node, one fo
 80,000 parameters, or OMP_NUM_THREADS.
 
 exit status: 0 completed; 1 error in the program or on the disk; 2 error in the input; 3 diverged
-(several ranks: 1); 130 interrupted (the file is complete, and --resume continues).  Ctrl-C, SIGTERM
-and SIGUSR1 (which batch systems send before the
-time limit) interrupt a training."""
+(several ranks: 1); 130 interrupted (the file is complete, and --resume continues).  Ctrl-C, SIGTERM,
+SIGHUP and SIGUSR1 (which batch systems send before the time limit) interrupt a training."""
 
 
 def flags() -> list[Flag]:

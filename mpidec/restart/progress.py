@@ -1,5 +1,5 @@
-"""Whether a job that was stopped by its time limit continues in another allocation: ``python -m
-mpidec.experiment.restarts``.
+"""How far a job is, and whether one that its time limit has stopped continues in another
+allocation: ``python -m mpidec.restart.progress``.
 
 For job scripts: with a file, print how far it is; with also how far it was when the allocation
 began and the number of restarts that are left, print a line, and end with status 0 if the job is to
@@ -16,9 +16,11 @@ from pathlib import Path
 
 from ..exceptions import ConfigError
 from ..record import read
-from . import schema, settings
 
-_TRAINING = ("data", "model", "algorithm", "optimizer", "train")  # tables that only they have
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def progress(path: str) -> tuple[float, float]:
@@ -38,13 +40,13 @@ def progress(path: str) -> tuple[float, float]:
             raise ConfigError(f"{path}: expected two numbers, done and end, got {text!r}") from None
         return done, end
     run = read(path)
-    given = schema.read_toml(path, (*settings.TABLES, *_TRAINING), text=run.config)
-    said = {each.key: each.value for each in given}
-    if "train.epochs" in said:
+    said = tomllib.loads(run.config)
+    if "train" in said:
         epochs = run.metrics["epoch"]
-        return float(epochs[-1]) if len(epochs) else 0.0, float(str(said["train.epochs"]))
-    fixed = "run.steps" in said and not {"run.stop_error", "run.stop"} & said.keys()
-    return float(run.steps), float(str(said["run.steps"])) if fixed else math.inf
+        return float(epochs[-1]) if len(epochs) else 0.0, float(said["train"]["epochs"])
+    given = said.get("run", {})
+    fixed = "steps" in given and not {"stop_error", "stop"} & given.keys()
+    return float(run.steps), float(given["steps"]) if fixed else math.inf
 
 
 def verdict(path: str, before: float, left: int) -> tuple[bool, str]:

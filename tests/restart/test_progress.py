@@ -5,8 +5,8 @@ import math
 import pytest
 
 from mpidec.exceptions import ConfigError
-from mpidec.experiment.restarts import main, progress, verdict
 from mpidec.record import RunFile
+from mpidec.restart.progress import main, progress, verdict
 
 pytestmark = pytest.mark.serial
 RUN, TRAINING = "[run]\nsteps = 400\n", "[train]\nepochs = 8\n"

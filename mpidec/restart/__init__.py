@@ -1,0 +1,1 @@
+"""Command ``mpidec restart``: a job is started again while it gets further."""

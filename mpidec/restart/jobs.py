@@ -1,0 +1,383 @@
+"""What a command writes, how that says that it has ended, and how the command goes on."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import glob
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from ..cli import Status, free_name
+from ..exceptions import ConfigError
+from ..record import read
+from ..record.internals import checkpoint_step, is_written, open_checked
+from .progress import progress
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# How the file of a run ends if it need not go on; "running" and "failed" are no end.
+ENDS = ("completed", "stopped", "missed", "diverged", "interrupted")
+
+
+class Ending(NamedTuple):
+    """How a job has ended according to its files: the exit status, and a text."""
+
+    status: int
+    text: str
+
+
+class Job(Protocol):
+    """A command and its files.
+
+    Attributes
+    ----------
+    path : str
+        What messages name.
+    any_ranks : bool
+        Whether it may go on on another number of ranks.
+    """
+
+    path: str
+    any_ranks: bool
+
+    def begin(self, ranks: int | None, fewer: bool) -> list[str]:
+        """Return the words after the launcher that start the job, or continue it; `ranks` are those
+        of the first start, and `fewer` whether there are fewer now.
+        """
+
+    def reached(self) -> float | None:
+        """Return from where it would go on; None if it would begin anew."""
+
+    def ending(self, status: int) -> Ending | None:
+        """Return how it has ended since `begin`; None if it has to go on.  `status` is that of the
+        launcher.
+        """
+
+    def why(self) -> str:
+        """Return why it has not ended, as far as the files say; "" if they do not."""
+
+    def touched(self) -> object:
+        """Return what differs when something has been written."""
+
+    def busy(self) -> bool:
+        """Return whether a process is writing its file."""
+
+
+def stamp(path: str) -> tuple[int, int] | None:
+    """Return what differs after a file has been replaced or changed; None without a file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def parsed(arguments: Sequence[str], *flags: tuple[str, ...]) -> argparse.Namespace:
+    """Return some flags of a command, and `names`: its other words that are no flags."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("-o", "--out")
+    parser.add_argument("--set", action="append", default=[])
+    for names in flags:
+        parser.add_argument(*names, action="store_true" if names[0] in SWITCHES else "store")
+    args, others = parser.parse_known_args(list(arguments))
+    args.names = [word for word in others if not word.startswith("-")]
+    return args
+
+
+SWITCHES = ("--force", "--quiet", "--quick", "--all")
+
+
+class RunJob:
+    """`mpidec run` or `mpidec train`: one file, which says how the run has ended."""
+
+    def __init__(self, name: str, program: Sequence[str], arguments: Sequence[str]):
+        flags = ("--resume", "--force", "--quiet", "--trace", "--agents")
+        args = parsed(arguments, *((flag,) for flag in flags))
+        self._program, self._arguments = [*program], [*arguments]
+        self.any_ranks = name == "run"
+        given = _settings(name, args)
+        self._sized = args.agents is not None or "agents" in given
+        self._continues = args.resume is not None
+        path = args.resume or given.get("out") or f"{name}.h5"
+        if args.out is None and not (self._continues or args.force or "out" in _set(name, args)):
+            path = free_name("restart", path, given=False, quiet=True)
+            self._arguments += ["--out", path]
+        self.path = path
+        kept = ["--quiet"] if args.quiet else []
+        kept += ["--trace", args.trace] if args.trace else []
+        self._again = self._arguments if self._continues else ["--resume", self.path, *kept]
+        self._first = self._mark = stamp(self.path)
+
+    def begin(self, ranks: int | None, fewer: bool) -> list[str]:
+        """Return the words that start or continue the run; without a file, of as many agents as at
+        first.
+        """
+        self._mark = stamp(self.path)
+        if self.reached() is not None:
+            return [*self._program, *self._again]
+        words = [*self._program, *self._arguments]
+        words += ["--force"] if self._begun() and "--force" not in words else []
+        return [*words, "--agents", str(ranks)] if fewer and not self._sized else words
+
+    def reached(self) -> int | None:
+        """Return the step of the last checkpoint; None without one."""
+        return checkpoint_step(self.path) if self._continues or self._begun() else None
+
+    def ending(self, status: int) -> Ending | None:
+        """Return the outcome in the file, if it was written since `begin`."""
+        if stamp(self.path) in (None, self._mark):
+            return None
+        run = read(self.path)
+        if run.outcome not in ENDS:
+            return None
+        return Ending(Status.of(run.outcome), f"{run.outcome} after {run.steps} steps")
+
+    def why(self) -> str:
+        """Return the reason of a run that an exception has ended."""
+        return read(self.path).reason if stamp(self.path) != self._mark else ""
+
+    def touched(self) -> object:
+        """Return the state of the file."""
+        return stamp(self.path)
+
+    def busy(self) -> bool:
+        """Return whether a process of this machine is writing the file."""
+        return bool(is_written(self.path))
+
+    def _begun(self) -> bool:
+        return stamp(self.path) not in (None, self._first)
+
+
+def _set(name: str, args: argparse.Namespace) -> dict[str, str]:
+    """Return the settings of the table `name` that --set gives."""
+    pairs = (text.partition("=") for text in args.set)
+    prefix = f"{name}."
+    return {
+        key.strip().removeprefix(prefix): value.strip()
+        for key, _, value in pairs
+        if key.strip().startswith(prefix)
+    }
+
+
+def _settings(name: str, args: argparse.Namespace) -> dict[str, str]:
+    """Return the settings of the table `name`: of an experiment file, of --out and of --set."""
+    file = next((word for word in args.names if word.endswith(".toml")), None)
+    found: dict[str, str] = {}
+    if file is not None and os.path.exists(file):
+        try:
+            with open(file, "rb") as opened:
+                found = tomllib.load(opened).get(name, {})
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    return {**found, **({"out": args.out} if args.out else {}), **_set(name, args)}
+
+
+class FolderJob:
+    """`mpidec sweep` or `mpidec reproduce`: a folder in which the same command goes on.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The program and its arguments.
+    folder : str
+    last : str
+        File that the command writes when it has ended.
+    size : callable (path)
+        How far a file of the folder is.
+    failed : callable (status)
+        Whether a command that has ended has failed, from the status of its launcher.
+    """
+
+    any_ranks = True
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: str,
+        last: str,
+        size: Callable[[str], float],
+        failed: Callable[[int], bool],
+    ):
+        self._words, self.path = [*words], folder
+        self._last, self._size, self._failed = os.path.join(folder, last), size, failed
+        self._mark = stamp(self._last)
+
+    def begin(self, ranks: int | None, fewer: bool) -> list[str]:
+        """Return the words of the command."""
+        self._mark = stamp(self._last)
+        return self._words
+
+    def reached(self) -> float:
+        """Return how far all files of the folder are."""
+        return sum(map(self._size, self._files()))
+
+    def ending(self, status: int) -> Ending | None:
+        """Return whether the last file was written since `begin`."""
+        if stamp(self._last) in (None, self._mark):
+            return None
+        failed = self._failed(status)
+        return Ending(Status.FAILED if failed else Status.OK, f"{self._last} is written")
+
+    def why(self) -> str:
+        """Return nothing: the command has reported what failed."""
+        return ""
+
+    def touched(self) -> object:
+        """Return the state of all files."""
+        return [stamp(path) for path in self._files()]
+
+    def busy(self) -> bool:
+        """Return whether a process of this machine is writing a file of the folder."""
+        return any(map(is_written, self._files()))
+
+    def _files(self) -> list[str]:
+        return sorted(glob.glob(os.path.join(glob.escape(self.path), "*.h5")))
+
+
+def sweep_job(program: Sequence[str], arguments: Sequence[str]) -> FolderJob:
+    """Return the job of `mpidec sweep`, whose runs.csv says which runs have failed."""
+    folder = parsed(arguments).out or "sweep"
+
+    def failed(status: int) -> bool:
+        with open(os.path.join(folder, "runs.csv"), encoding="utf-8", newline="") as file:
+            return any(line["outcome"] == "failed" for line in csv.DictReader(file))
+
+    words = [*program, *arguments]
+    return FolderJob(words, folder, "table.csv", _checkpointed, failed)
+
+
+def reproduce_job(program: Sequence[str], arguments: Sequence[str]) -> FolderJob:
+    """Return the job of `mpidec reproduce`."""
+    args = parsed(arguments, ("--force",), ("--quick",))
+    folder = args.out or ("reproduced-quick" if args.quick else "reproduced")
+    if args.force:
+        raise ConfigError(
+            f"--force replaces the results in {folder} at each start: remove them, or choose "
+            "another --out"
+        )
+    words = [*program, *arguments]
+    return FolderJob(words, folder, "index.md", _cells, lambda status: status == Status.FAILED)
+
+
+def _checkpointed(path: str) -> float:
+    """Return the step from which a run of a sweep resumes, and 1 for each file."""
+    try:
+        return 1 + (checkpoint_step(path) or 0)
+    except ValueError:  # the sweep tells of it
+        return 0
+
+
+def _cells(path: str) -> float:
+    with open_checked(path) as file:
+        return len(file)
+
+
+class OwnJob:
+    """A program of the user's, which the same command continues; its file says how far it is: two
+    numbers, done and end, or a run file.
+    """
+
+    any_ranks = False
+
+    def __init__(self, words: Sequence[str], path: str):
+        self._words, self.path = [*words], path
+        self._mark = stamp(path)
+
+    def begin(self, ranks: int | None, fewer: bool) -> list[str]:
+        """Return the words of the program."""
+        self._mark = stamp(self.path)
+        return self._words
+
+    def reached(self) -> float:
+        """Return the first number in the file, or the step of its last checkpoint."""
+        if self.path.endswith(".h5") and os.path.exists(self.path):
+            return checkpoint_step(self.path) or 0
+        return progress(self.path)[0]
+
+    def ending(self, status: int) -> Ending | None:
+        """Return how the program has ended: as the run file says; or done, and as the launcher
+        says.
+        """
+        if status == Status.INTERRUPTED:
+            return Ending(status, "interrupted")
+        if self.path.endswith(".h5"):
+            run = read(self.path) if stamp(self.path) not in (None, self._mark) else None
+            if run is None or run.outcome not in ENDS:
+                return None
+            return Ending(Status.of(run.outcome), f"{run.outcome} after {run.steps} steps")
+        done, end = progress(self.path)
+        unknown = end == math.inf and os.path.exists(self.path) and status == Status.OK
+        return Ending(status, f"is at {done:g} of {end:g}") if done >= end or unknown else None
+
+    def why(self) -> str:
+        """Return nothing: the program has reported what failed."""
+        return ""
+
+    def touched(self) -> object:
+        """Return the state of the file."""
+        return stamp(self.path)
+
+    def busy(self) -> bool:
+        """Return whether a process of this machine is writing the run file."""
+        return bool(is_written(self.path))
+
+
+def job_of(words: Sequence[str], file: str | None) -> tuple[Job, int]:
+    """Return the job of a command line, and the number of its words that belong to the launcher.
+
+    Parameters
+    ----------
+    words : sequence of str
+        ``mpirun -n 4 mpidec run ...``.
+    file : str, optional
+        That of a program of the user's.
+
+    Raises
+    ------
+    ConfigError
+        If no file says how far the command is.
+
+    Examples
+    --------
+    >>> job, launcher = job_of("mpirun -n 4 python -m mpidec.run --out new.h5".split(), None)
+    >>> job.path, job.begin(4, fewer=False)
+    ('new.h5', ['python', '-m', 'mpidec.run', '--out', 'new.h5'])
+    """
+    for place, word in enumerate(words):
+        module = word.startswith("mpidec.") and words[place - 1] == "-m"
+        if not module and os.path.basename(word) != "mpidec":
+            continue
+        rest = place + 1 if module else place + 2
+        name = word.partition(".")[2] if module else "".join(words[place + 1 : rest])
+        begin = place
+        while begin and (words[begin - 1] == "-m" or _is_python(words[begin - 1])):
+            begin -= 1
+        program, arguments = words[begin:rest], words[rest:]
+        if name in ("run", "train"):
+            return RunJob(name, program, arguments), begin
+        if name in ("sweep", "reproduce"):
+            make = sweep_job if name == "sweep" else reproduce_job
+            return make(program, arguments), begin
+        if file is None:
+            raise ConfigError(
+                f"mpidec {name} does not resume: expected run, train, sweep or reproduce"
+            )
+    if file is None:
+        raise ConfigError(
+            "expected a command of mpidec that resumes (run, train, sweep, reproduce), as in "
+            "mpirun -n 4 mpidec run; or with --file a program of your own that says in a file how "
+            "far it is"
+        )
+    begin = next((place for place, word in enumerate(words) if _is_python(word)), len(words))
+    return OwnJob(words[begin:], file), begin
+
+
+def _is_python(word: str) -> bool:
+    return os.path.basename(word).startswith("python")

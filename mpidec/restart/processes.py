@@ -1,0 +1,109 @@
+"""One start of a job: its processes, the signals that are passed on to them, and those that are
+left when the launcher has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+
+MARK = "MPIDEC_RESTART"  # variable that the processes of a job have in common
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+# Seconds in which processes whose launcher has ended may end themselves.
+GRACE = 3.0
+PAUSE = 0.05
+LOOK = 1.0  # seconds between two looks at what is written
+
+
+class Processes:
+    """The processes of a job, which the launcher starts: on this machine they have a variable of
+    their own in their environment.
+
+    A context manager, in which signals to this process are passed on to the launcher.
+    """
+
+    def __init__(self) -> None:
+        self._name = secrets.token_hex(8)
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self.signal: signal.Signals | None = None
+        self._former: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Processes:
+        for number in PASSED_ON:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._former[number] = signal.signal(number, self._pass_on)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._launcher is not None and self._launcher.poll() is None:
+            self._launcher.kill()
+        self.clean()
+        for number, handler in self._former.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def run(self, words: Sequence[str], touched: Callable[[], object], silent: float) -> int | None:
+        """Start a command line and return its exit status; None if nothing has been written for
+        `silent` seconds, after which it is ended.
+
+        Raises
+        ------
+        OSError
+            If there is no such command.
+        """
+        env = {**os.environ, MARK: self._name}
+        self._launcher = subprocess.Popen(
+            words, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        if self.signal is not None:  # it came before there was a launcher
+            self._launcher.send_signal(self.signal)
+        last, since = touched(), time.monotonic()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._launcher.wait(LOOK)
+                return 128 - status if status < 0 else status
+            if (now := touched()) != last:
+                last, since = now, time.monotonic()
+            if time.monotonic() - since > silent:
+                self._launcher.kill()
+                self._launcher.wait()
+                return None
+
+    def clean(self) -> int:
+        """End what is left of the job on this machine; return how many processes had to be
+        killed.
+        """
+        deadline, killed = time.monotonic() + GRACE, set[int]()
+        while (left := self._left()) and time.monotonic() < deadline + GRACE:
+            if time.monotonic() > deadline:
+                killed |= {*left}
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(PAUSE)
+        return len(killed)
+
+    def _left(self) -> list[int]:
+        """Return the processes with the variable of the job."""
+        mark, found = f"{MARK}={self._name}".encode(), []
+        for name in glob.glob("/proc/[0-9]*/environ"):
+            with contextlib.suppress(OSError), open(name, "rb") as file:
+                if mark in file.read().split(b"\0"):
+                    found.append(int(name.split("/")[2]))
+        return found
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.signal = signal.Signals(number)
+        if self._launcher is not None and self._launcher.poll() is None:
+            self._launcher.send_signal(number)

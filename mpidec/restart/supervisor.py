@@ -1,0 +1,132 @@
+"""The supervisor of a job: it starts it again while its files get further, on the hosts that are
+left.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from dataclasses import dataclass
+
+from ..cli import Status, plural, say
+from .hosts import Launcher, Probe
+from .jobs import Ending, Job
+from .processes import Processes
+
+# Starts in a row that may add nothing: a rank can die before the first checkpoint of a start.
+IDLE = 2
+# Status of a shell that cannot start a command.
+NO_COMMAND = (126, 127)
+# Seconds in which another process may finish writing the file.
+WRITING = 60.0
+
+
+@dataclass
+class Supervisor:
+    """A job, its launcher, and how often it may start again.
+
+    Parameters
+    ----------
+    job : Job
+    launcher : Launcher
+    probe : Probe
+    times : int
+        Restarts at most.
+    silent : float
+        Seconds without a change of its files after which a job counts as hanging.
+    """
+
+    job: Job
+    launcher: Launcher
+    probe: Probe
+    times: int
+    silent: float = math.inf
+    starts: int = 0
+    idle: int = 0
+
+    def run(self) -> int:
+        """Start the job until it has ended; return the exit status."""
+        left = [*self.launcher.slots]
+        with Processes() as processes:
+            while True:
+                before, words = self.job.reached(), self._words(left)
+                if self.starts:
+                    self._tell(f"start {self.starts + 1}: {shlex.join(words)}")
+                self.starts += 1
+                status = processes.run(words, self.job.touched, self.silent)
+                if killed := processes.clean():
+                    self._tell(f"{plural(killed, 'process')} of the job outlived it: killed")
+                if (ended := self.job.ending(status or 0)) is not None:
+                    return self._ended(ended, status)
+                if processes.signal is not None:
+                    self._tell(f"{self._at()}: ended by {processes.signal.name}")
+                    return Status.INTERRUPTED
+                if (why := self._hopeless(before, status)) is not None:
+                    self._tell(f"{self._at()}: {self._how(status)}; {why}")
+                    return status or Status.FAILED
+                self._tell(f"{self._at()}: {self._how(status)}; it starts again")
+                left = self._hosts(left)
+                if not left and self.launcher.slots:
+                    self._tell(f"no host is left: none answers {self.probe.command}")
+                    return status or Status.FAILED
+
+    def _words(self, left: list[str]) -> list[str]:
+        first, ranks = self.launcher.ranks, self.launcher.fewer(left, self.job.any_ranks)
+        fewer = ranks is not None and first is not None and ranks < first
+        return [*self.launcher.on(left, ranks), *self.job.begin(first, fewer)]
+
+    def _ended(self, ended: Ending, status: int | None) -> int:
+        """Return the status of a job whose files say how it has ended."""
+        if self.starts > 1 or status != ended.status:
+            again = f"after {plural(self.starts - 1, 'restart')}" if self.starts > 1 else ""
+            other = f"although {self._how(status)}" if status != ended.status else ""
+            parts = [f"{self.job.path}: {ended.text}", *filter(None, [again, other])]
+            self._tell(", ".join(parts))
+        return ended.status
+
+    def _hopeless(self, before: float | None, status: int | None) -> str | None:
+        """Return why the job does not start again; None if it does."""
+        reached = self.job.reached()
+        further = reached is not None and reached > (-1 if before is None else before)
+        self.idle = 0 if further else self.idle + 1
+        if self.starts > self.times:
+            return f"no restart is left of {self.times}: allow more --times"
+        if further:
+            return None
+        if status in (Status.INPUT, Status.INTERRUPTED, *NO_COMMAND):
+            return "a restart would end likewise"
+        # A job whose ranks die before there is a file starts anew, as often as --times says.
+        if self.job.why() or (self.idle >= IDLE and reached is not None):
+            return "no further than when it started: mend what is reported above"
+        return None
+
+    def _hosts(self, last: list[str]) -> list[str]:
+        """Return the hosts that answer now, when nobody writes the file any more."""
+        deadline = time.monotonic() + WRITING
+        while self.job.busy() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        slots = self.launcher.slots
+        silent = self.probe.silent([*slots])
+        left = [host for host in slots if host not in silent]
+        if left != last and left:
+            first, ranks = self.launcher.ranks, self.launcher.fewer(left, self.job.any_ranks)
+            kept = "" if self.job.any_ranks else ", as many as before, as this job needs them"
+            self._tell(
+                f"{', '.join(silent) or 'no host'} left out, which did not answer "
+                f"{self.probe.command}: {ranks} of {first} ranks on {', '.join(left)}{kept}"
+            )
+        return left
+
+    def _at(self) -> str:
+        reached = self.job.reached()
+        return f"{self.job.path} " + ("is not begun" if reached is None else f"is at {reached:g}")
+
+    def _how(self, status: int | None) -> str:
+        if status is None:
+            return f"the job has written nothing for {self.silent:g} s, and was ended"
+        why = self.job.why()
+        return f"the launcher ended with status {status}" + (f" ({why})" if why else "")
+
+    def _tell(self, text: str) -> None:
+        say("restart", text)

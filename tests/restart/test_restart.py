@@ -1,0 +1,204 @@
+"""`mpidec restart`: judged by files, on the hosts that are left; with stand-ins for launchers, and under real deaths."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import launch
+from programs import deaths
+
+from mpidec.exceptions import ConfigError
+from mpidec.record import RunFile
+from mpidec.restart.command import main
+from mpidec.restart.hosts import Launcher
+from mpidec.restart.jobs import job_of
+
+pytestmark = pytest.mark.serial
+
+# Gets 40 further at each start, notes its arguments, and then does what TAIL says.
+STEP = """
+import os, pathlib, subprocess, sys, time
+file = pathlib.Path("progress.txt")
+done = int(file.read_text().split()[0]) if file.exists() else 0
+open("starts", "a").write(" ".join(sys.argv[1:]) + chr(10))
+file.write_text(f"{min(done + 40, LIMIT)} 100")
+TAIL
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Return a function that runs `mpidec restart` with a program of one's own: its status, and the number of its starts."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(tail: str, *flags: str, limit: int = 100, launcher: tuple[str, ...] = ()):
+        Path("own.py").write_text(STEP.replace("LIMIT", str(limit)).replace("TAIL", tail))
+        python = [sys.executable, "-S", "-E", "own.py"]
+        status = main(["--file", "progress.txt", *flags, "--", *launcher, *python])
+        return status, len(Path("starts").read_text().splitlines())
+
+    return run
+
+
+def test_a_status_is_not_believed(own, capsys):
+    assert own("os._exit(0)") == (0, 3)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == (
+        "mpidec.restart: progress.txt is at 40: the launcher ended with status 0; it starts again"
+    )
+    assert said[-1] == "mpidec.restart: progress.txt: is at 100 of 100, after 2 restarts"
+
+
+@pytest.mark.parametrize(
+    "tail, flags, limit, expected, why",
+    [
+        ("os.kill(os.getpid(), 9)", (), 40, (137, 3), "no further than when it started"),
+        ("sys.exit(7)", ("--times", "1"), 100, (7, 2), "no restart is left of 1"),
+        ("sys.exit(7)", ("--times", "0"), 100, (7, 1), "no restart is left of 0"),
+        ("sys.exit(130)", (), 100, (130, 1), ""),
+        ("time.sleep(60 * (done == 0))", ("--silent", "0.5"), 100, (0, 3), "written nothing for"),
+    ],
+)
+def test_a_job_ends_when_it_gets_no_further(own, capsys, tail, flags, limit, expected, why):
+    assert own(tail, *flags, limit=limit) == expected
+    assert why in capsys.readouterr().err
+
+
+def test_what_outlives_its_launcher_is_killed(own, capsys, monkeypatch):
+    monkeypatch.setattr("mpidec.restart.processes.GRACE", 0.2)
+    tail = "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\nopen('pid', 'w').write(str(child.pid))"
+    assert own(tail)[0] == 0
+    assert "1 process of the job outlived it: killed" in capsys.readouterr().err
+    pid = Path("pid").read_text()
+    assert launch.until(
+        lambda: (
+            not Path(f"/proc/{pid}/cmdline").exists()
+            or not Path(f"/proc/{pid}/cmdline").read_bytes()
+        ),
+        5,
+    )
+
+
+MPIRUN = (
+    '#!/bin/sh\n[ "$1" = --version ] && echo HYDRA && exit\necho "$*" >>launched\ntouch dead-b\n'
+)
+
+
+@pytest.mark.parametrize(
+    "given, then",
+    [
+        ("-hosts a:2,b:2,c -n 5", "-hosts a:2,c:1 -n"),
+        ("-f hosts -np 5", "-hosts a:2,c:1 -n"),
+        ("-n 5", "-n"),
+    ],
+)
+def test_hosts_that_do_not_answer_are_left_out(own, capsys, tmp_path, monkeypatch, given, then):
+    """A program of one's own keeps its number of ranks."""
+    (tmp_path / "mpirun").write_text(
+        MPIRUN + 'while [ "${1#*python}" = "$1" ]; do shift; done\nexec "$@"\n'
+    )
+    (tmp_path / "mpirun").chmod(0o755)
+    (tmp_path / "hosts").write_text("a:2\nb slots=2  # a comment\nc\n")
+    probe = ("--probe", "test ! -e dead-{}")
+    assert own("", *probe, launcher=(f"{tmp_path}/mpirun", *given.split())) == (0, 3)
+    first, second, _ = Path("launched").read_text().splitlines()
+    assert first.startswith(given)
+    if "hosts" in given:
+        assert second.startswith("-hosts a:4,c:2 -n 5")
+        assert "b left out, which did not answer test ! -e dead-{}: 5 of 5 ranks on a, c" in (
+            capsys.readouterr().err
+        )
+    else:
+        assert second.startswith(given)
+
+
+@pytest.mark.parametrize(
+    "words, environ, left, ranks, expected",
+    [
+        ("mpirun -n 4 -hosts a:2,b:2", {}, "a", 2, "mpirun -hosts a:2 -n 2"),
+        ("mpirun --host=a:2,b:2 --bind-to none", {}, "b", 2, "mpirun --host b:2 -n 2 --bind-to none"),
+        ("mpirun -n 16 --host a,b,c,d", {}, "a b c", 12, "mpirun --host a:4,b:4,c:4 -n 12"),
+        ("srun -N 2 -n 8 --mpi=pmi2", {"PBS_NODEFILE": "nodes"}, "a", 4, "srun --exclude b --nodes 1 -n 4 --mpi=pmi2"),
+    ],
+)  # fmt: skip
+def test_a_run_goes_on_on_fewer_ranks(tmp_path, monkeypatch, words, environ, left, ranks, expected):
+    monkeypatch.chdir(tmp_path)
+    Path("nodes").write_text("a\na\nb\nb\n")
+    launcher = Launcher.of(words.split(), environ)
+    fewer = launcher.fewer(left.split(), any_ranks=True)
+    assert fewer == ranks
+    assert " ".join(launcher.on(left.split(), fewer)) == expected
+    assert launcher.fewer(left.split(), any_ranks=False) == launcher.ranks
+    assert launcher.on([*launcher.slots], launcher.ranks) == [*launcher.words]
+
+
+def written(path: str, outcome: str, checkpoint: bool = True) -> None:
+    with RunFile(path, n=2, row_shape=(1,), metrics=["error"], meta={}, trajectory=False) as file:
+        file.append(0, {"error": 1.0})
+        if checkpoint:
+            file.checkpoint(10, {"X": [[1.0], [2.0]]})
+        if outcome != "running":
+            file.finish([[1.0], [2.0]], outcome, 10)
+
+
+def test_a_run_is_resumed_from_its_file_and_ends_with_its_outcome(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begin = "mpirun -n 3 python -m mpidec.run"
+    written("run.h5", "completed")
+    job, place = job_of(f"{begin} --steps 20 --quiet".split(), None)
+    program = ["python", "-m", "mpidec.run"]
+    assert place == 3 and job.path == "run-2.h5"  # of another run is run.h5
+    first = [*program, "--steps", "20", "--quiet", "--out", "run-2.h5"]
+    assert job.begin(3, fewer=False) == first and job.ending(0) is None
+    assert job.begin(3, fewer=True) == [*first, "--agents", "3"]
+    written("run-2.h5", "running", checkpoint=False)
+    assert job.begin(3, fewer=False) == [*first, "--force"] and job.reached() is None
+    written("run-2.h5", "running")
+    assert job.begin(3, fewer=True) == [*program, "--resume", "run-2.h5", "--quiet"]
+    assert job.reached() == 10 and job.ending(0) is None
+    for outcome, status in {"completed": 0, "diverged": 3, "missed": 4, "interrupted": 130}.items():
+        written("run-2.h5", outcome)
+        assert job.ending(9) == (status, f"{outcome} after 10 steps")
+        assert job.begin(3, fewer=False)[-3:] == ["--resume", "run-2.h5", "--quiet"]
+        assert job.ending(0) is None  # nothing has been written since
+    again, _ = job_of("mpidec train --resume run.h5 --epochs 9".split(), None)
+    assert again.begin(2, fewer=False)[1:] == ["train", "--resume", "run.h5", "--epochs", "9"]
+    assert again.reached() == 10 and again.ending(0) is None and not again.any_ranks
+    for refused in ("mpidec bench", "mpirun -n 2 ./mine", "mpidec reproduce --all --force"):
+        with pytest.raises(ConfigError):
+            job_of(refused.split(), None)
+
+
+def test_a_signal_is_passed_on_and_nothing_starts_again(tmp_path):
+    ready = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); open('up', 'w'); time.sleep(60)"
+    code = f"import signal, sys, time; {ready}"
+    line = ["-m", "mpidec.restart", "--file", "progress.txt", "--", sys.executable, "-c", code]
+    process = launch.start([sys.executable, *line], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert launch.until((tmp_path / "up").exists, 60)
+    os.kill(process.pid, signal.SIGTERM)
+    done = launch.finish(process, 30)
+    assert (done.returncode, done.stderr) == (
+        130,
+        "mpidec.restart: progress.txt is at 0: ended by SIGTERM\n",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", ["kill", "exit"])
+@pytest.mark.parametrize("command", deaths.JOBS)
+def test_a_job_whose_ranks_die_ends_with_the_bits_of_an_undisturbed_one(tmp_path, command, how):
+    expected, seconds = deaths.undisturbed(command, tmp_path / "expected")
+    rng = random.Random(f"{command} {how}")
+    moments = [rng.uniform(0, seconds) for _ in range(2)]
+    status, log, _ = deaths.case(command, 4, moments, how, tmp_path / "case", rng)
+    assert status in (0, 4) and not deaths.differences(
+        expected, deaths.contents(tmp_path / "case")
+    ), log
