@@ -30,6 +30,11 @@ class Collectives(Protocol):
     def gather_all(self, mine: np.ndarray, what: str) -> np.ndarray:
         """Return the arrays of all ranks, shape `(size, ...)`."""
 
+    def distinct(self, mine: np.ndarray, what: str) -> np.ndarray:
+        """Return the whole numbers of all ranks, shape `(size, ...)`; `(1, ...)` if they are the
+        same on all.
+        """
+
     def broadcast(self, thing: T, root: int, what: str) -> T:
         """Return an object of rank `root`, on all ranks."""
 

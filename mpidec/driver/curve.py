@@ -125,11 +125,9 @@ def _on_ranks(net: Network, words: Words) -> Words:
     """
     names = net.collectives.broadcast([*words], 0, "the record")
     mine = [zlib.crc32(repr(words.get(name)).encode()) for name in names]
-    columns = np.array([mine], np.int64)
-    if net.size > 1:
-        columns = net.collectives.gather_all(columns, "the record")
+    columns = net.collectives.distinct(np.array(mine, np.int64), "the record")
     found: Words = {}
-    for name, column in zip(names, columns.reshape(net.size, len(names)).T):
+    for name, column in zip(names, columns.T):
         if (column == column[0]).all():
             found[name] = words.get(name, "")
         else:

@@ -598,12 +598,9 @@ class Metrics:
         elif self._problem is not None:
             net.mean(X)
         sizes[~np.isfinite(sizes)] = np.inf
-        mine = np.array(
-            [[-sizes.max(initial=-1.0), net.lo + int(np.argmax(sizes))]] if len(X) else [[2.0, 0.0]]
+        what, mine = "the end of the run", np.array([-sizes.max(initial=-1.0)])
+        largest = -net.collectives.minimum(mine, what)[0]
+        agents = net.lo + np.flatnonzero(sizes == largest)
+        return int(
+            net.collectives.minimum(agents[:1] if len(agents) else np.array([net.n]), what)[0]
         )
-        all_ = (
-            mine
-            if net.size == 1
-            else net.collectives.gather_all(mine, "the end of the run").reshape(-1, 2)
-        )
-        return int(all_[np.lexsort((all_[:, 1], all_[:, 0]))[0], 1])

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
+import numpy as np
+
 from ..comm.mixing import Network
 from ..comm.runtime import cores_of_node
 from ..driver.internals import Result, gradients_for
@@ -23,9 +25,17 @@ def pace(job: Job, result: Result, net: Network) -> str:
     """
     if net.size == 1:
         return ""
-    crowded = max(net.comm.allgather(cores_of_node(net.comm)), key=lambda node: node[0] / node[1])
-    seconds = 0.0 if job.asynchronous else sum(net.comm.allgather(_gradients(job, result, net)))
-    return remark(crowded, _step(result), seconds, job.topology.n)
+    seconds = 0.0 if job.asynchronous else float(net.sum(_gradients(job, result, net))[0])
+    return remark(_most_crowded(net), _step(result), seconds, job.topology.n)
+
+
+def _most_crowded(net: Network) -> tuple[int, int]:
+    """Return the ranks and cores of the node with most ranks for a core."""
+    ranks, cores = cores_of_node(net.comm)
+    most = -float(net.collectives.minimum(np.array([-ranks / cores]), "the pace")[0])
+    mine = ranks if ranks / cores == most else 0
+    ranks = -int(net.collectives.minimum(np.array([-mine]), "the pace")[0])
+    return ranks, round(ranks / most)
 
 
 def remark(crowded: tuple[int, int], step: float, gradients: float, n: int) -> str:
@@ -59,16 +69,16 @@ def _step(result: Result) -> float:
     return float((times[-1] - times[0]) / max(steps[-1] - steps[0], 1)) if len(steps) > 1 else 0.0
 
 
-def _gradients(job: Job, result: Result, net: Network) -> float:
-    """Seconds of the gradients of the agents of this rank, the least of three; 0 where a step
-    takes no gradients.
+def _gradients(job: Job, result: Result, net: Network) -> np.ndarray:
+    """Seconds of the gradients of each agent of this rank, (m, 1), the least of three; 0 where a
+    step takes no gradients.
     """
     gradients = gradients_for(job.solver, job.oracle, net.agents, job.experiment.run.seed)
     if gradients is None or job.solver.needs.functions != ("grad",):
-        return 0.0
+        return np.zeros((net.m, 1))
     times = []
     for k in range(3):
         begin = perf_counter()
         gradients(result.X, k)
         times.append(perf_counter() - begin)
-    return min(times)
+    return np.full((net.m, 1), min(times) / max(net.m, 1))

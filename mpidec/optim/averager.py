@@ -13,7 +13,7 @@ import torch
 from .._validation import choice
 from ..comm.mixing import Network
 from ..comm.mixing.internals import is_told
-from ..comm.runtime import world
+from ..comm.runtime import start_minimum, world
 from ..driver.internals import arguments as resolve
 from ..exceptions import RankMismatchError, mark
 from ..solvers import Solver
@@ -433,12 +433,12 @@ class Averager:
 
     def _compare_moments(self, moment: int) -> None:
         """Raise on all ranks unless the loaded states are of the same step.  Collective."""
-        mine, theirs = np.array([moment, self.steps]), np.empty((self.net.size, 2), dtype=np.int64)
-        self.net.operation("comparison of the steps of loaded states")(
-            lambda: self.net.comm.Iallgather(mine, theirs)
-        )
-        self._loaded = bool((theirs[:, 0] != moment).any())
+        call = "comparison of the steps of loaded states"
+        mine, least = np.array([moment, -moment]), np.empty(2, dtype=np.int64)
+        self.net.operation(call)(lambda: start_minimum(self.net.comm, mine, least))
+        self._loaded = bool(least[0] != -least[1])
         if self._loaded:
+            theirs = self.net.collectives.gather_all(np.array([moment, self.steps]), call)
             steps = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(theirs[:, 1]))
             error = ValueError(
                 "the ranks continue from states that were not saved together: after steps "

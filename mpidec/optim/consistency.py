@@ -11,7 +11,7 @@ import torch
 
 from .._words import warn
 from ..comm.mixing import Network
-from ..comm.runtime import ranks
+from ..comm.runtime import ranks, start_minimum
 from ..exceptions import mark
 from .methods import Method, mean
 from .model import Model, digest
@@ -103,12 +103,13 @@ class Consistency:
             alike = self._net.n % self._net.size == 0
             settings = self._model.settings(rates, self._method.asynchronous, alike)
             sums = self._sums() if self._method.averages_gradients else [0]
-            mine = np.array([zlib.crc32(repr(settings).encode()), min(sums), max(sums)])
-            theirs = np.empty((self._net.size, len(mine)), dtype=mine.dtype)
-            self._net.operation(call)(lambda: self._net.comm.Iallgather(mine, theirs))
-            if len(set(theirs[:, 0].tolist())) > 1:
+            setting = zlib.crc32(repr(settings).encode())
+            mine = np.array([setting, -setting, min(sums), -max(sums)])
+            least = np.empty_like(mine)
+            self._net.operation(call)(lambda: start_minimum(self._net.comm, mine, least))
+            if least[0] != -least[1]:
                 self._refuse_settings(settings)
-            if theirs[:, 1].min() != theirs[:, 2].max():
+            if least[2] != -least[3]:
                 self._refuse_parameters(step)
         self._model.check_replaced()
 

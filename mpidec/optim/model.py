@@ -14,6 +14,7 @@ import torch
 
 from .._words import parameters
 from ..comm.mixing import Network
+from ..comm.runtime import checksum
 from ..nn import Stacked
 from .methods import mean
 
@@ -211,6 +212,8 @@ def differences(net: Network, mine: Sequence[T]) -> Iterator[tuple[int, T | None
     """Where the lists of ranks differ from that of rank 0: rank, its entry and that of rank 0,
     None past the end of a list.
     """
+    if len(net.collectives.distinct(np.array(checksum(repr([*mine]).encode())), "settings")) == 1:
+        return
     root, *others = net.comm.allgather(list(mine))
     for rank, theirs in enumerate(others, 1):
         for here, first in zip_longest(theirs, root):

@@ -213,7 +213,7 @@ class Training:
             )
         net.agree(error)
         s = self.settings
-        if len(set(net.comm.allgather(self.workers.digest))) > 1:
+        if len(net.collectives.distinct(np.array(self.workers.digest), "the data set")) > 1:
             raise ValueError(
                 f"data set {short(s.data)} differs between the ranks: give the same to each, such "
                 "as by a fixed seed"

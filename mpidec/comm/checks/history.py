@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ...exceptions import RankMismatchError
@@ -22,7 +22,7 @@ class PastOperation(NamedTuple):
     ----------
     op, mode, signature : str
         As in `header.Subject`.
-    receivers : frozenset of int
+    receivers : collection of int
         The ranks that got something.
     error : str
         Why this rank gave up; empty if it did not.
@@ -31,7 +31,7 @@ class PastOperation(NamedTuple):
     op: str
     mode: str
     signature: str
-    receivers: frozenset[int]
+    receivers: Collection[int]
     error: str
 
 

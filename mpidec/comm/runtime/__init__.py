@@ -10,7 +10,11 @@ from .agreement import (
 )
 from .arena import GRAIN as GRAIN, empty as empty, memory as memory, shared as shared
 from .clocks import offset as offset
-from .collectives import Collectives as Collectives, portable as portable
+from .collectives import (
+    Collectives as Collectives,
+    checksum as checksum,
+    portable as portable,
+)
 from .communicator import (
     CommRequest as CommRequest,
     Communicator as Communicator,

@@ -4,6 +4,7 @@ never arrives.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -105,6 +106,14 @@ class Collectives:
         self.wait(lambda: self._comm.Iallgather(mine, all_), what)
         return all_
 
+    def distinct(self, mine: np.ndarray, what: str) -> np.ndarray:
+        """Return the whole numbers of all ranks, shape `(size, ...)`; `(1, ...)`, without a gather,
+        if they are the same on all.
+        """
+        least = self.minimum(np.stack([mine, ~mine]), what)
+        same = np.array_equal(least[0], ~least[1])
+        return mine[None] if same else self.gather_all(mine, what)
+
     def broadcast(self, thing: T, root: int, what: str) -> T:
         """Return an object of rank `root`, on all ranks."""
         if self._comm.size == 1:
@@ -148,6 +157,11 @@ class Collectives:
                 raise error
             mark(theirs, on_all_ranks=True, from_another_rank=True)
             raise theirs
+
+
+def checksum(data: bytes) -> int:
+    """Return a hash of 63 bits."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 1
 
 
 def portable(error: Exception) -> Exception:

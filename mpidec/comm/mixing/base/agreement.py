@@ -11,7 +11,7 @@ import numpy as np
 
 from ....exceptions import RankMismatchError
 from ...checks import PastOperation
-from ...runtime import Collectives, CommRequest, Context, Request, tree
+from ...runtime import Collectives, CommRequest, Context, Request, checksum, tree
 
 # Characters of a call that ranks tell each other.
 _WORDS = 160
@@ -29,7 +29,7 @@ class Agreement:
     def __init__(self, context: Context, collectives: Collectives):
         self.context, self.collectives = context, collectives
         self._agreed: set[tuple[str, str]] = set()
-        self.others = frozenset(range(context.size))
+        self.others = range(context.size)
         parent, children = tree(context.rank, context.size)
         self._near = children if parent is None else [parent, *children]
 
@@ -53,10 +53,18 @@ class Agreement:
             return
         with self.collectives:
             number, ask = self._asking(op)
-            first = self._compare(
+            first, _ = self._compare(
                 number, op, "", ask, self.context.size if error is None else self.context.rank
             )
             self.collectives.raise_from(first, error, op)
+
+    def same(self, data: bytes, op: str) -> bool:
+        """Return whether all ranks, which have come to the same call `op`, have the same data."""
+        if self.context.size == 1:
+            return True
+        with self.collectives:
+            number, ask = self._asking(op)
+            return self._compare(number, op, "", ask, self.context.size, checksum(data))[1]
 
     def operation(
         self, op: str, signature: str = ""
@@ -91,9 +99,16 @@ class Agreement:
         return number, ask
 
     def _compare(
-        self, number: int, op: str, signature: str, ask: Callable[[], None], first: int
-    ) -> int:
-        """Return the least `first` of all ranks, when all have come to the same call of all ranks.
+        self,
+        number: int,
+        op: str,
+        signature: str,
+        ask: Callable[[], None],
+        first: int,
+        data: int = 0,
+    ) -> tuple[int, bool]:
+        """Return the least `first` of all ranks, and whether `data` is the same on all, when all
+        have come to the same call of all ranks.
 
         Different collectives of MPI meet without a word, and return wrong numbers.
 
@@ -103,9 +118,10 @@ class Agreement:
             On every rank: some are in another call.
         """
         words = f"{op} call {number}{f' ({signature})' if signature else ''}"
-        mine = np.array([first, number, zlib.crc32(words.encode())])
-        least, most = np.split(self.collectives.minimum(np.concatenate([mine, -mine]), op, ask), 2)
-        if not np.array_equal(least[1:], -most[1:]):
+        mine = np.array([first, data, number, zlib.crc32(words.encode())])
+        least, most = np.split(self.collectives.minimum(np.concatenate([mine, ~mine]), op, ask), 2)
+        same = least == ~most
+        if not same[2:].all():
             all_ = self.collectives.gather_all(
                 np.array(words[:_WORDS].encode(), f"S{_WORDS}").reshape(1).view(np.uint8), op
             )
@@ -119,4 +135,4 @@ class Agreement:
                 "the same calls in "
                 "the same order"
             )
-        return int(least[0])
+        return int(least[0]), bool(same[1])

@@ -227,7 +227,9 @@ class NetworkReductions(Lifecycle):
     def withdraw(self, op: str, error: Exception) -> None:
         """Take no part in the next call of all ranks, `op`, and tell the others why."""
         if self.size > 1:
-            self.matching.withdraw(op, error, self.agreement.others - {self.rank})
+            self.matching.withdraw(
+                op, error, [rank for rank in self.agreement.others if rank != self.rank]
+            )
 
     @contextmanager
     def raising_together(self) -> Iterator[None]:
