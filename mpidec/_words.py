@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, partial, wraps
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -81,6 +82,16 @@ class Drawing:
     @property
     def draws(self) -> bool:
         return "seed" in (parameters(type(self)) or ())  # type: ignore[arg-type]
+
+
+def command_of_extras(extras: str) -> str:
+    """Return the command that installs what this package needs for its `extras`, "plot" or "torch,data": in a
+    checkout, from there; else pip finds that mpidec is there, and adds the rest.
+    """
+    here = Path(__file__).resolve().parents[1]
+    if not (here / "pyproject.toml").exists():
+        return f"pip install 'mpidec[{extras}]'"
+    return f"pip install -e '{'.' if here == Path.cwd() else here}[{extras}]'"
 
 
 def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from mpidec import solvers, topology
+from mpidec._words import command_of_extras
 from mpidec.comm.runtime.launch import check_launcher
 
 pytestmark = pytest.mark.launch
@@ -174,7 +175,9 @@ except ImportError as error:
     print(error)
 """
     names, remedy = mpirun(0, ["-c", program], check=True).stdout.splitlines()
-    assert remedy == "mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'"
+    assert (
+        remedy == f"mpidec.nn needs PyTorch, which is not installed: {command_of_extras('torch')}"
+    )
     assert names == (
         "ConfigError InputError Interrupted Mixer Network Outcome Pending Queue RankMismatchError Record Result "
         "ResumeError RunsError Unstable __version__ iterate plot problems read simulate solve solvers sweep testing "

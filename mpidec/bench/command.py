@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import registry as catalogue
 from .._version import __version__
+from .._words import command_of_extras
 from ..cli import Command, Flag, Status, plural
 from ..comm.kernels import COMPILED
 from ..comm.mixing.internals import TRANSPORTS
@@ -199,13 +200,13 @@ class Suite:
         for name in groups:
             needs = self.cells[name].requires
             if needs and importlib.util.find_spec(needs) is None:
-                raise ValueError(f"--rows {name} needs {needs}: pip install 'mpidec[{needs}]'")
+                raise ValueError(f"--rows {name} needs {needs}: {command_of_extras(needs)}")
         if not 0 < args.seconds < 1e6:
             raise ValueError(f"--seconds is {args.seconds}, expected a time > 0")
         for path in filter(None, (args.json, args.plot)):
             _check_writable(path)
         if args.plot and importlib.util.find_spec("matplotlib") is None:
-            raise ValueError("--plot needs matplotlib: pip install 'mpidec[plot]'")
+            raise ValueError(f"--plot needs matplotlib: {command_of_extras('plot')}")
         sizes = None if args.sizes is None else [size_of(text) for text in args.sizes.split(",")]
         return Options(
             groups=list(dict.fromkeys(groups)),

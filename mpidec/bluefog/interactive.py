@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._version import __version__
+from .._words import command_of_extras
 from .launch import LaunchParser, add_ranks, find, in_front, mpi_flags, named_meaningless, reason
 
 if TYPE_CHECKING:
     from ipyparallel import Cluster
 
-EXTRA = "ibfrun needs ipyparallel: pip install 'mpidec[notebook]'"
 # Seconds within which an engine that does not hang answers.
 ANSWER = 1.0
 # Seconds between two looks whether the engines still run.
@@ -76,7 +76,7 @@ def cluster(args: argparse.Namespace) -> Cluster:
         from ipyparallel import Cluster
         from traitlets.config import Config
     except ImportError:
-        raise ValueError(EXTRA) from None
+        raise ValueError(f"ibfrun needs ipyparallel: {command_of_extras('notebook')}") from None
 
     in_front(os.environ)
     mpirun = find("mpirun", os.environ, ": pip install mpich")

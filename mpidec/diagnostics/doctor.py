@@ -22,6 +22,7 @@ import numpy as np
 from .. import topology
 from .._process import RANKS
 from .._version import __version__
+from .._words import command_of_extras
 from ..cli import Command, Flag, plural
 from ..comm.mixing import Network
 from ..comm.mixing.internals import TRANSPORTS
@@ -354,7 +355,7 @@ def gpu(comm: MPI.Intracomm) -> Finding:
     if not installed:
         return Finding(
             WARN,
-            f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use "
+            f"{said}: {command_of_extras('cuda')} (or 'torch') to use "
             f"{'them' if devices > 1 else 'it'}",
         )
     if aware:

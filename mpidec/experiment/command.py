@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .. import registry as catalogue
+from .._words import command_of_extras
 from ..cli import (
     EXPERIMENT,
     Command,
@@ -211,7 +212,7 @@ def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
 
             check_name(args.picture)
         except ImportError as error:
-            raise ConfigError(f"-o {args.picture}: {error}: pip install 'mpidec[plot]'") from None
+            raise ConfigError(f"-o {args.picture}: {error}: {command_of_extras('plot')}") from None
 
 
 def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._validation import choice
+from .._words import command_of_extras
 from ..comm.mixing import Network
 from ..optim import Decentralized, broadcast_parameters
 from ..solvers import Solver
@@ -41,7 +42,7 @@ def _lightning() -> tuple[Any, Any, Any]:
         return training, below, metrics
     raise ImportError(
         "mpidec.integrations.lightning needs Lightning, which is not installed: "
-        "pip install 'mpidec[lightning]'"
+        f"{command_of_extras('lightning')}"
     )
 
 

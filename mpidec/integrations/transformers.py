@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import nn
+from .._words import command_of_extras
 from ..comm.mixing import Network
 from ..optim import Decentralized, broadcast_parameters
 from ..solvers import Solver
@@ -19,12 +20,12 @@ try:
 except ImportError:
     raise ImportError(
         "mpidec.integrations.transformers needs Transformers and Accelerate, which are not "
-        "installed: pip install 'mpidec[transformers]'"
+        f"installed: {command_of_extras('transformers')}"
     ) from None
 if not hasattr(transformers.Trainer, "_clip_grad_norm"):
     raise ImportError(
         f"mpidec.integrations.transformers needs Transformers >= 5.24, and {transformers.__version__} "
-        "is installed: pip install 'mpidec[transformers]'"
+        f"is installed: {command_of_extras('transformers')}"
     )
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ learning-rate schedules.
 try:
     import torch as _torch  # noqa: F401
 except ImportError:
+    from .._words import command_of_extras as _command
+
     raise ImportError(
-        "mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'"
+        f"mpidec.nn needs PyTorch, which is not installed: {_command('torch')}"
     ) from None
 
 from . import models, schedules

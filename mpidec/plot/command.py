@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .._words import command_of_extras
 from ..cli import STYLE, Command, Flag
 from ..exceptions import ConfigError
 from ..record import read
@@ -110,7 +111,7 @@ def execute(args: argparse.Namespace) -> None:
         )
         made.savefig(out, dpi=200)
     except ImportError as error:
-        raise ImportError(f"{error}: pip install 'mpidec[plot]'") from None
+        raise ImportError(f"{error}: {command_of_extras('plot')}") from None
     print(out, flush=True)
 
 

@@ -12,6 +12,7 @@ from glob import glob
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from .._words import command_of_extras
 from ..cli import Command, Flag, Interrupts, Status, plural, quiet
 from ..comm.runtime import MPI, on_root
 from ..exceptions import ConfigError
@@ -77,7 +78,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Asked | str:
     if args.all == bool(args.experiment):
         raise ConfigError("expected names of experiments, or --all: --list has them")
     if find_spec("matplotlib") is None:
-        raise ConfigError("reproduce draws figures with matplotlib: pip install 'mpidec[plot]'")
+        raise ConfigError(f"reproduce draws figures with matplotlib: {command_of_extras('plot')}")
     for name in args.experiment:
         _check_experiment(name)
     names = list(EXPERIMENTS) if args.all else list(dict.fromkeys(args.experiment))

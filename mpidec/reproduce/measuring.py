@@ -14,6 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from .. import _style
+from .._words import command_of_extras
 from ..comm.runtime import MPI, interrupts, on_root
 from ..sweep.internals import WorkQueue
 from .experiment import Arrays, Experiment
@@ -141,7 +142,7 @@ def _measured(
 def _raise_first(errors: list[BaseException]) -> None:
     failures = [error for error in errors if isinstance(error, Exception)]
     if failures and isinstance(failures[0], ModuleNotFoundError):
-        remedy = "pip install 'mpidec[torch,data,plot]' has all that experiments need"
+        remedy = f"{command_of_extras('torch,data,plot')} has all that experiments need"
         raise ModuleNotFoundError(f"{failures[0]}: {remedy}") from failures[0]
     if failures:
         raise failures[0]

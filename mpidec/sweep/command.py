@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from .._words import command_of_extras
 from ..cli import (
     EXPERIMENT,
     STYLE,
@@ -210,7 +211,7 @@ def _write(wanted: Study, args: argparse.Namespace, table: Table, failures: dict
         made.savefig(Path(args.out, args.figure), dpi=200)
         written.append(args.figure)
     except ImportError as error:
-        say("sweep", f"no figure: {error}: pip install 'mpidec[plot]'")
+        say("sweep", f"no figure: {error}: {command_of_extras('plot')}")
     except ValueError as error:
         say("sweep", f"no figure: {error}")
     print(f"{args.out}: {', '.join(written)}", flush=True)

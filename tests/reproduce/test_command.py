@@ -7,6 +7,7 @@ import os
 import pytest
 from helpers import launch
 
+from mpidec._words import command_of_extras
 from mpidec.reproduce import EXPERIMENTS, command
 from mpidec.reproduce.command import RECIPES, main
 from mpidec.reproduce.store import read
@@ -93,5 +94,5 @@ def test_files_of_the_originals_are_settings(path):
 def test_matplotlib_is_looked_for_before_anything_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert command.main(["ceca-fig5", "--quick", "-o", str(tmp_path / "out")]) == 2
-    assert "figures with matplotlib: pip install 'mpidec[plot]'" in capsys.readouterr().err
+    assert f"figures with matplotlib: {command_of_extras('plot')}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -98,7 +98,7 @@ def test_a_package_that_is_missing_is_named_with_a_remedy(tmp_path, monkeypatch)
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr(Squares, "measure", measured)
-    with pytest.raises(InputError, match=r"'torch': pip install 'mpidec\[torch,data,plot\]'"):
+    with pytest.raises(InputError, match=r"'torch': pip install .*\[torch,data,plot\]'"):
         measure(Squares(), str(tmp_path / "squares.h5"))
 
 
