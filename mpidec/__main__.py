@@ -35,6 +35,7 @@ COMMANDS = {
         "restart.command",
         "start a job again when ranks or hosts have died, until its file says that it has ended",
     ),
+    "jobscript": ("jobscript.command", "print a job script for Slurm or PBS"),
     "watch": ("watch.command", "show the records and curves of runs while they are written"),
     "bench": (
         "bench.command",

@@ -89,6 +89,7 @@ ROOMS = {
         ("h5py", "matplotlib"),
     ),
     "watch": ((*GROUND, "comm.runtime", "record", "cli"), ("rich",)),
+    "jobscript": (("cli",), ()),
     "restart": ((*GROUND, "comm.runtime", "record", "cli"), ()),
     "trace": ((*GROUND, "comm.runtime", "comm.timeline", "cli"), ()),
     "diagnostics": ((*GROUND, "topology", *COMM, "cli"), ("h5py", "mpi4py", "threadpoolctl")),

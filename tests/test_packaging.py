@@ -38,6 +38,7 @@ NEEDED = (
     "tutorials/*.ipynb",
     "tutorials/*.mplstyle",
     "jobscripts/*.*",
+    "mpidec/**/*.sh",
     "benchmarks/*.py",
     "data/*.*",
     ".ci/*",

@@ -110,7 +110,8 @@ def test_a_launcher_that_mpi4py_does_not_see_is_refused(launcher, variables, mon
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", "train.py", "--lr", "0.1"])
     with pytest.raises(
-        RuntimeError, match=r"each of them is alone.* mpirun -n 4 python -u train.py --lr 0.1"
+        RuntimeError,
+        match=r"each of them is alone.* (mpirun|srun --mpi=pmi\w+) -n 4 python -u train.py --lr 0.1",
     ) as error:
         check_launcher()
     assert str(error.value).startswith(f"{launcher} started 4 processes") and "\n" not in str(

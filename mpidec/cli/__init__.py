@@ -8,6 +8,7 @@ from .output import (
     free_name as free_name,
     resume_command as resume_command,
 )
+from .parts import WHOLE as WHOLE, Part as Part, part_of as part_of
 from .program import (
     DISK as DISK,
     EXPERIMENT as EXPERIMENT,

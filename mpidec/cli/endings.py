@@ -10,6 +10,7 @@ from .._process import launched, outside, rank
 from ..comm.runtime import MPI
 from ..exceptions import InputError
 
+_TASK = "SLURM_PROCID"
 # Seconds that rank 0 has for the one line of an error, where MPI does not run.
 _FIRST = 2.0
 
@@ -41,7 +42,10 @@ class LaunchedJob:
             if (why := outside()) is not None:
                 raise InputError(why)
             self.comm = MPI.COMM_WORLD
-            self.rank = self.comm.rank
+            # Of several processes that srun started, and of which each believes it is alone, one
+            # prints why.
+            task = "0" if os.environ.get("MPIDEC_ALONE") == "1" else os.environ.get(_TASK, "0")
+            self.rank = self.comm.rank if self.comm.size > 1 else int(task)
         return self.comm
 
     def end(self) -> None:

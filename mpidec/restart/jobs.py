@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import csv
-import glob
 import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..cli import Status, free_name
+from ..cli import Status, free_name, part_of
 from ..exceptions import ConfigError
 from ..record import read
-from ..record.internals import checkpoint_step, is_written, open_checked
-from .progress import progress
+from ..record.internals import checkpoint_step, is_written
+from .progress import files_of, progress
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -189,8 +188,6 @@ class FolderJob:
     folder : str
     last : str
         File that the command writes when it has ended.
-    size : callable (path)
-        How far a file of the folder is.
     failed : callable (status)
         Whether a command that has ended has failed, from the status of its launcher.
     """
@@ -202,11 +199,10 @@ class FolderJob:
         words: Sequence[str],
         folder: str,
         last: str,
-        size: Callable[[str], float],
         failed: Callable[[int], bool],
     ):
         self._words, self.path = [*words], folder
-        self._last, self._size, self._failed = os.path.join(folder, last), size, failed
+        self._last, self._failed = os.path.join(folder, last), failed
         self._mark = stamp(self._last)
 
     def begin(self, ranks: int | None, fewer: bool) -> list[str]:
@@ -216,7 +212,7 @@ class FolderJob:
 
     def reached(self) -> float:
         """Return how far all files of the folder are."""
-        return sum(map(self._size, self._files()))
+        return progress(self.path)[0]
 
     def ending(self, status: int) -> Ending | None:
         """Return whether the last file was written since `begin`."""
@@ -238,19 +234,24 @@ class FolderJob:
         return any(map(is_written, self._files()))
 
     def _files(self) -> list[str]:
-        return sorted(glob.glob(os.path.join(glob.escape(self.path), "*.h5")))
+        return files_of(self.path)
 
 
 def sweep_job(program: Sequence[str], arguments: Sequence[str]) -> FolderJob:
-    """Return the job of `mpidec sweep`, whose runs.csv says which runs have failed."""
-    folder = parsed(arguments).out or "sweep"
+    """Return the job of `mpidec sweep`, or of a part of it: a file with a line for each run says
+    which have failed.
+    """
+    args = parsed(arguments, ("--part",))
+    folder, part = args.out or "sweep", part_of(args.part)
+    whole = part.parts == 1
+    runs = "runs.csv" if whole else part.file(part.number)
 
     def failed(status: int) -> bool:
-        with open(os.path.join(folder, "runs.csv"), encoding="utf-8", newline="") as file:
+        with open(os.path.join(folder, runs), encoding="utf-8", newline="") as file:
             return any(line["outcome"] == "failed" for line in csv.DictReader(file))
 
     words = [*program, *arguments]
-    return FolderJob(words, folder, "table.csv", _checkpointed, failed)
+    return FolderJob(words, folder, "table.csv" if whole else runs, failed)
 
 
 def reproduce_job(program: Sequence[str], arguments: Sequence[str]) -> FolderJob:
@@ -263,20 +264,7 @@ def reproduce_job(program: Sequence[str], arguments: Sequence[str]) -> FolderJob
             "another --out"
         )
     words = [*program, *arguments]
-    return FolderJob(words, folder, "index.md", _cells, lambda status: status == Status.FAILED)
-
-
-def _checkpointed(path: str) -> float:
-    """Return the step from which a run of a sweep resumes, and 1 for each file."""
-    try:
-        return 1 + (checkpoint_step(path) or 0)
-    except ValueError:  # the sweep tells of it
-        return 0
-
-
-def _cells(path: str) -> float:
-    with open_checked(path) as file:
-        return len(file)
+    return FolderJob(words, folder, "index.md", lambda status: status == Status.FAILED)
 
 
 class OwnJob:

@@ -8,6 +8,7 @@ go on.
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from ..exceptions import ConfigError
 from ..record import read
+from ..record.internals import open_checked
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,14 +26,16 @@ else:
 
 
 def progress(path: str) -> tuple[float, float]:
-    """Return how far a job is, and its end: steps of a run, epochs of a training, or the two
-    numbers in a text file.
+    """Return how far a job is, and its end: steps of a run, epochs of a training, the two numbers
+    in a text file, or what is in the files of a folder.
 
     The end of a run that stops at a limit is unknown: infinite.  A file that does not exist is at
     0.
     """
     if not os.path.exists(path):
         return 0.0, math.inf
+    if os.path.isdir(path):
+        return sum(map(_size, files_of(path))), math.inf
     if not path.endswith(".h5"):
         text = Path(path).read_text(encoding="utf-8")
         try:
@@ -47,6 +51,23 @@ def progress(path: str) -> tuple[float, float]:
     given = said.get("run", {})
     fixed = "steps" in given and not {"stop_error", "stop"} & given.keys()
     return float(run.steps), float(given["steps"]) if fixed else math.inf
+
+
+def files_of(folder: str) -> list[str]:
+    """Return the files of a sweep, or of reproduce."""
+    return sorted(glob.glob(os.path.join(glob.escape(folder), "*.h5")))
+
+
+def _size(path: str) -> float:
+    """Return the step from which a run of a sweep resumes, and 1 for the file; of reproduce the
+    number of cells.
+    """
+    try:
+        with open_checked(path) as file:
+            step = file["checkpoint"].attrs["step"] if "checkpoint" in file else 0
+            return 1 + int(step) if "metrics" in file else len(file)
+    except ValueError:  # damaged: the command tells of it
+        return 0
 
 
 def verdict(path: str, before: float, left: int) -> tuple[bool, str]:

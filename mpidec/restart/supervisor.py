@@ -56,7 +56,7 @@ class Supervisor:
                 self.starts += 1
                 status = processes.run(words, self.job.touched, self.silent)
                 if killed := processes.clean():
-                    self._tell(f"{plural(killed, 'process')} of the job outlived it: killed")
+                    self._tell(f"the launcher has left processes of the job: {killed} killed")
                 if (ended := self.job.ending(status or 0)) is not None:
                     return self._ended(ended, status)
                 if processes.signal is not None:

@@ -19,6 +19,7 @@ from ..cli import (
     Flag,
     Interrupts,
     Status,
+    part_of,
     plural,
     quiet,
     say,
@@ -28,8 +29,9 @@ from ..exceptions import ConfigError
 from ..experiment import flag_settings, flags, settings as config
 from ..plot.internals import FLAGS as LOOKS, View, X, check_name, check_names, find, look, own_names
 from .cases import RUNS, check_results, parse_vary
-from .study import Study, plan, run_plan
-from .tables import COLUMNS, Table, named, runs_csv
+from .parts import put
+from .study import Study, Swept, plan, run_plan
+from .tables import COLUMNS, named, runs_csv
 
 TABLES = ("table.csv", "table.tex", RUNS)
 EPILOG = """\
@@ -41,6 +43,9 @@ examples:
 
 The folder then contains one run file per run, table.csv, table.tex (needs booktabs), runs.csv (one
 line per run) and figure.png (--figure names another format).
+--part I/N, or an array of Slurm (sbatch --array=1-4), shares the runs among processes that do not
+know of each other; each leaves part-I-of-N.csv, and the last one the tables. A run that another
+process is writing is left to it.
 The same command, repeated after it was killed or interrupted, keeps finished runs and resumes
 unfinished ones from their last checkpoint (run.checkpoint, every 5 s in a sweep); with more values
 or seeds it extends the study. Another study needs another folder.  Iterates are not stored
@@ -142,6 +147,12 @@ FLAGS = [
         help="names of solvers, graphs and other values in the figure and in table.tex, such as "
         "dgd=DSGD (default: those of papers)",
     ),
+    Flag(
+        "--part",
+        metavar="I/N",
+        help="make every N-th run, beginning with the I-th; the part that ends last writes the "
+        "tables (default: the task of an array of Slurm; 1/1 makes all)",
+    ),
     STYLE,
     *flags(SCHEMA, HELP),
     Flag(
@@ -179,7 +190,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Study, argparse.Names
     _check_layout(args, wanted)
     if not args.force:
         check_results(args.out, (*TABLES, args.figure), wanted.cases)
-    return replace(wanted, theory=args.theory), args
+    return replace(wanted, theory=args.theory, part=part_of(args.part)), args
 
 
 def execute(request: tuple[Study, argparse.Namespace], comm: MPI.Intracomm) -> int:
@@ -189,23 +200,41 @@ def execute(request: tuple[Study, argparse.Namespace], comm: MPI.Intracomm) -> i
     (wanted, args), on_line = request, None
     if comm.rank == 0 and not args.quiet:
         on_line = partial(print, flush=True)
-        kept = len(wanted.cases) - len(wanted.open()) - len(wanted.spoilt)
+        part = wanted.part
+        own = [number for number in range(len(wanted.cases)) if part.takes(number)]
+        kept = (
+            len(own) - len(wanted.open()) - sum(wanted.cases[k].file in wanted.spoilt for k in own)
+        )
+        which = f", part {part.number} of {part.parts} ({part.origin})" if part.parts > 1 else ""
         on_line(
-            f"{plural(len(wanted.cases), 'run')}, {kept} of them finished before; "
+            f"{plural(len(own), 'run')}{which}, {kept} of them finished before; "
             f"{comm.size // wanted.ranks_per_run} at a time; folder {args.out}"
         )
-    table, failures = run_plan(wanted, comm, on_line)
-    on_root(comm, _write, wanted, args, table, failures)
-    return Status.FAILED if failures else Status.OK
+    swept = run_plan(wanted, comm, on_line)
+    on_root(comm, _write, wanted, args, swept)
+    return Status.FAILED if swept.failures else Status.OK
 
 
-def _write(wanted: Study, args: argparse.Namespace, table: Table, failures: dict[str, str]) -> None:
-    names, layout = own_names(args.label), (args.columns, args.rows, args.across)
+def _write(wanted: Study, args: argparse.Namespace, swept: Swept) -> None:
+    if swept.elsewhere:
+        print(
+            f"{plural(len(swept.elsewhere), 'run')} elsewhere, such as {swept.elsewhere[0]}: who "
+            "ends last writes the tables, or the same command, repeated",
+            flush=True,
+        )
+        return
+    table, names, layout = (
+        swept.table,
+        own_names(args.label),
+        (args.columns, args.rows, args.across),
+    )
     print(table.text(*layout, bold=sys.stdout.isatty()), flush=True)
-    texts = (table.csv(), table.latex(*layout, names), runs_csv(wanted.cases, failures))
-    for name, text in zip(TABLES, texts):
-        Path(args.out, name).write_text(text, encoding="utf-8")
+    texts = (table.csv(), table.latex(*layout, names), runs_csv(wanted.cases, swept.failures))
     written = [*TABLES]
+    paths = [os.path.join(args.out, name) for name in TABLES]
+    # RUNS, which says whose the others are, before them, and table.csv last: the sweep has ended.
+    for path, text in [*zip(paths, texts)][:0:-1]:
+        put(path, text)
     try:
         made = table.figure(args.x, args.y, args.style, label=names, **look(args))
         made.savefig(Path(args.out, args.figure), dpi=200)
@@ -214,6 +243,7 @@ def _write(wanted: Study, args: argparse.Namespace, table: Table, failures: dict
         say("sweep", f"no figure: {error}: {command_of_extras('plot')}")
     except ValueError as error:
         say("sweep", f"no figure: {error}")
+    put(paths[0], texts[0])
     print(f"{args.out}: {', '.join(written)}", flush=True)
 
 

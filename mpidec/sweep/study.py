@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..cli import let_warnings_pass
+from ..cli import WHOLE, Part, let_warnings_pass
 from ..comm.mixing import Network
 from ..comm.runtime import MPI, abort_when_uncaught, on_root
 from ..driver.internals import Outcome, Result
@@ -35,6 +35,7 @@ from .cases import (
     config_text,
     status,
 )
+from .parts import elsewhere, failed, note
 from .sharing import WorkQueue
 from .tables import Table, table
 
@@ -59,11 +60,26 @@ class Study:
     theory: bool = False
     # Why a file cannot be read, by file.
     spoilt: Mapping[str, str] = field(default_factory=dict)
+    part: Part = WHOLE
 
     def open(self) -> list[int]:
-        """Return the indices of the cases that have to run."""
+        """Return the indices of the cases of the part that have to run."""
         done = (CaseStatus.FINISHED, CaseStatus.SPOILT)
-        return [number for number, state in enumerate(self.states) if state not in done]
+        return [
+            number
+            for number, state in enumerate(self.states)
+            if state not in done and self.part.takes(number)
+        ]
+
+
+class Swept(NamedTuple):
+    """What a sweep gives: the table, the messages of failed runs by file, and the files of runs
+    that other processes have to end.
+    """
+
+    table: Table
+    failures: dict[str, str]
+    elsewhere: Sequence[str]
 
 
 class SweepReport(NamedTuple):
@@ -169,7 +185,7 @@ def sweep(
             ranks=comm.size,
         )
 
-    return run_plan(replace(on_root(comm, planned), theory=theory), comm, on_line)[0]
+    return run_plan(replace(on_root(comm, planned), theory=theory), comm, on_line).table
 
 
 def _variation(key: str, chosen: object) -> Variation:
@@ -255,9 +271,8 @@ def _check_ranks(every: Sequence[Case], ranks_per_run: int, ranks: int) -> None:
 
 def run_plan(
     wanted: Study, comm: MPI.Intracomm, on_line: Callable[[str], None] | None = None
-) -> tuple[Table, dict[str, str]]:
-    """Run what is open in a plan; return the table, and the messages of failed runs by file;
-    collective.
+) -> Swept:
+    """Run what is open in a plan; collective.
 
     Raises
     ------
@@ -267,7 +282,8 @@ def run_plan(
     if comm.size > 1:
         abort_when_uncaught()
     todo = wanted.open()
-    done = len(wanted.cases) - len(todo)
+    own = sum(map(wanted.part.takes, range(len(wanted.cases))))
+    done = own - len(todo)
     failures = dict(wanted.spoilt)
     notes: dict[str, None] = {}
 
@@ -280,10 +296,7 @@ def run_plan(
             notes.update(dict.fromkeys(report.notes))
         done += report.outcome != "interrupted"
         if on_line is not None:
-            on_line(
-                f"[{done:{len(str(len(wanted.cases)))}}/{len(wanted.cases)}] {case}: "
-                f"{_ended(report, wanted.target[0])}"
-            )
+            on_line(f"[{done:{len(str(own))}}/{own}] {case}: {_ended(report, wanted.target[0])}")
 
     with WorkQueue(comm, wanted.ranks_per_run, on_report) as queue:
         queue.map(
@@ -292,14 +305,18 @@ def run_plan(
             lambda report: report.outcome == "interrupted",
         )
     # Runs that were interrupted are not counted as done: then there is no table.
-    made: Table | None = None
-    if comm.rank == 0 and done == len(wanted.cases):
+    made: Swept | None = None
+    if comm.rank == 0 and done == own:
+        if wanted.part.parts > 1:
+            note(wanted.part, wanted.cases, failures)
+            failures |= failed(wanted.part, wanted.cases)
         found = table(wanted.cases, wanted.target, failures)
-        made = replace(found, notes=(*found.notes, *wanted.notes, *notes))
-    made, failures = comm.bcast((made, failures))
+        found = replace(found, notes=(*found.notes, *wanted.notes, *notes))
+        made = Swept(found, failures, elsewhere(wanted.cases, failures))
+    made = comm.bcast(made)
     if made is None:
         raise KeyboardInterrupt
-    return made, failures
+    return made
 
 
 def run_case(
@@ -312,7 +329,12 @@ def run_case(
     try:
         with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
             let_warnings_pass()
-            result = _solved(case, wanted.states[number], comm, poll, wanted.theory)
+            state = on_root(comm, status, case)  # another process may have ended it since
+            if state is CaseStatus.FINISHED:
+                return SweepReport(number, "elsewhere", 0, 0.0, float("nan"))
+            result = _solved(case, state, comm, poll, wanted.theory)
+    except BlockingIOError:  # another process is writing it
+        return SweepReport(number, "elsewhere", 0, 0.0, float("nan"))
     except Exception as error:  # on all ranks of the run
         message = " ".join(
             f"{'' if isinstance(error, INPUT) else type(error).__name__ + ': '}{error}".split()
@@ -379,5 +401,7 @@ def _resumed(case: Case) -> Experiment:
 def _ended(report: SweepReport, metric: str) -> str:
     if report.outcome == "failed":
         return f"failed: {report.notes[0]}"
+    if report.outcome == "elsewhere":
+        return "elsewhere: another process has taken it"
     value = f", {metric} {report.value:.2e}" if report.value == report.value else ""
     return f"{report.outcome} after {report.steps} steps{value}, {report.seconds:.1f} s"

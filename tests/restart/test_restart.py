@@ -74,7 +74,7 @@ def test_what_outlives_its_launcher_is_killed(own, capsys, monkeypatch):
     monkeypatch.setattr("mpidec.restart.processes.GRACE", 0.2)
     tail = "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\nopen('pid', 'w').write(str(child.pid))"
     assert own(tail)[0] == 0
-    assert "1 process of the job outlived it: killed" in capsys.readouterr().err
+    assert "the launcher has left processes of the job: 1 killed" in capsys.readouterr().err
     pid = Path("pid").read_text()
     assert launch.until(
         lambda: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from mpidec import InputError, record, solvers
 from mpidec.experiment import settings as config
 from mpidec.plot.labels import flat
 from mpidec.record import RunFile
+from mpidec.record.internals import AtomicFile
 from mpidec.sweep import sweep
 from mpidec.sweep.cases import (
     Case,
@@ -966,3 +968,33 @@ def test_a_run_with_any_other_setting_is_another_run():
         said = "; ".join(_changes(one, other, {}))
         assert (key in said) == (key != "run.checkpoint"), (key, said)
     assert _changes(one, text, {}) == []
+
+
+@pytest.mark.serial
+def test_parts_of_a_sweep_share_its_runs_and_the_last_one_writes_the_tables(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    command = [*FLAGS, "--vary", "solver.name=extra,dgd,nids", "--vary", "topology.name=ring,star"]
+    for name, value in {"ID": 7, "MIN": 3, "STEP": 4, "COUNT": 2}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
+    Path("sweep").mkdir()
+    with AtomicFile("sweep/dgd-ring.h5"):  # as another process that writes it
+        assert main([*command, "--part", "1/2"]) == 0
+    said = capsys.readouterr().out
+    assert "3 runs, part 1 of 2 (--part)" in said and "dgd, ring, seed 0: elsewhere" in said, said
+    assert sorted(os.listdir("sweep")) == [
+        "extra-ring.h5", "nids-ring.h5", "part-1-of-2.csv"
+    ]  # fmt: skip
+    made = Path("sweep/nids-ring.h5").stat().st_mtime_ns
+    assert main(command) == 0  # the task of the array is part 2
+    assert "part 2 of 2 (SLURM_ARRAY_TASK_ID=7)" in capsys.readouterr().out
+    assert not Path("sweep/table.csv").exists()
+    Path("sweep/part-1-of-2.csv").write_text("file,outcome\ndgd-ring.h5,failed\n")
+    assert main(command) == 1  # all have ended
+    assert "failed in part 1 of 2" in capsys.readouterr().out
+    assert main([*command, "--part", "1/1", "--force"]) == 0
+    assert Path("sweep/nids-ring.h5").stat().st_mtime_ns == made
+    assert Path("sweep/runs.csv").read_text().count("completed") == 6
+    for wrong in ("0/2", "3/2", "2", "a/b"):
+        assert main([*command, "--part", wrong]) == 2

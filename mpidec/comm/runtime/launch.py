@@ -88,10 +88,14 @@ def check_launcher() -> None:
                 "torch.distributed.init_process_group(), or leave both out and start the program "
                 "with mpirun",
             )
+        again = f"mpirun -n {count}"
+        if launcher == "srun":
+            plugin = "pmix" if "Open MPI" in library() else "pmi2"
+            why = f"srun has given them no PMI, by which the ranks of {library()} find each other"
+            remedy, again = "name it (srun --mpi=list shows all)", f"srun --mpi={plugin} -n {count}"
         raise RuntimeError(
             f"{launcher} started {count} processes ({variable}={count}), but each of them is "
-            f"alone: {why}; {remedy}: mpirun -n {count} {_command()}, or set MPIDEC_ALONE=1 to "
-            "run a single "
+            f"alone: {why}; {remedy}: {again} {_command()}, or set MPIDEC_ALONE=1 to run a single "
             "process"
         )
 

@@ -1,0 +1,1 @@
+"""Command ``mpidec jobscript``: scripts for batch systems, to be copied and changed."""
