@@ -62,7 +62,8 @@ class Processes:
         OSError
             If there is no such command.
         """
-        env = {**os.environ, MARK: self._name}
+        # srun goes on without a rank that has died, unless it is told to end.
+        env = {"SLURM_KILL_BAD_EXIT": "1", **os.environ, MARK: self._name}
         self._launcher = subprocess.Popen(
             words, env=env, stdin=subprocess.DEVNULL, start_new_session=True
         )
