@@ -41,6 +41,7 @@ COMMANDS = {
         "bench.command",
         "measure mixing against MPI's own operations and the memory's limit",
     ),
+    "predict": ("predict.command", "predict the time of a mixing on a cluster, by part and graph"),
     "reproduce": ("reproduce.command", "repeat published experiments"),
     "theory": ("theory.command", "rates, limits and steady states of solvers, without a run"),
     "trace": ("trace.command", "merge the timelines of all ranks, and show who waited for whom"),

@@ -121,6 +121,7 @@ ROOMS = {
         (*MATHEMATICS, *COMM, "registry", "driver", "optim", "cli", "diagnostics"),
         ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch"),
     ),
+    "predict": ((*GROUND, "topology", "registry", "cli", "experiment"), ()),
     "run": (("experiment",), ()),
     "tune": (("driver", "experiment"), ()),
     "doctor": (("diagnostics",), ()),
