@@ -22,6 +22,11 @@ from mpidec.comm.runtime.installed import remedy
 from mpidec.comm.runtime.launch import warn_if_not_compiled
 from mpidec.diagnostics import doctor, host as _machine
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 pytestmark = pytest.mark.serial
 
 ROOT = launch.ROOT
@@ -39,6 +44,7 @@ NEEDED = (
     "tutorials/*.mplstyle",
     "jobscripts/*.*",
     "mpidec/**/*.sh",
+    "packaging/*/*",
     "benchmarks/*.py",
     "data/*.*",
     ".ci/*",
@@ -368,3 +374,14 @@ def test_make_leaves_alone_what_it_has_not_made(checkout):
     assert [path.name for path in (checkout / ".venv").iterdir()] == ["mine"]
     (checkout / ".venv" / ".path").write_text("/elsewhere")
     assert "stays" not in run("make", "-n", "lint").stdout
+
+
+def test_recipes_have_the_requirements_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    conda = (ROOT / "packaging/conda/recipe.yaml").read_text()
+    spack = (ROOT / "packaging/spack/package.py").read_text()
+    compile(spack, "package.py", "exec")
+    for requirement in project["dependencies"]:
+        name, bound = requirement.partition(";")[0].split(">=")
+        assert f'"{name} >={bound}"' in conda, requirement
+        assert f'"py-{name}@{bound}:' in spack, requirement
