@@ -5,6 +5,8 @@
     ├── WrongResult               a contender of the benchmark computes something else than the others
     ├── AssertionError
     │   └── ContractError         a solver or a graph lacks a property that it declares
+    ├── RuntimeError
+    │   └── RanksLost             ranks have died, and those that are left cannot go on
     └── ValueError
         ├── ConfigError           invalid setting: of an experiment file, a flag, a keyword argument
         ├── RankMismatchError     the ranks do not make the same call
@@ -24,6 +26,7 @@ other ranks are not notified a second time.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "InputError",
     "Interrupted",
     "RankMismatchError",
+    "RanksLost",
     "ResumeError",
     "RunsError",
     "Unstable",
@@ -69,6 +73,23 @@ class ConfigError(ValueError):
 
 class RankMismatchError(ValueError):
     """The ranks do not make the same call, or make it with arguments that do not fit together."""
+
+
+class RanksLost(RuntimeError):
+    """Ranks have died, and this one cannot go on without them.
+
+    Attributes
+    ----------
+    ranks : sequence of int
+        Theirs in `MPI.COMM_WORLD`.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()):
+        super().__init__(message, tuple(ranks))
+        self.ranks = tuple(ranks)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ResumeError(ValueError):

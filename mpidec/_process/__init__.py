@@ -1,6 +1,11 @@
 """What a process knows of itself before MPI: its launcher, and Ctrl-C while the package loads."""
 
 from . import startup as startup
+from .fault_tolerance import (
+    evict_after as evict_after,
+    obstacle as obstacle,
+    tolerant as tolerant,
+)
 from .launcher import (
     RANKS as RANKS,
     child as child,

@@ -35,7 +35,7 @@ from ..comm.runtime import (
     message,
     on_root,
 )
-from ..exceptions import ConfigError, InputError
+from ..exceptions import ConfigError, InputError, RanksLost
 from ..plugins import nearest
 from .endings import LaunchedJob, printed, show
 
@@ -183,6 +183,8 @@ class Command(Generic[T]):
         How the user has started the command, for its usage.
     worded : callable (message)
         Returns an error or a warning of the package in the words of the command line.
+    before_mpi : callable (arguments)
+        Called on each rank before MPI starts.
     """
 
     name: str
@@ -197,6 +199,7 @@ class Command(Generic[T]):
     needs_mpi: bool = True
     started_as: str = ""
     worded: Callable[[str], str] = str
+    before_mpi: Callable[[argparse.Namespace], None] = lambda args: None
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace | str:
         """Return the arguments of the command line, or the help that it asks for."""
@@ -236,10 +239,14 @@ class Command(Generic[T]):
                 return printed(asked, job=job)
             if self.alone is not None:
                 return self._alone(asked, self.alone, job)
+            self._refusing(self.before_mpi, asked)
             return self._interruptible(asked, job.start())
         except InputError as error:
             text = self.worded(" ".join(str(error).split()))
             return self._end(job, f"error: {text}", error.status)
+        except RanksLost as error:
+            say(self.name, f"error: {error}")
+            return Status.FAILED
         except (OSError, ImportError) as error:
             text = " ".join(str(error).split())
             open_files = isinstance(error, OSError) and error.errno in OPEN_FILES

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..comm.runtime import died
 from ..exceptions import ResumeError
 from ..record import Record
 from ..record.internals import Recorder
@@ -87,10 +88,10 @@ class Journal(RunLog):
         if error is None:
             return
         if self._recorder is not None:
-            failed = isinstance(error, Exception) and not isinstance(error, Retry)
+            failed = isinstance(error, Exception) and not (isinstance(error, Retry) or died(error))
             self._recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
         # None ends the job before rank 0 has written.
-        if self._errors.common:
+        if self._errors.common and not died(error):
             self._net.agree()
 
     @property
@@ -164,6 +165,7 @@ class Journal(RunLog):
             metrics=plan.metrics,
             **source.conditions(),
         )
+        meta |= {"lost": record.lost} if record.lost else {}
         return meta | ({} if least is None else {"f_star": least})
 
     def _create(self, recorder: Recorder[Any], record: Record, s: State) -> None:

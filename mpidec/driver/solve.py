@@ -6,11 +6,12 @@ import os
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Literal, cast
 
 from numpy.typing import ArrayLike
 
-from .._validation import integer, number
+from .._validation import choice, integer, number
 from ..comm.mixing import Network
 from ..comm.runtime import end_as_interrupted, on_all_ranks
 from ..exceptions import Interrupted, ResumeError
@@ -47,6 +48,7 @@ from .outcome import Outcome as Outcome, Stop, target_of
 from .plan import Mixing, Plan, Progress as Progress, Queue, arithmetic, as_progress
 from .result import Result as Result
 from .runs import check_runs
+from .survivors import Loader, continued
 
 if TYPE_CHECKING:
     from ..problems import OracleLike, Problem
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
 @explained
 def solve(
-    problem: Problem | OracleLike | None,
+    problem: Problem | OracleLike | Loader | None,
     solver: Solver | type[Solver] | str,
     topology: TopologyLike,
     *,
@@ -76,6 +78,7 @@ def solve(
     metrics: Mapping[str, Own] | None = None,
     clock: Queue | None = None,
     runs: int = 1,
+    on_failure: Literal["end", "continue"] = "end",
 ) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
@@ -85,7 +88,8 @@ def solve(
         The functions of the local agents, such as `mpidec.problems.LeastSquares(A[net.lo:net.hi],
         b[net.lo:net.hi])`, or an oracle that wraps them, such as `MiniBatch(problem, 32)`;
         `mpidec.problems.load_problem` makes one from data.  None for a solver that uses no
-        gradients (`x0` is then required).
+        gradients (`x0` is then required).  With `on_failure="continue"` a function
+        `loader(agents)`, which returns that of the agents of a range.
     solver : Solver, class or str
         A solver; a class is made with its defaults.  Names are those of the command line, and
         ``"FILE.py:NAME"``.  Its step size is a number; "auto" (the default), found before the first
@@ -145,6 +149,10 @@ def solve(
         Number of independent runs that take their steps together, of a synchronous solver: run r
         has the iterates that it has alone with the seed ``seed + r`` (of gradients; the noise of
         links and random codecs have their own seeds, plus r).  See Notes.
+    on_failure : {"end", "continue"}
+        With "continue" the run outlives ranks that die: those that are left load the problems of
+        their agents, and take the steps since the last checkpoint of `record` again (all of them
+        without one), with the same results.  Needs Open MPI, and ``mpirun --with-ft ulfm``.
 
     Returns
     -------
@@ -158,6 +166,9 @@ def solve(
         support.
     OSError
         On every rank: the file exists, or could not be written.
+    RanksLost
+        With `on_failure="continue"`: too few ranks are left, as in one half of a network that has
+        come apart.
     Interrupted
         On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is
         complete, with the outcome "interrupted", and `result` of the exception is what the run has
@@ -208,6 +219,10 @@ def solve(
     A checkpoint without that memory (of other mixings) is resumed with zero memory and
     a `RuntimeWarning`; the run then converges along another path.
 
+    With `on_failure="continue"` each attempt has a network of its own, of as many agents as `net`,
+    the topology or `x0` says.  After a death `net`, and every other
+    network of the ranks, is closed, and `Network()` makes one of the ranks that are left.
+
     With `runs` R, `Result.X` has the shape (m, R, d) and `Result.x` (R, d).  The metrics are means
     over the runs, of norms the roots of mean squares (see `mpidec.driver.runs.MetricsOfRuns`), and
     the target of `stop` is one of these means; `NAME_low` and `NAME_high` are the 10 % and 90 %
@@ -229,6 +244,28 @@ def solve(
     >>> result.x.round(9).tolist(), str(result.outcome)
     ([2.0], 'completed')
     """
+    if choice(on_failure, "on_failure", ("end", "continue")) == "continue":
+        again = partial(
+            solve,
+            solver=solver,
+            topology=topology,
+            steps=steps,
+            x0=x0,
+            seed=seed,
+            every=every,
+            stop=stop,
+            progress=progress,
+            mixing=mixing,
+            delay=delay,
+            drop=drop,
+            straggler=straggler,
+            rates=rates,
+            metrics=metrics,
+            clock=clock,
+            runs=runs,
+        )
+        return continued(again, problem, net, topology, x0, as_record(record))
+    problem = cast("Problem | OracleLike | None", problem)
     with ExitStack() as stack:
         own = network_of_run("solve", net, problem, topology, x0, alone=clock is not None)
         net = stack.enter_context(own)

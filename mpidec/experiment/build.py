@@ -135,11 +135,12 @@ class Job:
         resume: bool,
         progress: Progress,
         config: Callable[[Solver], str],
+        lost: str = "",
     ) -> Result:
         """Solve the problem, into the file `path`, whose text `config(solver)` states the
         experiment; collective.
 
-        An interrupt is the outcome of the result.
+        An interrupt is the outcome of the result.  `lost` are the ranks that have died.
         """
         wanted = self.experiment.run
         record = Record(
@@ -150,6 +151,7 @@ class Job:
             replace=not resume,
             config=config,
             sources=self.experiment.sources(),
+            lost=lost,
         )
         common: dict[str, Any] = {
             "steps": wanted.steps,

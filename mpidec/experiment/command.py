@@ -8,8 +8,11 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from .. import registry as catalogue
+from .._process import evict_after
+from .._validation import number
 from .._words import command_of_extras
 from ..cli import (
     EXPERIMENT,
@@ -27,9 +30,9 @@ from ..cli import (
     version,
 )
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, agreed, on_root, warn_if_not_compiled
+from ..comm.runtime import MPI, Communicator, agreed, cannot_survive, on_root, warn_if_not_compiled
 from ..diagnostics import host
-from ..driver.internals import cannot_resume, tune
+from ..driver.internals import cannot_resume, surviving, tune
 from ..exceptions import ConfigError
 from ..record import read as read_run
 from . import build, settings as config
@@ -130,6 +133,18 @@ FLAGS = [
         "do not run",
     ),
     Flag(
+        "--survive",
+        action="store_true",
+        help="go on when ranks die, on those that are left, with the same results (Open MPI, with "
+        "mpirun --with-ft ulfm)",
+    ),
+    Flag(
+        "--evict",
+        metavar="SECONDS",
+        type=float,
+        help="with --survive: a rank that gives no sign of life for so long counts as dead (30)",
+    ),
+    Flag(
         "--trace",
         metavar="FILE",
         help="timeline of all ranks, for Perfetto: run.json; the summary tells who waited for whom",
@@ -153,6 +168,8 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
     args.picture, args.out = (args.out, None) if args.tune else (None, args.out)
     given = [*flag_settings(args, config.FLAGS), *map(config.parse_set, args.set)]
     timeline_of(args.trace)
+    if args.survive and ranks > 1 and (why := cannot_survive()):
+        raise ConfigError(f"--survive: {why}")
     if args.tune:
         _check_search(args, given)
     if args.resume is not None:
@@ -260,16 +277,24 @@ def execute(request: Request, comm: MPI.Intracomm) -> int:
     """Run the experiment, or find its step size, on all ranks of `comm`; return the exit status."""
     warn_if_not_compiled(not host.uncompiled())
     experiment, args = request
-    with Network(experiment.run.agents, comm, timeline=timeline_of(args.trace)) as net:
-        job = build.build(experiment, net)
-        return _search(job, args.picture, net) if args.tune else _run(job, args, net)
+
+    def attempt(ranks: Communicator, begun: bool, lost: str) -> int:
+        with Network(experiment.run.agents, ranks, timeline=timeline_of(args.trace)) as net:
+            job = build.build(experiment, net)
+            if args.tune:
+                return _search(job, args.picture, net)
+            return _run(job, args, net, begun or args.resume is not None, lost)
+
+    if not args.survive:
+        return attempt(comm, False, "")
+    return surviving(attempt, comm, experiment.run.out, partial(say, "run"))
 
 
-def _run(job: build.Job, args: argparse.Namespace, net: Network) -> int:
+def _run(job: build.Job, args: argparse.Namespace, net: Network, resume: bool, lost: str) -> int:
     wanted, ranks = job.experiment.run, net.size
     shown = progress.progress("none" if args.quiet or net.rank else wanted.progress)
     try:
-        result = job.solve(net, wanted.out, args.resume is not None, shown, job.config)
+        result = job.solve(net, wanted.out, resume, shown, job.config, lost)
     except OSError as error:  # of the file, on all ranks
         can_resume = os.path.isfile(wanted.out) and (
             wanted.simulate or not cannot_resume(job.solver)
@@ -328,6 +353,15 @@ def _search(job: build.Job, picture: str | None, net: Network) -> int:
     return Status.OK
 
 
+def _before_mpi(args: argparse.Namespace) -> None:
+    """Set when a rank counts as dead, which MPI reads when it starts."""
+    if args.evict is None:
+        return
+    if not args.survive:
+        raise ConfigError("--evict says when a rank counts as dead: add --survive")
+    evict_after(number(args.evict, "--evict", least=1))
+
+
 RUN = Command(
     name="run",
     description="Run a decentralized optimization experiment and write it to an HDF5 file.",
@@ -336,6 +370,7 @@ RUN = Command(
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.DEFERRED,
+    before_mpi=_before_mpi,
 )
 TUNE = replace(
     RUN,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ...exceptions import RankMismatchError
+from ..runtime import died
 
 REMEMBERED = 4096  # operations of each kind
 
@@ -118,6 +119,12 @@ class Findings:
         if self.errors:
             self.reported = True
             raise self.errors.pop(0)
+
+    def raise_death(self) -> None:
+        """Raise what MPI says of a rank that has died, for which nobody can wait."""
+        for error in self.errors:
+            if died(error):
+                raise error
 
     def raise_refusal(self) -> None:
         """Raise a mismatch in shared memory, if there is no other one."""

@@ -21,6 +21,7 @@ from ..runtime import (
     Communicator,
     ProgressEngine,
     abandon,
+    died,
     empty,
     ranks,
     timeout,
@@ -355,17 +356,21 @@ class Matching:
         """End the waits of all ranks with `error`, which this rank raises outside of any common
         call; refuse further operations.
 
-        Returns when rank 0, which may have a file to finish, has left as well.
+        Returns when rank 0, which may have a file to finish, has left as well, or a rank has died.
         """
         self.departures.leave(error)
         until = time.monotonic() + (1 if self.rank == 0 else _PATIENCE * timeout())
-        wait_until(
-            lambda: (
-                (self._idle() and (self.rank == 0 or 0 in self.departures.ranks))
-                or time.monotonic() > until
-            ),
-            "rank 0 to leave",
-        )
+        try:
+            wait_until(
+                lambda: (
+                    (self._idle() and (self.rank == 0 or 0 in self.departures.ranks))
+                    or time.monotonic() > until
+                ),
+                "rank 0 to leave",
+            )
+        except Exception as caught:
+            if not died(caught):
+                raise
         self._engine.interrupt(" ".join(f"{type(error).__name__}: {error}".split())[:_REASON])
 
     def look_for_leavers(self) -> None:
@@ -374,6 +379,7 @@ class Matching:
 
     def _idle(self) -> bool:
         self.poll()
+        self._findings.raise_death()
         return self.messenger.idle
 
     def _raise_found(self) -> None:

@@ -1,7 +1,7 @@
 """What the rest of the package uses of mpidec.comm.mixing beside its public names."""
 
 from ..checks import is_told as is_told
-from .base.lifecycle import TRANSPORTS as TRANSPORTS
+from .base.lifecycle import TRANSPORTS as TRANSPORTS, lost_networks as lost_networks
 from .codecs.base import Codec as Codec
 from .faults.faults import (
     Fault as Fault,

@@ -20,6 +20,7 @@ from .communicator import (
     Communicator as Communicator,
     byte as byte,
     communicator as communicator,
+    duplicated as duplicated,
     lost as lost,
     next_message as next_message,
     over_mpi as over_mpi,
@@ -55,6 +56,12 @@ from .node import (
 from .partition import Partition as Partition
 from .pending import Pending as Pending, Request as Request, Several as Several
 from .row_types import RowTypes as RowTypes
+from .survivors import (
+    Survivors as Survivors,
+    cannot_survive as cannot_survive,
+    died as died,
+    registered as registered,
+)
 from .tree import tree as tree
 from .waiting import (
     CROWDED as CROWDED,

@@ -14,6 +14,7 @@ import numpy as np
 
 from .group import ALONE, GroupComm, of_group
 from .mpi import MPI, available
+from .survivors import living, registered
 
 Communicator: TypeAlias = Union["MPI.Intracomm", GroupComm]
 """The ranks of a network."""
@@ -50,10 +51,10 @@ def communicator(comm: object, process_group: object) -> Communicator:
 
 
 def world() -> Communicator:
-    """Return the communicator of all ranks that MPI has started; of this process alone where there
-    is no MPI.
+    """Return the communicator of all ranks that MPI has started, without those that have died; of
+    this process alone where there is no MPI.
     """
-    return MPI.COMM_WORLD if available() else ALONE
+    return living() if available() else ALONE
 
 
 def over_mpi(comm: Communicator, what: str) -> MPI.Intracomm:
@@ -111,14 +112,21 @@ def of_node(comm: Communicator) -> Communicator:
     """Return the ranks on the node of this one; collective."""
     if isinstance(comm, GroupComm):
         return comm.of_node()
-    return cast("MPI.Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
+    return registered(cast("MPI.Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)))
 
 
 def split(comm: Communicator, color: int) -> Communicator:
     """Return the ranks of the same color, in place of `comm`; collective."""
-    part = comm.Split(color, comm.rank)
+    part = cast(Communicator, comm.Split(color, comm.rank))
     comm.Free()
-    return cast(Communicator, part)
+    return part if isinstance(part, GroupComm) else registered(part)
+
+
+def duplicated(comm: Communicator) -> Communicator:
+    """Return a communicator of the same ranks whose messages never meet those of this one;
+    collective.
+    """
+    return comm.Dup() if isinstance(comm, GroupComm) else registered(comm.Dup())
 
 
 def _named(comm: object) -> str:

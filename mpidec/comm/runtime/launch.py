@@ -15,8 +15,7 @@ import warnings
 from functools import cache
 from types import TracebackType
 
-from ...exceptions import Interrupted, from_another_rank
-from .communicator import world
+from ...exceptions import Interrupted, RanksLost, from_another_rank
 from .installed import remedy
 from .job import LaunchedJob, job
 from .mpi import MPI, available
@@ -69,7 +68,7 @@ def check_launcher() -> None:
     RuntimeError
         Naming the launcher, the library and the remedy.
     """
-    if world().size > 1 or os.environ.get("MPIDEC_ALONE") == "1":
+    if job().size > 1 or os.environ.get("MPIDEC_ALONE") == "1":
         return
     pytorch = "LOCAL_RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
     for variable, launcher in _SIZES.items():
@@ -148,6 +147,8 @@ def abort_when_uncaught() -> None:
         try:
             _report("".join(f"[rank {ranks.rank}] {line}" for line in lines))
         finally:
+            if issubclass(kind, RanksLost):  # without those that go on
+                os._exit(1)
             end_job(ranks, 130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     hook.mpidec = True  # type: ignore[attr-defined]

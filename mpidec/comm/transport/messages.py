@@ -19,6 +19,7 @@ from ..runtime import (
     library,
     over_mpi,
     ranks,
+    registered,
     testall,
     wait_until,
 )
@@ -166,8 +167,10 @@ class NeighborCollective(HaloMessages):
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, route: Route):
         super().__init__(row_type)
-        self.comm = comm.Create_dist_graph_adjacent(
-            route.sources.tolist(), route.dests.tolist(), reorder=False
+        self.comm = registered(
+            comm.Create_dist_graph_adjacent(
+                route.sources.tolist(), route.dests.tolist(), reorder=False
+            )
         )
 
     def post(

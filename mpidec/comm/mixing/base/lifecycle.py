@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import count
 from typing import Protocol, TypeVar
@@ -36,6 +36,7 @@ from ...runtime import (
     abort_when_uncaught,
     check_launcher,
     communicator,
+    duplicated,
     finalized,
     job,
     offset,
@@ -91,7 +92,7 @@ class Lifecycle:
         agents, chosen, self.windows, per_node = _agreed(
             given, n, transport, windows, timeline or _prefix()
         )
-        self.comm, self._freed = given.Dup(), False
+        self.comm, self._freed = duplicated(given), False
         # In the headers of all messages, so that none of an earlier network is taken for one of
         # this.
         self.serial = self.comm.bcast(secrets.randbits(48)) if given.size > 1 else 0
@@ -271,6 +272,18 @@ class Lifecycle:
         if self.context.timeline is not None:
             self.context.timeline.file.flush()
 
+    def _lose(self) -> None:
+        """Begin no more calls, and complete none, since a rank has died."""
+        self.engine.close()
+        abandon((self.matching, self.comm, *self._mixers, *self._windows))
+        for post in self._messengers.values():
+            post.abandon()
+        self.ended.abandon()
+        self._freed = True
+        _OPEN.discard(self)
+        if self in _LEFT:
+            _LEFT.remove(self)
+
     def _leave(self) -> None:
         """Begin no more calls; the network is freed when the same ranks make the next one."""
         if self not in _LEFT:
@@ -299,6 +312,20 @@ class Lifecycle:
             f"Network(n={self.n}, rank {self.rank} of {self.size}, agents "
             f"{self.lo}:{self.hi}{closed})"
         )
+
+
+@contextlib.contextmanager
+def lost_networks() -> Iterator[None]:
+    """Context in which the living leave out the dead: networks are used no longer, and their
+    memory of the node is released at the end, when nobody reads it any more.
+    """
+    lost = [net for net in {*_OPEN, *_LEFT} if net.size > 1 and not net._freed]
+    for net in lost:
+        net._lose()
+    yield
+    for net in lost:
+        if net.node is not None:
+            net.node.close()
 
 
 @atexit.register

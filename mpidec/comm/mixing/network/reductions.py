@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from ....exceptions import on_all_ranks
 from ...arrays import native
 from ...kernels import ordered_sum
-from ...runtime import CommRequest, Partition, Request
+from ...runtime import CommRequest, Partition, Request, died
 from ...transport import RowSums
 from ..base.agreement import Agreement
 from ..base.lifecycle import Lifecycle
@@ -239,7 +239,8 @@ class NetworkReductions(Lifecycle):
         try:
             yield
         except Exception as error:
-            if self.size > 1 and not self.matching.departures.left and not on_all_ranks(error):
+            alone = self.size == 1 or self.matching.departures.left or died(error)
+            if not alone and not on_all_ranks(error):
                 self.matching.fail(error)
             raise
 

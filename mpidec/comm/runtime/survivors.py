@@ -1,0 +1,188 @@
+"""Ranks that die, and those that are left: what MPI's fault tolerance (ULFM) says of them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import time
+import weakref
+from typing import TypeVar, cast
+
+from ..._process import obstacle, tolerant
+from ...exceptions import RanksLost
+from .mpi import MPI, finalized
+
+# Seconds in which a death that others have found first is known here, too.
+_SPREADS = 1.0
+# Seconds for which the ranks wait for one another at the end.
+_PATIENCE = 5.0
+_MADE: list[weakref.ref[MPI.Comm]] = []
+_LEFT: list[MPI.Intracomm] = []
+CommT = TypeVar("CommT", bound="MPI.Comm")
+
+
+def registered(comm: CommT) -> CommT:
+    """Let `comm`, in whose calls ranks may wait for one another, be revoked when a rank dies."""
+    if tolerant():
+        _MADE[:] = [made for made in _MADE if made() is not None]
+        _MADE.append(weakref.ref(comm))
+    return comm
+
+
+def living() -> MPI.Intracomm:
+    """Return all ranks of the job that are left."""
+    return _LEFT[-1] if _LEFT else MPI.COMM_WORLD
+
+
+def died(error: BaseException) -> bool:
+    """Return whether MPI has raised `error` because a rank has died, or another rank has found
+    that out.
+    """
+    if not tolerant() or not isinstance(error, MPI.Exception):
+        return False
+    known = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
+    # Nonblocking collectives of Open MPI may end with MPI_ERR_OTHER.
+    return error.Get_error_class() in known or MPI.COMM_WORLD.Get_failed().size > 0
+
+
+def cannot_survive() -> str:
+    """Return why the other ranks of this job cannot go on when one dies; "" if they can."""
+    return obstacle(MPI.Get_library_version().splitlines()[0].strip("\0 "))
+
+
+class Survivors:
+    """The ranks of a communicator, also after some of them have died.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Those that are left, in their order.
+    lost : list of str
+        Who has died, and when.
+
+    Raises
+    ------
+    ValueError
+        The MPI library, or the way in which the job was started, ends the job when a rank dies.
+
+    Notes
+    -----
+    Only one side of a network that has come apart goes on: that with more than half of the ranks
+    that are not known to have ended, or half of them with rank 0.  Each rank knows this of those on
+    its own host, and ends there those that MPI counts as dead although they only do not respond.
+    """
+
+    def __init__(self, comm: MPI.Intracomm):
+        if why := cannot_survive():
+            raise ValueError(why)
+        self.comm, self.lost = comm, list[str]()
+        self._before = comm.group
+        self._pids = dict[int, int]()
+        self._noticed = 0.0
+
+    def watch(self) -> None:
+        """Learn which ranks are on this host; collective, once."""
+        if not self._pids:
+            node = registered(self.comm.Split_type(MPI.COMM_TYPE_SHARED, self.comm.rank))
+            self._pids = dict(node.allgather((MPI.COMM_WORLD.rank, os.getpid())))
+            node.Free()
+
+    def found(self, error: Exception) -> bool:
+        """Return whether a death is the reason of `error`: others may have found it first, and
+        have left the calls for which this rank was waiting.
+        """
+        until = time.monotonic() + _SPREADS
+        while not died(error):
+            try:
+                self.comm.Iprobe(MPI.ANY_SOURCE, 0)  # makes progress
+            except MPI.Exception as caught:
+                return died(caught)
+            if self.comm.Is_revoked() or self.comm.Get_failed().size:
+                return True
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def revoke(self) -> None:
+        """End the waits of all ranks, which come to `shrink`."""
+        self._noticed = time.monotonic()
+        for comm in [*(made() for made in _MADE), self.comm]:
+            if comm is not None and comm != MPI.COMM_NULL:
+                comm.Revoke()
+
+    def shrink(self) -> None:
+        """Leave out the dead; collective over the living."""
+        whole = self.comm is living()
+        self.comm = cast("MPI.Intracomm", registered(self.comm.Shrink()))
+        if whole:
+            _LEFT.append(self.comm)
+
+    def settle(self) -> None:
+        """Go on if this side may; collective.
+
+        Raises
+        ------
+        RanksLost
+            This side has too few ranks.
+        """
+        before, left = self._before, self.comm.group
+        dead = MPI.Group.Difference(before, left)
+        theirs = dead.Translate_ranks(group=MPI.COMM_WORLD.group)
+        ended = [rank for rank in theirs if rank in self._pids and _ended(self._pids[rank])]
+        known = {rank for some in self.comm.allgather(ended) for rank in some}
+        half = 2 * left.size - (before.size - len(known))
+        first = before.Translate_ranks([0], left)[0] != MPI.UNDEFINED
+        if half < 0 or (half == 0 and not first):
+            raise RanksLost(
+                f"{before.size - left.size} of {before.size} ranks do not respond any more: those "
+                f"on this side, {left.size}, end, as the others may go on without them",
+                theirs,
+            )
+        for rank in set(theirs) & self._pids.keys() - set(ended):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pids[rank], signal.SIGKILL)
+        some = ", ".join(map(str, sorted(theirs)))
+        self.lost.append(
+            f"rank{'s' * (len(theirs) != 1)} {some} of {before.size}, found at "
+            f"{time.strftime('%Y-%m-%dT%H:%M:%S')}"
+        )
+        self._before = left
+
+    @property
+    def since_noticed(self) -> float:
+        """Seconds since the last death was found."""
+        return time.monotonic() - self._noticed
+
+    def agree(self) -> None:
+        """Return when all ranks have come here; raise on all of them if one has died."""
+        self.comm.Agree(1)
+
+
+def _ended(pid: int) -> bool:
+    """Return whether a process of this host has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def _meet_at_the_end() -> None:
+    """Wait for the other ranks, which would take a rank that ends before them for a dead one."""
+    if finalized() or not MPI.Is_initialized():
+        return
+    with contextlib.suppress(MPI.Exception):
+        done, until = living().Ibarrier(), time.monotonic() + _PATIENCE
+        while not done.Test() and time.monotonic() < until:
+            time.sleep(1e-3)
+
+
+if tolerant():
+    atexit.register(_meet_at_the_end)

@@ -1,0 +1,133 @@
+"""Runs that go on when ranks die: those that are left host the agents of the dead, too, and take
+the steps since the last checkpoint again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from numpy.typing import ArrayLike
+
+from .._words import warn
+from ..comm.mixing import Network
+from ..comm.mixing.internals import lost_networks
+from ..comm.runtime import Communicator, Survivors, on_all_ranks, over_mpi, world
+from ..record import Record
+from ..topology.internals import TopologyLike
+from .arguments import infer_agents
+from .result import Result
+
+if TYPE_CHECKING:
+    from ..problems import OracleLike, Problem
+
+T = TypeVar("T")
+Loader = Callable[[range], "Problem | OracleLike"]
+# Attempts begin with the ranks that are left, whether the file has been begun, and who has died.
+Attempt = Callable[[Communicator, bool, str], T]
+
+
+def surviving(
+    attempt: Attempt[T],
+    comm: Communicator,
+    path: str | os.PathLike[str] | None,
+    say: Callable[[str], None],
+) -> T:
+    """Return what `attempt` returns, which is made again by the ranks that are left when some have
+    died; collective.
+
+    Parameters
+    ----------
+    attempt : callable (comm, resume, lost)
+        Makes its networks on `comm`, closes them, and continues the run in the file if `resume`.
+    comm : mpi4py.MPI.Intracomm
+    path : path or None
+        The file of the run.
+    say : callable (line)
+        Called on the first rank that is left.
+
+    Raises
+    ------
+    ValueError
+        The job ends when a rank dies.
+    RanksLost
+        Too few are left.
+
+    Notes
+    -----
+    A run in a file goes on from its last checkpoint; without one it begins again.  Its bits do not
+    depend on the number of ranks.
+    """
+    if comm.size == 1:
+        return attempt(comm, False, "")
+    ranks, before, death = Survivors(over_mpi(comm, 'on_failure="continue"')), None, False
+    while True:
+        try:
+            if death:
+                ranks.settle()
+            ranks.watch()
+            before = ranks.comm.bcast(before or _identity(path))
+            begun = path is not None and ranks.comm.bcast(_identity(path)) not in (before, _NONE)
+            if death and ranks.comm.rank == 0:
+                say(
+                    f"{ranks.lost[-1]}: {ranks.comm.size} go on after {ranks.since_noticed:.1f} s, "
+                    + ("from the last checkpoint" if begun else "from the beginning")
+                )
+            result = attempt(ranks.comm, begun, "\n".join(ranks.lost))
+            ranks.agree()
+            return result
+        except Exception as error:
+            if not ranks.found(error):
+                raise
+            death = True
+            with lost_networks():
+                ranks.revoke()
+                ranks.shrink()
+
+
+def continued(
+    run: Callable[..., Result],
+    load: object,
+    net: Network | None,
+    topology: TopologyLike,
+    x0: ArrayLike | None,
+    record: Record | None,
+) -> Result:
+    """Return the result of `run(problem, net=, record=)` with the problem that `load` makes of the
+    agents of a rank; see `mpidec.solve`.
+    """
+    if not callable(load):
+        raise TypeError(
+            f'on_failure="continue": problem is {load!r:.60}, expected a function of the agents, a '
+            "range, that returns their problem, as those that are left load the agents of the dead"
+        )
+    comm = world() if net is None else net.comm
+    n = infer_agents(None, topology, x0) if net is None else net.n
+
+    def attempt(ranks: Communicator, begun: bool, lost: str) -> Result:
+        with Network(n, ranks) as own:
+            with on_all_ranks(own):
+                problem = load(own.agents)
+            saved = record
+            if saved is not None:
+                resume = saved.resume or begun
+                saved = replace(
+                    saved, resume=resume, replace=not resume and saved.replace, lost=lost
+                )
+            return run(problem, net=own, record=saved)
+
+    return surviving(attempt, comm, None if record is None else record.path, warn)
+
+
+_NONE = (0, 0)
+
+
+def _identity(path: str | os.PathLike[str] | None) -> tuple[int, int]:
+    """Return what changes when a file is written."""
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return _NONE
+    return found.st_ino, found.st_mtime_ns

@@ -1,0 +1,78 @@
+"""Runs that go on when ranks die (Open MPI), or say that they cannot (MPICH)."""
+
+import os
+import re
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from helpers import launch
+
+import mpidec
+from mpidec.comm.runtime import library
+from mpidec.exceptions import RanksLost
+
+pytestmark = [pytest.mark.most(1), pytest.mark.library]
+
+OPEN_MPI = "Open MPI" in library()
+FLAGS = "--steps=150 --agents=8 --step-size=0.01 --set=run.checkpoint=0.1 --force --quiet".split()
+WATCH = "driver.decisions.Control.watch"
+
+
+def command(n, deaths, *flags):
+    """Run an experiment on `n` ranks, some of which die."""
+    front = [
+        launch.mpirun_command(n)[0],
+        *(["--with-ft", "ulfm"] if OPEN_MPI else []),
+        "-n",
+        str(n),
+    ]
+    program = [sys.executable, os.path.join(launch.ROOT, "tests", "helpers", "dying.py")]
+    process = launch.start(
+        [*front, *program, *deaths, "--", "run", *FLAGS, *flags], text=True, stdout=-1, stderr=-1
+    )
+    return launch.finish(process, 120)
+
+
+def content(path):
+    """Return the arrays of a run that do not tell times."""
+    arrays = {}
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, it: arrays.update({name: it[()]} if isinstance(it, h5py.Dataset) else {})
+        )
+        return {k: v for k, v in arrays.items() if k.split("/")[-1] not in ("time", "counters")}
+
+
+@pytest.mark.parametrize(
+    "solver, deaths",
+    [
+        ("gradient_tracking", [f"0:{WATCH}:70", "2:comm.runtime.survivors.Survivors.settle:1"]),
+        ("nids", ["1:comm.mixing.network.network.Network.close:1"]),
+    ],
+)
+def test_a_run_outlives_its_ranks_with_the_same_bits(solver, deaths):
+    done = command(3, deaths, "--survive", f"--solver={solver}", "--out=lost.h5")
+    if not OPEN_MPI:
+        assert "mpidec restart -- mpirun" in done.stderr and done.returncode == 2
+        return
+    assert done.returncode == 0, done.stderr
+    alone = ["-m", "mpidec", "run", *FLAGS, f"--solver={solver}", "--out=whole.h5"]
+    launch.mpirun(0, alone, check=True)
+    lost, whole = content("lost.h5"), content("whole.h5")
+    assert lost.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(lost[name], array, err_msg=name)
+    with h5py.File("lost.h5") as file:
+        named = " ".join(line.partition(" of ")[0] for line in file.attrs["lost"].splitlines())
+        assert set(re.findall(r"\d+", named)) == {one[0] for one in deaths}
+
+
+def test_a_loader_is_demanded():
+    problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), [[1.0], [3.0], [0.0], [4.0]])
+    with pytest.raises(TypeError, match="expected a function of the agents"):
+        mpidec.solve(problem, "extra", "ring", steps=3, on_failure="continue")
+    with pytest.raises(ValueError, match="on_failure"):
+        mpidec.solve(problem, "extra", "ring", steps=3, on_failure="drop")
+    assert RanksLost("text", [1]).ranks == (1,)
