@@ -180,7 +180,7 @@ except ImportError as error:
         remedy == f"mpidec.nn needs PyTorch, which is not installed: {command_of_extras('torch')}"
     )
     assert names == (
-        "ConfigError InputError Interrupted Mixer Network Outcome Pending Queue RankMismatchError Record Result "
+        "ConfigError InputError Interrupted Mixer Network Outcome Pending Queue RankMismatchError RanksLost Record Result "
         "ResumeError RunsError Unstable __version__ iterate plot problems read simulate solve solvers sweep testing "
         "theory topology tune"
     )
