@@ -68,7 +68,8 @@ def check_launcher() -> None:
     RuntimeError
         Naming the launcher, the library and the remedy.
     """
-    if job().size > 1 or os.environ.get("MPIDEC_ALONE") == "1":
+    alone = not available() or MPI.COMM_WORLD.size == 1  # also when others have died
+    if not alone or os.environ.get("MPIDEC_ALONE") == "1":
         return
     pytorch = "LOCAL_RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
     for variable, launcher in _SIZES.items():
