@@ -12,6 +12,8 @@ from mpidec.predict.counting import nodes_of, rows
 from mpidec.predict.model import cost, mean_cost
 from mpidec.predict.network import network
 
+pytestmark = pytest.mark.serial
+
 GRAPHS = {
     "ring": topology.ring,
     "exponential": topology.exponential,
