@@ -323,7 +323,7 @@ SHARED = {
     "is_sampled limits mismatch prox_of rest simulate smoothness_of solution_of solve step_size_of term_of with_step_size",
     "plot": "positions rises table",
     "watch": "ABANDONED COUNTERS",
-    "restart": "checkpoint_step is_written open_checked",
+    "restart": "checkpoint_step is_written open_checked stamp",
     "bench": "MPI CARRIERS COMPILED TRANSPORTS Weights Window library simulate solve weighted_sum",
     "integrations": "TopologyLike mean",
     "bluefog": "MPI Bucket Checked Collectives Pending Timeline Window buckets clock repeatable unscale",

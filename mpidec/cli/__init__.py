@@ -1,7 +1,7 @@
 """Infrastructure of all commands: parsing, exit status, signals, progress."""
 
 from . import progress as progress
-from .endings import printed as printed
+from .endings import printed as printed, show as show
 from .output import (
     announce_code as announce_code,
     file_error as file_error,

@@ -77,9 +77,8 @@ class Interrupts(enum.Enum):
     """How Ctrl-C ends a command."""
 
     AT_ONCE = enum.auto()  # and the job with it
-    DEFERRED = (
-        enum.auto()
-    )  # at the next step, also of SIGTERM, SIGUSR1, SIGHUP: the file can be resumed
+    # At the next step, also of SIGTERM, SIGUSR1, SIGHUP: the file can be resumed.
+    DEFERRED = enum.auto()
     # Likewise, and the command raises KeyboardInterrupt on every rank.
     TOGETHER = enum.auto()
 

@@ -722,6 +722,8 @@ def check_equal(net: Network, arguments: Mapping[str, object]) -> None:
     ValueError
         On every rank, naming the argument and both sides.
     """
+    if net.size == 1:
+        return
     mine = np.array([[_text(value) for value in arguments.values()]], f"S{LONGEST}")
     if net.agreement.same(mine.tobytes(), "solve"):
         return

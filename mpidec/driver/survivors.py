@@ -16,6 +16,7 @@ from ..comm.mixing import Network
 from ..comm.mixing.internals import lost_networks
 from ..comm.runtime import Communicator, Survivors, on_all_ranks, over_mpi, world
 from ..record import Record
+from ..record.internals import stamp
 from ..topology.internals import TopologyLike
 from .arguments import infer_agents
 from .result import Result
@@ -62,14 +63,16 @@ def surviving(
     """
     if comm.size == 1:
         return attempt(comm, False, "")
-    ranks, before, death = Survivors(over_mpi(comm, 'on_failure="continue"')), None, False
+    ranks, death = Survivors(over_mpi(comm, 'on_failure="continue"')), False
+    file = path or ""
+    first: list[tuple[int, int] | None] = []  # the stamp of the file before the run
     while True:
         try:
             if death:
                 ranks.settle()
             ranks.watch()
-            before = ranks.comm.bcast(before or _identity(path))
-            begun = path is not None and ranks.comm.bcast(_identity(path)) not in (before, _NONE)
+            first[:] = ranks.comm.bcast(first or [stamp(file)])
+            begun = ranks.comm.bcast(stamp(file)) not in (None, *first)
             if death and ranks.comm.rank == 0:
                 say(
                     f"{ranks.lost[-1]}: {ranks.comm.size} go on after {ranks.since_noticed:.1f} s, "
@@ -119,15 +122,3 @@ def continued(
             return run(problem, net=own, record=saved)
 
     return surviving(attempt, comm, None if record is None else record.path, warn)
-
-
-_NONE = (0, 0)
-
-
-def _identity(path: str | os.PathLike[str] | None) -> tuple[int, int]:
-    """Return what changes when a file is written."""
-    try:
-        found = os.stat(path or "")
-    except OSError:
-        return _NONE
-    return found.st_ino, found.st_mtime_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..cli import Command, Flag
+from ..cli import Command, Flag, show
 
 EPILOG = """\
 examples:
@@ -17,14 +17,14 @@ The script asks for nodes and time in its first lines; change them.  It saves a 
 limit, continues it in another allocation, and starts it again when ranks or hosts die."""
 
 
-def prepare(args: argparse.Namespace, ranks: int) -> str:
-    """Return the script of a batch system."""
-    path = Path(__file__).with_name(f"{args.system}.sh")
-    return path.read_text(encoding="utf-8").rstrip("\n")
+def prepare(args: argparse.Namespace, ranks: int) -> Path:
+    """Return the path of the script of a batch system."""
+    return Path(__file__).with_name(f"{args.system}.sh")
 
 
-def unused(text: str) -> None:
-    """Do nothing: `prepare` has returned what is printed."""
+def show_script(path: Path) -> None:
+    """Print a script."""
+    show(path.read_text(encoding="utf-8").rstrip("\n"))
 
 
 JOBSCRIPT = Command(
@@ -33,7 +33,7 @@ JOBSCRIPT = Command(
     epilog=EPILOG,
     flags=[Flag("system", metavar="SYSTEM", choices=["slurm", "pbs"], help="slurm or pbs")],
     prepare=prepare,
-    alone=unused,
+    alone=show_script,
     needs_mpi=False,
 )
 main = JOBSCRIPT.main

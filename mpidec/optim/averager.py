@@ -13,7 +13,7 @@ import torch
 from .._validation import choice
 from ..comm.mixing import Network
 from ..comm.mixing.internals import is_told
-from ..comm.runtime import start_minimum, world
+from ..comm.runtime import world
 from ..driver.internals import arguments as resolve
 from ..exceptions import RankMismatchError, mark
 from ..solvers import Solver
@@ -434,9 +434,7 @@ class Averager:
     def _compare_moments(self, moment: int) -> None:
         """Raise on all ranks unless the loaded states are of the same step.  Collective."""
         call = "comparison of the steps of loaded states"
-        mine, least = np.array([moment, -moment]), np.empty(2, dtype=np.int64)
-        self.net.operation(call)(lambda: start_minimum(self.net.comm, mine, least))
-        self._loaded = bool(least[0] != -least[1])
+        self._loaded = not self.net.agreement.same(str(moment).encode(), call)
         if self._loaded:
             theirs = self.net.collectives.gather_all(np.array([moment, self.steps]), call)
             steps = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(theirs[:, 1]))

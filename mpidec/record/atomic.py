@@ -336,6 +336,15 @@ def check_format(path: str | os.PathLike[str]) -> None:
         )
 
 
+def stamp(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Return what differs after a file has been replaced or changed; None without a file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def is_written(path: str | os.PathLike[str]) -> bool | None:
     """Whether a process of this machine writes the file; None if that cannot be told.
 

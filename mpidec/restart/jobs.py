@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from ..cli import Status, free_name, part_of
 from ..exceptions import ConfigError
 from ..record import read
-from ..record.internals import checkpoint_step, is_written
+from ..record.internals import checkpoint_step, is_written, stamp
 from .progress import files_of, progress
 
 if sys.version_info >= (3, 11):
@@ -69,13 +69,16 @@ class Job(Protocol):
         """Return whether a process is writing its file."""
 
 
-def stamp(path: str) -> tuple[int, int] | None:
-    """Return what differs after a file has been replaced or changed; None without a file."""
-    try:
-        found = os.stat(path)
-    except OSError:
+def outcome(path: str, mark: object) -> Ending | None:
+    """Return how the run in a file has ended, if the file has another stamp than `mark`; None if it
+    has to go on.
+    """
+    if stamp(path) in (None, mark):
         return None
-    return found.st_ino, found.st_mtime_ns
+    run = read(path)
+    if run.outcome not in ENDS:
+        return None
+    return Ending(Status.of(run.outcome), f"{run.outcome} after {run.steps} steps")
 
 
 def parsed(arguments: Sequence[str], *flags: tuple[str, ...]) -> argparse.Namespace:
@@ -93,7 +96,21 @@ def parsed(arguments: Sequence[str], *flags: tuple[str, ...]) -> argparse.Namesp
 SWITCHES = ("--force", "--quiet", "--quick", "--all")
 
 
-class RunJob:
+class OneFile:
+    """A file that a job writes."""
+
+    path: str
+
+    def touched(self) -> object:
+        """Return the state of the file."""
+        return stamp(self.path)
+
+    def busy(self) -> bool:
+        """Return whether a process of this machine is writing the file."""
+        return bool(is_written(self.path))
+
+
+class RunJob(OneFile):
     """`mpidec run` or `mpidec train`: one file, which says how the run has ended."""
 
     def __init__(self, name: str, program: Sequence[str], arguments: Sequence[str]):
@@ -131,24 +148,11 @@ class RunJob:
 
     def ending(self, status: int) -> Ending | None:
         """Return the outcome in the file, if it was written since `begin`."""
-        if stamp(self.path) in (None, self._mark):
-            return None
-        run = read(self.path)
-        if run.outcome not in ENDS:
-            return None
-        return Ending(Status.of(run.outcome), f"{run.outcome} after {run.steps} steps")
+        return outcome(self.path, self._mark)
 
     def why(self) -> str:
         """Return the reason of a run that an exception has ended."""
         return read(self.path).reason if stamp(self.path) != self._mark else ""
-
-    def touched(self) -> object:
-        """Return the state of the file."""
-        return stamp(self.path)
-
-    def busy(self) -> bool:
-        """Return whether a process of this machine is writing the file."""
-        return bool(is_written(self.path))
 
     def _begun(self) -> bool:
         return stamp(self.path) not in (None, self._first)
@@ -267,7 +271,7 @@ def reproduce_job(program: Sequence[str], arguments: Sequence[str]) -> FolderJob
     return FolderJob(words, folder, "index.md", lambda status: status == Status.FAILED)
 
 
-class OwnJob:
+class OwnJob(OneFile):
     """A program of the user's, which the same command continues; its file says how far it is: two
     numbers, done and end, or a run file.
     """
@@ -296,10 +300,7 @@ class OwnJob:
         if status == Status.INTERRUPTED:
             return Ending(status, "interrupted")
         if self.path.endswith(".h5"):
-            run = read(self.path) if stamp(self.path) not in (None, self._mark) else None
-            if run is None or run.outcome not in ENDS:
-                return None
-            return Ending(Status.of(run.outcome), f"{run.outcome} after {run.steps} steps")
+            return outcome(self.path, self._mark)
         done, end = progress(self.path)
         unknown = end == math.inf and os.path.exists(self.path) and status == Status.OK
         return Ending(status, f"is at {done:g} of {end:g}") if done >= end or unknown else None
@@ -307,14 +308,6 @@ class OwnJob:
     def why(self) -> str:
         """Return nothing: the program has reported what failed."""
         return ""
-
-    def touched(self) -> object:
-        """Return the state of the file."""
-        return stamp(self.path)
-
-    def busy(self) -> bool:
-        """Return whether a process of this machine is writing the run file."""
-        return bool(is_written(self.path))
 
 
 def job_of(words: Sequence[str], file: str | None) -> tuple[Job, int]:
