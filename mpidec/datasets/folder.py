@@ -57,18 +57,8 @@ def folder(path: Path, size: Size | None = None) -> dict[str, NDArray[Any]]:
     >>> data["x_train"].shape, data["y_train"].tolist()
     ((2, 3, 4, 6), [0, 1])
     """
-    if not path.is_dir():
-        near = [str(each) for each in path.parent.glob("*") if each.is_dir()]
-        hint = check.did_you_mean(str(path), near) or "give a folder with a folder for each class"
-        raise ValueError(f"{path}: no such folder: {hint}")
-    train = path / "train" if (path / "train").is_dir() else path
-    tests = [path / name for name in TESTS if (path / name).is_dir()]
-    if tests and train == path:
-        raise ValueError(f"{path} has a folder {tests[0].name}, but no folder train: add it")
-    parts = {"train": _files(train), **({"test": _files(tests[0])} if tests else {})}
+    parts = _parts(path)
     classes = {name: number for number, name in enumerate(parts["train"])}
-    if unknown := [name for name in parts.get("test", ()) if name not in classes]:
-        raise ValueError(f"{tests[0]} has the class {unknown[0]}, which {train} does not have")
     images = _read(
         [file for part in parts.values() for files in part.values() for file in files], size
     )
@@ -79,6 +69,22 @@ def folder(path: Path, size: Size | None = None) -> dict[str, NDArray[Any]]:
         found[f"y_{part}"] = np.array(y)
         first += len(y)
     return found
+
+
+def _parts(path: Path) -> dict[str, Mapping[str, Sequence[Path]]]:
+    """Return the images of each class of the training set, and of the test set if there is one."""
+    if not path.is_dir():
+        near = [str(each) for each in path.parent.glob("*") if each.is_dir()]
+        hint = check.did_you_mean(str(path), near) or "give a folder with a folder for each class"
+        raise ValueError(f"{path}: no such folder: {hint}")
+    train = path / "train" if (path / "train").is_dir() else path
+    tests = [path / name for name in TESTS if (path / name).is_dir()]
+    if tests and train == path:
+        raise ValueError(f"{path} has a folder {tests[0].name}, but no folder train: add it")
+    parts = {"train": _files(train), **({"test": _files(tests[0])} if tests else {})}
+    if unknown := [name for name in parts.get("test", ()) if name not in parts["train"]]:
+        raise ValueError(f"{tests[0]} has the class {unknown[0]}, which {train} does not have")
+    return parts
 
 
 def _files(path: Path) -> Mapping[str, Sequence[Path]]:

@@ -42,16 +42,7 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
         if not words:
             continue
         place = f"{path}, line {line}"
-        if ":" in words[0]:
-            raise ValueError(
-                f"{place}: starts with {words[0][:40]!r}, expected 'label index:value ...'"
-            )
-        if "," in words[0]:
-            raise ValueError(
-                f"{place}: the label {words[0][:40]!r} is several labels, expected one of each "
-                "sample"
-            )
-        y.append(number(words[0], place, "label"))
+        y.append(_label(words[0], place))
         entries = [word for word in words[1:] if word.partition(":")[0] != "qid"]
         queries = queries or len(entries) < len(words) - 1
         found = _numbers(entries, place)
@@ -83,6 +74,17 @@ def libsvm(path: Path, label: str | int | None = None, features: int | None = No
         "qid, the query of a sample, is ignored" if queries else "",
     )
     return Samples(A, np.array(y), notes=tuple(filter(None, notes)), sparse=True)
+
+
+def _label(word: str, place: str) -> float:
+    """The label, with which a line begins."""
+    if ":" in word:
+        raise ValueError(f"{place}: starts with {word[:40]!r}, expected 'label index:value ...'")
+    if "," in word:
+        raise ValueError(
+            f"{place}: the label {word[:40]!r} is several labels, expected one of each sample"
+        )
+    return number(word, place, "label")
 
 
 def _numbers(words: Sequence[str], place: str) -> dict[int, float]:

@@ -297,6 +297,21 @@ def build(experiment: Experiment, net: Network) -> Job:
     return job
 
 
+def _compressed(W: Operator[StepOperator], wanted: Mixing, seed: int) -> Operator[StepOperator]:
+    """Return `W` with the wanted codec."""
+    if wanted.codec is None:
+        return W
+    if wanted.codec in catalogue.CODECS.own:
+        return W.compress(
+            wanted.codec,
+            feedback=wanted.feedback,
+            gamma=wanted.gamma,
+            **{"seed": seed, **wanted.options},
+        )
+    codec = catalogue.CODECS.find(wanted.codec)(**wanted.options)
+    return W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma)
+
+
 def mixed(
     W: Operator[StepOperator], experiment: Experiment, solver: Solver
 ) -> Operator[StepOperator]:
@@ -305,11 +320,7 @@ def mixed(
     if isinstance(solver, Consensus):  # its initial rows are clipped
         wanted = replace(wanted, clip=None)
     try:
-        if wanted.codec is not None:
-            own = wanted.codec in catalogue.CODECS.own
-            codec = wanted.codec if own else catalogue.CODECS.find(wanted.codec)(**wanted.options)
-            options = {"seed": experiment.run.seed, **wanted.options} if own else {}
-            W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
+        W = _compressed(W, wanted, experiment.run.seed)
         feedback, calls = W.feedback, wanted.calls(experiment.run.seed)
         faults = [f"mixing.{calls[call][0]}" for call in FAULTS if call in calls]
         if feedback and faults:

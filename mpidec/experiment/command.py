@@ -173,15 +173,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
     if args.tune:
         _check_search(args, given)
     if args.resume is not None:
-        if args.experiment:
-            raise ConfigError(
-                f"--resume continues the experiment in {args.resume}: omit {args.experiment}"
-            )
-        if args.force:
-            raise ConfigError(
-                f"--force replaces {args.resume}, --resume continues it: omit one of them"
-            )
-        return _resumed(args.resume, given), args
+        return _resumed(args, given), args
     file = config.read_toml(args.experiment) if args.experiment else []
     experiment = config.load([*file, *given], ranks)
     if experiment.run.simulate and ranks > 1:
@@ -232,8 +224,13 @@ def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
             raise ConfigError(f"-o {args.picture}: {error}: {command_of_extras('plot')}") from None
 
 
-def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
+def _resumed(args: argparse.Namespace, flags: Sequence[Setting]) -> Experiment:
     """Return the experiment in the file of a run, with the changes given by flags."""
+    path: str = args.resume
+    if args.experiment:
+        raise ConfigError(f"--resume continues the experiment in {path}: omit {args.experiment}")
+    if args.force:
+        raise ConfigError(f"--force replaces {path}, --resume continues it: omit one of them")
     free = {
         "run.steps": "--steps",
         "run.stop_error": "--stop-error",

@@ -169,25 +169,7 @@ def cases(
             for setting in variation.settings(value)
         ]
         _check_once(chosen)
-        first = config.load([*settings, *chosen])
-        if seeds is not None and (first.run.runs or 1) > 1:
-            raise ConfigError(
-                f"--seeds {seeds}: each run has the draws of {first.run.runs} seeds already "
-                "(run.runs): omit one of the two"
-            )
-        drawn = [
-            config.load(
-                [
-                    *settings,
-                    *chosen,
-                    *([] if seeds is None else [Setting("run.seed", seed, "--seeds", text=False)]),
-                ]
-            )
-            for seed in range(first.run.seed, first.run.seed + (seeds or 1))
-        ]
-        if len(drawn) > 1 and not seeded(*drawn[:2]):
-            del drawn[1:]
-        for experiment in drawn:
+        for experiment in _at_seeds([*settings, *chosen], seeds):
             seed = experiment.run.seed
             varied = {
                 variation.key: _with(_value(experiment, variation.key), value)
@@ -206,6 +188,29 @@ def cases(
                     ),
                 )
             )
+    _check_files(found)
+    return found
+
+
+def _at_seeds(settings: Sequence[Setting], seeds: int | None) -> list[Experiment]:
+    """Return an experiment at its seeds; at the first one where nothing is random."""
+    first = config.load(settings)
+    if seeds is None:
+        return [first]
+    if (first.run.runs or 1) > 1:
+        raise ConfigError(
+            f"--seeds {seeds}: each run has the draws of {first.run.runs} seeds already "
+            "(run.runs): omit one of the two"
+        )
+    drawn = [
+        config.load([*settings, Setting("run.seed", seed, "--seeds", text=False)])
+        for seed in range(first.run.seed, first.run.seed + seeds)
+    ]
+    return drawn[:1] if len(drawn) > 1 and not seeded(*drawn[:2]) else drawn
+
+
+def _check_files(found: Sequence[Case]) -> None:
+    """Refuse two cases with the same file."""
     names: dict[str, Case] = {}
     for case in found:
         other = names.setdefault(case.file, case)
@@ -213,7 +218,6 @@ def cases(
             raise ConfigError(
                 f"two runs of the sweep have the same file {case.file}: {other} and {case}"
             )
-    return found
 
 
 def _check_once(chosen: Sequence[Setting]) -> None:

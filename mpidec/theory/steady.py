@@ -292,11 +292,7 @@ def _blocks(
     start = np.broadcast_to(0.0 if x0 is None else x0, (n, d))
     parts = model.parts() if v.change is None else [(np.eye(d), model)]
     if isinstance(solver, PairwiseSolver):
-        if sigma or walk is not None or model.x_star.ndim == 2:
-            raise ValueError(
-                f"theory: {name_of(solver)} averages in pairs, expected no link_noise, no walk and "
-                "one minimizer of all agents"
-            )
+        _check_pairwise(solver, model, sigma, walk)
         for Q, part in parts:
             yield PairwiseMoments(solver, topology.at(0), part, v.within(Q), start @ Q.conj())
         return
@@ -306,6 +302,17 @@ def _blocks(
             if walk is not None:
                 steps = WalkingSteps(solver, W, part.H, Q.conj().T @ _walk(walk, d) @ Q, sigma)
             yield _Block(steps, part, start @ Q.conj(), v.within(Q))
+
+
+def _check_pairwise(
+    solver: PairwiseSolver, model: Quadratic, sigma: float, walk: ArrayLike | None
+) -> None:
+    """Refuse what the moments of pairwise methods do not have."""
+    if sigma or walk is not None or model.x_star.ndim == 2:
+        raise ValueError(
+            f"theory: {name_of(solver)} averages in pairs, expected no link_noise, no walk and one "
+            "minimizer of all agents"
+        )
 
 
 def _walk(walk: ArrayLike, d: int) -> Array:
