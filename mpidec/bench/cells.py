@@ -45,6 +45,9 @@ class Options:
     # Of training: milliseconds that a device would compute in a step, and samples of a worker.
     compute: Sequence[float] = (0.0,)
     batch: int = 32
+    # Of the network between nodes.
+    calibrate: bool = False
+    out: str = "network.json"
 
 
 @dataclass(frozen=True, eq=False)

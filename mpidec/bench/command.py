@@ -18,13 +18,14 @@ import numpy as np
 from .. import registry as catalogue
 from .._version import __version__
 from .._words import command_of_extras
-from ..cli import Command, Flag, Status, plural
+from ..cli import Command, Flag, Status, aligned, plural
 from ..comm.kernels import COMPILED
 from ..comm.mixing.internals import TRANSPORTS
 from ..comm.runtime import MPI, library
 from ..diagnostics import host
 from ..exceptions import InputError, WrongResult
 from ..plugins import canonical, nearest
+from .calibration import SIZES as EXCHANGED, Calibration, write as write_calibration
 from .cells import AGENTS_ALONE, Cell, Options
 from .mixing import LocalCell, MixingCell, NodesCell
 from .report import (
@@ -48,6 +49,8 @@ examples:
   MPIDEC_RANKS_PER_NODE=1 mpirun -n 4 python -m mpidec.bench          as if every rank were on a host of its own
   mpirun -n 4 python -m mpidec.bench --rows train --compute 0,400     training, against DistributedDataParallel
   python -m mpidec.bench                                              one process: 4 agents in memory
+  mpirun -n 4 -ppn 1 python -m mpidec.bench --calibrate --out network.json
+                                                                      the network, for mpidec predict
 
 groups of rows:
   mixing   W(X) by each transport, against MPI_Allreduce, the same sum by hand in NumPy, and the
@@ -89,7 +92,12 @@ median over at least 9 blocks is shown, with
            state, in units of the parameters
 The results of all contenders are compared with the dense product before they are timed.
 
-exit status: 0 measured, 1 a contender's result is wrong, 2 something in the command line is wrong."""
+With --calibrate, times of exchanges between the nodes are measured instead, in both directions at
+once with 1, 2 and 4 neighbours, by one rank a node; then of exchanges by all ranks of the nodes at
+once, of MPI_Allreduce, of W(X) on a node and of a gradient.  Each is the 10 % quantile over blocks,
+repeated until the two smallest agree within 10 %.  If some do not agree, nothing is written.
+
+exit status: 0 measured, 1 a contender's result is wrong, or times do not settle, 2 something in the command line is wrong."""
 
 
 CELLS: dict[str, type[Cell]] = {
@@ -150,6 +158,20 @@ class Suite:
                 help="samples of a worker in a step of the group train (default: %(default)s)",
             ),
         ]
+        calibrating = [
+            Flag(
+                "--calibrate",
+                action="store_true",
+                help="measure exchanges between nodes instead, for mpidec predict; --sizes by "
+                "default " + ",".join(size_name(size).replace(" ", "") for size in EXCHANGED),
+            ),
+            Flag(
+                "--out",
+                metavar="FILE.json",
+                default=Options.out,
+                help="the file of --calibrate (default: %(default)s)",
+            ),
+        ]
         return [
             Flag(
                 "--rows",
@@ -172,6 +194,7 @@ class Suite:
             ),
             *([transports] if MixingCell in self.cells.values() else []),
             *(training if TrainCell in self.cells.values() else []),
+            *(calibrating if MixingCell in self.cells.values() else []),
             Flag(
                 "--seconds",
                 type=float,
@@ -203,7 +226,7 @@ class Suite:
                 raise ValueError(f"--rows {name} needs {needs}: {command_of_extras(needs)}")
         if not 0 < args.seconds < 1e6:
             raise ValueError(f"--seconds is {args.seconds}, expected a time > 0")
-        for path in filter(None, (args.json, args.plot)):
+        for path in filter(None, (args.json, args.plot, vars(args).get("out"))):
             _check_writable(path)
         if args.plot and importlib.util.find_spec("matplotlib") is None:
             raise ValueError(f"--plot needs matplotlib: {command_of_extras('plot')}")
@@ -217,10 +240,13 @@ class Suite:
             json=args.json,
             plot=args.plot,
             **_of_training(args),
+            **_of_calibration(args, sizes),
         )
 
     def execute(self, options: Options, comm: MPI.Intracomm) -> int:
         """Measure what `options` say; rank 0 prints and writes the results."""
+        if options.calibrate:
+            return calibrate(options, comm)
         try:
             self._measure(options, comm)
         except WrongResult as error:
@@ -326,6 +352,40 @@ def _of_training(args: argparse.Namespace) -> dict[str, Any]:
             "0,400, and samples >= 1"
         )
     return {"compute": compute, "batch": args.batch}
+
+
+def _of_calibration(args: argparse.Namespace, sizes: Sequence[int] | None) -> dict[str, Any]:
+    """Return the options of a calibration; none of a suite without it."""
+    if "calibrate" not in args:
+        return {}
+    if args.calibrate and sizes is not None and (len(sizes) < 2 or sizes != sorted(set(sizes))):
+        raise ValueError(
+            f"--sizes {args.sizes}: --calibrate expects at least 2, in increasing order"
+        )
+    return {"calibrate": args.calibrate, "out": args.out}
+
+
+def calibrate(options: Options, comm: MPI.Intracomm) -> int:
+    """Measure the network between the nodes; rank 0 prints and writes the times."""
+    if comm.size < 2:
+        raise InputError("--calibrate needs several nodes: mpirun -n 4 -ppn 1 mpidec bench ...")
+    facts = machine(comm)
+    calibration = Calibration(comm, int(os.environ.get("MPIDEC_RANKS_PER_NODE") or 0) or None)
+    sizes = options.sizes or EXCHANGED
+    found = calibration.measure(sizes)
+    calibration.close()
+    calibration.check()
+    facts["load_average_after"] = host.load()
+    lines = [["exchange with", *map(size_name, sizes)]]
+    rows = {plural(int(k), "neighbour"): times for k, times in found["exchange_seconds"].items()}
+    if "shared_exchange_seconds" in found:
+        rows[f"1, {found['ranks_per_node']} ranks a node"] = found["shared_exchange_seconds"]
+    rows |= {f"Allreduce, {k} ranks": times for k, times in found["allreduce_seconds"].items()}
+    lines += [[name, *(f"{1e3 * t:.4g} ms" for t in times)] for name, times in rows.items()]
+    _say(comm, "\n".join([*aligned(lines, "<" + ">" * len(sizes)), options.out]))
+    if comm.rank == 0:
+        write_calibration(options.out, found, facts)
+    return Status.OK
 
 
 def _check_writable(path: str) -> None:

@@ -72,6 +72,7 @@ from .waiting import (
     ranks as ranks,
     refuse_in_child as refuse_in_child,
     timeout as timeout,
+    wait_for_other_nodes as wait_for_other_nodes,
     wait_until as wait_until,
     wake_waits as wake_waits,
 )

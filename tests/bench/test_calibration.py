@@ -1,0 +1,89 @@
+"""mpidec bench --calibrate: what settles, who exchanges with whom, and a file that mpidec predict reads."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from mpidec.bench import calibration, command as bench
+from mpidec.bench.calibration import ROUNDS, Calibration, neighbors, settled, write
+from mpidec.comm.runtime import MPI
+from mpidec.exceptions import InputError
+from mpidec.predict.network import network
+
+
+@pytest.mark.serial
+def test_the_two_smallest_times_settle_when_they_agree():
+    assert settled(iter([1.0, 1.2, 1.09, 1.1]).__next__) == (pytest.approx(1.045), [1.0, 1.2, 1.09])
+    assert settled(iter([1.2, 1.0, 2.0, 1.05]).__next__)[0] == pytest.approx(1.025)
+    never = [2.0**-k for k in range(ROUNDS + 1)]
+    assert settled(iter(never).__next__) == (None, never[:ROUNDS])
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("nodes", range(2, 9))
+def test_a_node_sends_as_many_rows_as_it_receives(nodes):
+    for k in calibration.NEIGHBORS:
+        to = [(node + h) % nodes for node in range(nodes) for h in neighbors(nodes, k)]
+        assert np.bincount(to).tolist() == [k] * nodes
+        distances = {h % nodes for h in neighbors(nodes, k)}
+        assert 0 not in distances and len(distances) >= min(k, nodes - 1) - (nodes == 4)
+
+
+@pytest.mark.serial
+def test_times_that_do_not_settle_are_refused():
+    measured = Calibration.__new__(Calibration)
+    measured.unsettled = {"exchange with 1, 8 B": [1e-3, 2e-3], "MPI_Allreduce": [1.0, 2.0]}
+    with pytest.raises(
+        InputError, match=r"8 B and 1 more: 1, 2 ms, the two smallest .* nothing is written"
+    ) as e:
+        measured.check()
+    assert e.value.status == 1
+    measured.unsettled = {}
+    measured.check()
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "argument, said", [("--sizes=8", "at least 2"), ("--out=no/where.json", "cannot be written")]
+)
+def test_a_bad_argument_is_said(argument, said, capsys):
+    assert bench.main(["--calibrate", argument]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.serial
+def test_one_rank_is_refused(capsys):
+    assert bench.main(["--calibrate"]) == 2
+    assert "several nodes" in capsys.readouterr().err
+
+
+@pytest.mark.mpi(min_size=2)
+def test_predict_reads_what_was_measured(tmp_path_factory, monkeypatch):
+    comm = MPI.COMM_WORLD
+    # The pace of this machine is not tested.
+    for name, value in (("AGREEMENT", np.inf), ("ROUND_SECONDS", 0.0), ("FEWEST_BLOCKS", 1)):
+        monkeypatch.setattr(calibration, name, value)
+    measured = Calibration(comm, per_node=1)
+    found = measured.measure([8, 1 << 20])
+    measured.check()
+    measured.close()
+    assert found["nodes"] == comm.size and set(found["exchange_seconds"]) == {"1", "2", "4"}
+    assert found["allreduce_seconds"].keys() == {str(comm.size), str(max(2, comm.size // 2))}
+    assert "shared_exchange_seconds" not in found and found["gradient_seconds"] > 0
+    if comm.rank == 0:
+        times = found["exchange_seconds"]
+        times["1"] = [1e-3, 2e-3]
+        path = tmp_path_factory.mktemp("calibration") / "network.json"
+        write(str(path), found, {"mpi": "here"})
+        assert np.isclose(network(str(path)).exchange(2, 8), times["2"][0])
+        assert json.loads(path.read_text())["machine"] == {"mpi": "here"}
+
+
+@pytest.mark.mpi(min_size=2)
+def test_nodes_with_different_numbers_of_ranks_are_refused():
+    comm = MPI.COMM_WORLD
+    with pytest.raises(InputError, match="expected at least 2 nodes"):
+        Calibration(comm, per_node=comm.size)
