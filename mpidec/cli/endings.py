@@ -7,7 +7,7 @@ import sys
 import time
 
 from .._process import launched, outside, rank
-from ..comm.runtime import MPI
+from ..comm.runtime import MPI, died, living
 from ..exceptions import InputError
 
 _TASK = "SLURM_PROCID"
@@ -25,10 +25,22 @@ class LaunchedJob:
     """
 
     def __init__(self, comm: MPI.Intracomm | None = None) -> None:
-        if comm is None and "mpi4py.MPI" in sys.modules:
-            comm = MPI.COMM_WORLD
-        self.comm = comm
-        self.rank = rank() if comm is None else comm.rank
+        self._given, self._alone = comm, 0
+
+    @property
+    def comm(self) -> MPI.Intracomm | None:
+        """The ranks that are left; None before MPI is used."""
+        if self._given is not None or "mpi4py.MPI" not in sys.modules:
+            return self._given
+        return living()
+
+    @property
+    def rank(self) -> int:
+        """This rank; of several processes that are each alone another number than 0 in all but
+        one.
+        """
+        comm = self.comm
+        return rank() if comm is None else comm.rank or self._alone
 
     def start(self) -> MPI.Intracomm:
         """Return the communicator of the ranks.
@@ -41,19 +53,22 @@ class LaunchedJob:
         if self.comm is None:
             if (why := outside()) is not None:
                 raise InputError(why)
-            self.comm = MPI.COMM_WORLD
             # Of several processes that srun started, and of which each believes it is alone, one
             # prints why.
             task = "0" if os.environ.get("MPIDEC_ALONE") == "1" else os.environ.get(_TASK, "0")
-            self.rank = self.comm.rank if self.comm.size > 1 else int(task)
-        return self.comm
+            self._alone = 0 if living().size > 1 else int(task)
+        return self._given or living()
 
     def end(self) -> None:
         """Return when rank 0 has printed what all ranks end with: a launcher may kill it when
         another rank has ended.
         """
         if self.comm is not None:
-            self.comm.Barrier()
+            try:
+                self.comm.Barrier()
+            except Exception as error:
+                if not died(error):
+                    raise
         elif self.rank and launched() and "PMI_FD" not in os.environ:  # Hydra waits for all
             time.sleep(_FIRST)
 

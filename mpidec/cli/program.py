@@ -20,20 +20,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
-from .._process import startup
+from .._process import startup, tolerant
 from .._style import STYLES
 from .._version import __version__
 from ..comm.runtime import (
     MPI,
     REFUSALS,
+    Survivors,
     abort_when_uncaught,
+    cannot_survive,
     check_launcher,
     end_job,
     interrupt,
     interrupts,
     library,
+    living,
     message,
     on_root,
+    surviving,
 )
 from ..exceptions import ConfigError, InputError, RanksLost
 from ..plugins import nearest
@@ -184,6 +188,9 @@ class Command(Generic[T]):
         Returns an error or a warning of the package in the words of the command line.
     before_mpi : callable (arguments)
         Called on each rank before MPI starts.
+    survives : callable (arguments)
+        Whether the command goes on, where MPI can, when ranks die: `prepare` does it here, on the
+        ranks that are left, and `execute` by itself.
     """
 
     name: str
@@ -199,6 +206,7 @@ class Command(Generic[T]):
     started_as: str = ""
     worded: Callable[[str], str] = str
     before_mpi: Callable[[argparse.Namespace], None] = lambda args: None
+    survives: Callable[[argparse.Namespace], bool] = lambda args: False
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace | str:
         """Return the arguments of the command line, or the help that it asks for."""
@@ -307,16 +315,29 @@ class Command(Generic[T]):
                 raise InputError(str(error)) from error
         if comm.size > 1:
             abort_when_uncaught()
-        if self.needs_mpi:
-            asked = on_root(comm, self.prepare, args, comm.size)
-        else:
-            asked = self._refusing(self.prepare, args, comm.size)
+        asked, comm = self._prepared(args, comm)
         if isinstance(asked, str):
             if comm.rank == 0:
                 show(asked)
             return Status.OK
         with warnings_from_rank_0(comm.rank, self.name, self.worded):
             return self.execute(asked, comm)
+
+    def _prepared(
+        self, args: argparse.Namespace, comm: MPI.Intracomm
+    ) -> tuple[T | str, MPI.Intracomm]:
+        """Return on each rank what `prepare` returns for all ranks of `comm`, and those of them
+        that are left.
+        """
+        size = comm.size
+        if not self.needs_mpi:
+            return self._refusing(self.prepare, args, size), comm
+        if size == 1 or not self.survives(args) or cannot_survive():
+            return on_root(comm, self.prepare, args, size), comm
+        ranks = Survivors(comm)
+        asked = surviving(lambda left: on_root(left.comm, self.prepare, args, size), ranks)
+        ranks.going_on()
+        return asked, ranks.comm
 
     def _end(self, job: LaunchedJob, text: str, status: int) -> int:
         """Print a text on rank 0, before any rank exits, and return the exit status."""
@@ -368,12 +389,16 @@ def warnings_from_rank_0(
             shown.add(str(message))
             say(name, f"warning: {worded(str(message))}")
 
+    def show_as_first(message: Warning | str, *more: Any, **place: Any) -> None:
+        if living().rank == 0:  # ranks before this one may have died
+            show(message, *more, **place)
+
     with warnings.catch_warnings():
-        if rank:
+        if rank and not tolerant():
             warnings.simplefilter("ignore")
-        elif not sys.warnoptions:
+        elif rank or not sys.warnoptions:
             let_warnings_pass()
-        warnings.showwarning = show
+        warnings.showwarning = show_as_first if rank else show
         yield
 
 

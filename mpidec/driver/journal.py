@@ -165,7 +165,8 @@ class Journal(RunLog):
             metrics=plan.metrics,
             **source.conditions(),
         )
-        meta |= {"lost": record.lost} if record.lost else {}
+        lost = record.lost() if callable(record.lost) else record.lost
+        meta |= {"lost": lost} if lost else {}
         return meta | ({} if least is None else {"f_star": least})
 
     def _create(self, recorder: Recorder[Any], record: Record, s: State) -> None:

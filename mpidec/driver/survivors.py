@@ -14,7 +14,14 @@ from numpy.typing import ArrayLike
 from .._words import warn
 from ..comm.mixing import Network
 from ..comm.mixing.internals import lost_networks
-from ..comm.runtime import Communicator, Survivors, on_all_ranks, over_mpi, world
+from ..comm.runtime import (
+    Communicator,
+    Survivors,
+    on_all_ranks,
+    over_mpi,
+    surviving as retried,
+    world,
+)
 from ..record import Record
 from ..record.internals import stamp
 from ..topology.internals import TopologyLike
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Loader = Callable[[range], "Problem | OracleLike"]
 # Attempts begin with the ranks that are left, whether the file has been begun, and who has died.
-Attempt = Callable[[Communicator, bool, str], T]
+Attempt = Callable[[Communicator, bool, Callable[[], str]], T]
 
 
 def surviving(
@@ -42,7 +49,8 @@ def surviving(
     Parameters
     ----------
     attempt : callable (comm, resume, lost)
-        Makes its networks on `comm`, closes them, and continues the run in the file if `resume`.
+        Makes its networks on `comm`, closes them, and continues the run in the file if `resume`;
+        `lost()` is the attribute `lost` of the file.
     comm : mpi4py.MPI.Intracomm
     path : path or None
         The file of the run.
@@ -62,32 +70,22 @@ def surviving(
     depend on the number of ranks.
     """
     if comm.size == 1:
-        return attempt(comm, False, "")
-    ranks, death = Survivors(over_mpi(comm, 'on_failure="continue"')), False
-    file = path or ""
+        return attempt(comm, False, str)
+    ranks = Survivors(over_mpi(comm, 'on_failure="continue"'))
+    file, told = path or "", list[str]()
     first: list[tuple[int, int] | None] = []  # the stamp of the file before the run
-    while True:
-        try:
-            if death:
-                ranks.settle()
-            ranks.watch()
-            first[:] = ranks.comm.bcast(first or [stamp(file)])
-            begun = ranks.comm.bcast(stamp(file)) not in (None, *first)
-            if death and ranks.comm.rank == 0:
-                say(
-                    f"{ranks.lost[-1]}: {ranks.comm.size} go on after {ranks.since_noticed:.1f} s, "
-                    + ("from the last checkpoint" if begun else "from the beginning")
-                )
-            result = attempt(ranks.comm, begun, "\n".join(ranks.lost))
-            ranks.agree()
-            return result
-        except Exception as error:
-            if not ranks.found(error):
-                raise
-            death = True
-            with lost_networks():
-                ranks.revoke()
-                ranks.shrink()
+
+    def again(ranks: Survivors) -> T:
+        first[:] = ranks.comm.bcast(first or [stamp(file)])
+        begun = ranks.comm.bcast(stamp(file)) not in (None, *first)
+        if ranks.lost != told:
+            told[:] = ranks.lost
+            if ranks.comm.rank == 0:
+                origin = "the last checkpoint" if begun else "the beginning"
+                say(f"{ranks.lost[-1]}: {ranks.comm.size} go on from {origin}")
+        return attempt(ranks.comm, begun, ranks.going_on)
+
+    return retried(again, ranks, lost_networks)
 
 
 def continued(
@@ -109,7 +107,7 @@ def continued(
     comm = world() if net is None else net.comm
     n = infer_agents(None, topology, x0) if net is None else net.n
 
-    def attempt(ranks: Communicator, begun: bool, lost: str) -> Result:
+    def attempt(ranks: Communicator, begun: bool, lost: Callable[[], str]) -> Result:
         with Network(n, ranks) as own:
             with on_all_ranks(own):
                 problem = load(own.agents)

@@ -135,12 +135,12 @@ class Job:
         resume: bool,
         progress: Progress,
         config: Callable[[Solver], str],
-        lost: str = "",
+        lost: Callable[[], str] = str,
     ) -> Result:
         """Solve the problem, into the file `path`, whose text `config(solver)` states the
         experiment; collective.
 
-        An interrupt is the outcome of the result.  `lost` are the ranks that have died.
+        An interrupt is the outcome of the result.  `lost()` is the attribute `lost` of the file.
         """
         wanted = self.experiment.run
         record = Record(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -275,7 +275,7 @@ def execute(request: Request, comm: MPI.Intracomm) -> int:
     warn_if_not_compiled(not host.uncompiled())
     experiment, args = request
 
-    def attempt(ranks: Communicator, begun: bool, lost: str) -> int:
+    def attempt(ranks: Communicator, begun: bool, lost: Callable[[], str]) -> int:
         with Network(experiment.run.agents, ranks, timeline=timeline_of(args.trace)) as net:
             job = build.build(experiment, net)
             if args.tune:
@@ -283,11 +283,13 @@ def execute(request: Request, comm: MPI.Intracomm) -> int:
             return _run(job, args, net, begun or args.resume is not None, lost)
 
     if not args.survive:
-        return attempt(comm, False, "")
+        return attempt(comm, False, str)
     return surviving(attempt, comm, experiment.run.out, partial(say, "run"))
 
 
-def _run(job: build.Job, args: argparse.Namespace, net: Network, resume: bool, lost: str) -> int:
+def _run(
+    job: build.Job, args: argparse.Namespace, net: Network, resume: bool, lost: Callable[[], str]
+) -> int:
     wanted, ranks = job.experiment.run, net.size
     shown = progress.progress("none" if args.quiet or net.rank else wanted.progress)
     try:
@@ -368,6 +370,7 @@ RUN = Command(
     execute=execute,
     interrupts=Interrupts.DEFERRED,
     before_mpi=_before_mpi,
+    survives=lambda args: bool(args.survive),
 )
 TUNE = replace(
     RUN,

@@ -129,9 +129,9 @@ class Record:
     changed : bool
         With `resume`, continue although something of that has changed, other than W: what was and
         what is are told by the attribute `resumed` of the file.
-    lost : str
-        The attribute `lost` of the file, if it is not empty: ranks that have died, a line for each
-        death that the run has survived.
+    lost : str or callable
+        The attribute `lost` of the file, if it is not empty, or a function `lost()` that returns
+        it: ranks that have died, a line for each death that the run has survived.
 
     Examples
     --------
@@ -148,7 +148,7 @@ class Record:
     config: str | Callable[[Any], str] = ""
     sources: Mapping[str, str] | None = None
     changed: bool = False
-    lost: str = ""
+    lost: str | Callable[[], str] = ""
 
     def check(self) -> None:
         """Refuse a file that exists, unless it is to be replaced or resumed.

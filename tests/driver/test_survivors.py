@@ -49,7 +49,10 @@ def content(path):
     "solver, deaths",
     [
         ("gradient_tracking", [f"0:{WATCH}:70", "2:comm.runtime.survivors.Survivors.settle:1"]),
-        ("nids", ["1:comm.mixing.network.network.Network.close:1"]),
+        (
+            "nids",
+            ["2:comm.runtime.agreement.meet:1", "1:comm.mixing.network.network.Network.close:1"],
+        ),
     ],
 )
 def test_a_run_outlives_its_ranks_with_the_same_bits(solver, deaths):

@@ -60,7 +60,9 @@ from .survivors import (
     Survivors as Survivors,
     cannot_survive as cannot_survive,
     died as died,
+    living as living,
     registered as registered,
+    surviving as surviving,
 )
 from .tree import tree as tree
 from .waiting import (

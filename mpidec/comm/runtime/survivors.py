@@ -8,6 +8,8 @@ import os
 import signal
 import time
 import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar, cast
 
 from ..._process import obstacle, tolerant
@@ -20,6 +22,8 @@ _SPREADS = 1.0
 _PATIENCE = 5.0
 _MADE: list[weakref.ref[MPI.Comm]] = []
 _LEFT: list[MPI.Intracomm] = []
+_LOST: list[str] = []  # of the whole job
+T = TypeVar("T")
 CommT = TypeVar("CommT", bound="MPI.Comm")
 
 
@@ -64,7 +68,8 @@ class Survivors:
     comm : mpi4py.MPI.Intracomm
         Those that are left, in their order.
     lost : list of str
-        Who has died, and when.
+        Who has died, when, and how long it took to go on; of all ranks of the job also what
+        former calls have found.
 
     Raises
     ------
@@ -81,10 +86,16 @@ class Survivors:
     def __init__(self, comm: MPI.Intracomm):
         if why := cannot_survive():
             raise ValueError(why)
-        self.comm, self.lost = comm, list[str]()
+        self.comm = comm
+        self.lost = _LOST if comm is living() else list[str]()
         self._before = comm.group
         self._pids = dict[int, int]()
-        self._noticed = 0.0
+        self._noticed, self._behind, self._waiting = 0.0, False, False
+
+    @property
+    def behind(self) -> bool:
+        """Whether there was a death after which the ranks have not settled."""
+        return self._behind
 
     def watch(self) -> None:
         """Learn which ranks are on this host; collective, once."""
@@ -112,7 +123,8 @@ class Survivors:
 
     def revoke(self) -> None:
         """End the waits of all ranks, which come to `shrink`."""
-        self._noticed = time.monotonic()
+        if not self._behind:
+            self._noticed, self._behind = time.monotonic(), True
         for comm in [*(made() for made in _MADE), self.comm]:
             if comm is not None and comm != MPI.COMM_NULL:
                 comm.Revoke()
@@ -153,16 +165,58 @@ class Survivors:
             f"rank{'s' * (len(theirs) != 1)} {some} of {before.size}, found at "
             f"{time.strftime('%Y-%m-%dT%H:%M:%S')}"
         )
-        self._before = left
+        self._before, self._behind, self._waiting = left, False, True
 
-    @property
-    def since_noticed(self) -> float:
-        """Seconds since the last death was found."""
-        return time.monotonic() - self._noticed
+    def going_on(self) -> str:
+        """Return who has died, a line for each time; the first call after a death enters the
+        seconds for which the run has stood still.
+        """
+        if self._waiting:
+            self._waiting = False
+            seconds = time.monotonic() - self._noticed
+            self.lost[-1] += f", {self.comm.size} went on after {seconds:.1f} s"
+        return "\n".join(self.lost)
 
     def agree(self) -> None:
         """Return when all ranks have come here; raise on all of them if one has died."""
         self.comm.Agree(1)
+
+
+def surviving(
+    attempt: Callable[[Survivors], T],
+    ranks: Survivors,
+    leaving: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+) -> T:
+    """Return what `attempt(ranks)` returns, which is made again by the ranks that are left when
+    some have died, until all that are left have come to its end; collective.
+
+    Parameters
+    ----------
+    attempt : callable (ranks)
+        Uses `ranks.comm`.
+    ranks : Survivors
+    leaving : callable
+        Returns the context in which the living leave out the dead.
+
+    Raises
+    ------
+    RanksLost
+        Too few are left.
+    """
+    while True:
+        try:
+            if ranks.behind:
+                ranks.settle()
+            ranks.watch()
+            result = attempt(ranks)
+            ranks.agree()
+            return result
+        except Exception as error:
+            if not ranks.found(error):
+                raise
+            with leaving():
+                ranks.revoke()
+                ranks.shrink()
 
 
 def _ended(pid: int) -> bool:
