@@ -8,7 +8,12 @@ from .output import (
     free_name as free_name,
     resume_command as resume_command,
 )
-from .parts import WHOLE as WHOLE, Part as Part, part_of as part_of
+from .parts import (
+    WHOLE as WHOLE,
+    ArrayPart as ArrayPart,
+    failed_runs as failed_runs,
+    part_of as part_of,
+)
 from .program import (
     DISK as DISK,
     EXPERIMENT as EXPERIMENT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ _SLURM = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT
 
 
 @dataclass(frozen=True)
-class Part:
+class ArrayPart:
     """Part `number`, from 1, of `parts`: every `parts`-th piece of work; `origin` says who has
     chosen it.
     """
@@ -31,10 +32,10 @@ class Part:
         return f"part-{number}-of-{self.parts}.csv"
 
 
-WHOLE = Part()
+WHOLE = ArrayPart()
 
 
-def part_of(text: str | None, environ: Mapping[str, str] = os.environ) -> Part:
+def part_of(text: str | None, environ: Mapping[str, str] = os.environ) -> ArrayPart:
     """Return the part that a flag ``--part I/N`` names, or the task of an array of Slurm; without
     both, the whole.
 
@@ -47,11 +48,17 @@ def part_of(text: str | None, environ: Mapping[str, str] = os.environ) -> Part:
         task, first, count = (int(environ[name]) for name in _SLURM)
         step = int(environ.get("SLURM_ARRAY_TASK_STEP", "1"))
         if (task - first) // step < count:  # not so if the numbers of the tasks have gaps
-            return Part((task - first) // step + 1, count, f"{_SLURM[0]}={task}")
+            return ArrayPart((task - first) // step + 1, count, f"{_SLURM[0]}={task}")
     if text is None:
         return WHOLE
     found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     number, count = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= count:
         raise ConfigError(f"--part {text}: expected I/N with I from 1 to N, such as 2/8")
-    return Part(number, count)
+    return ArrayPart(number, count)
+
+
+def failed_runs(path: str) -> list[str]:
+    """Return the files of the runs that failed, from the table of a sweep with a line for each."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return [line["file"] for line in csv.DictReader(file) if line["outcome"] == "failed"]

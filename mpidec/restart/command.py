@@ -9,7 +9,7 @@ import os
 from .._process import launched
 from ..cli import Command, Flag, say
 from ..exceptions import ConfigError
-from .hosts import Launcher, Probe
+from .hosts import HostProbe, Launcher
 from .jobs import job_of
 from .supervisor import Supervisor
 
@@ -87,7 +87,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Supervisor:
         )
     job, place = job_of(words, args.file)
     launcher = Launcher.of(words[:place], os.environ)
-    probe = Probe(args.probe, [*launcher.slots], os.environ)
+    probe = HostProbe(args.probe, [*launcher.slots], os.environ)
     if probe.unknown:
         say(
             "restart",

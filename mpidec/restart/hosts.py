@@ -110,7 +110,7 @@ class Launcher:
         return [*words[: start + 1], *more, *count, *words[start + 1 :]]
 
 
-class Probe:
+class HostProbe:
     """Which hosts answer.
 
     Parameters

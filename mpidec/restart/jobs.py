@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..cli import Status, free_name, part_of
+from ..cli import Status, failed_runs, free_name, part_of
 from ..exceptions import ConfigError
 from ..record import read
 from ..record.internals import checkpoint_step, is_written, stamp
@@ -32,7 +31,7 @@ class Ending(NamedTuple):
     text: str
 
 
-class Job(Protocol):
+class Restartable(Protocol):
     """A command and its files.
 
     Attributes
@@ -41,10 +40,13 @@ class Job(Protocol):
         What messages name.
     any_ranks : bool
         Whether it may go on on another number of ranks.
+    outlives_ranks : bool
+        Whether it may go on without starting again when a rank has ended.
     """
 
     path: str
     any_ranks: bool
+    outlives_ranks: bool
 
     def begin(self, ranks: int | None, fewer: bool) -> list[str]:
         """Return the words after the launcher that start the job, or continue it; `ranks` are those
@@ -117,7 +119,7 @@ class RunJob(OneFile):
         flags = ("--resume", "--force", "--quiet", "--trace", "--agents")
         args = parsed(arguments, *((flag,) for flag in flags))
         self._program, self._arguments = [*program], [*arguments]
-        self.any_ranks = name == "run"
+        self.any_ranks, self.outlives_ranks = name == "run", "--survive" in arguments
         given = _settings(name, args)
         self._sized = args.agents is not None or "agents" in given
         self._continues = args.resume is not None
@@ -196,7 +198,7 @@ class FolderJob:
         Whether a command that has ended has failed, from the status of its launcher.
     """
 
-    any_ranks = True
+    any_ranks, outlives_ranks = True, False
 
     def __init__(
         self,
@@ -251,8 +253,7 @@ def sweep_job(program: Sequence[str], arguments: Sequence[str]) -> FolderJob:
     runs = "runs.csv" if whole else part.file(part.number)
 
     def failed(status: int) -> bool:
-        with open(os.path.join(folder, runs), encoding="utf-8", newline="") as file:
-            return any(line["outcome"] == "failed" for line in csv.DictReader(file))
+        return bool(failed_runs(os.path.join(folder, runs)))
 
     words = [*program, *arguments]
     return FolderJob(words, folder, "table.csv" if whole else runs, failed)
@@ -276,7 +277,7 @@ class OwnJob(OneFile):
     numbers, done and end, or a run file.
     """
 
-    any_ranks = False
+    any_ranks, outlives_ranks = False, True
 
     def __init__(self, words: Sequence[str], path: str):
         self._words, self.path = [*words], path
@@ -310,7 +311,7 @@ class OwnJob(OneFile):
         return ""
 
 
-def job_of(words: Sequence[str], file: str | None) -> tuple[Job, int]:
+def job_of(words: Sequence[str], file: str | None) -> tuple[Restartable, int]:
     """Return the job of a command line, and the number of its words that belong to the launcher.
 
     Parameters

@@ -11,8 +11,11 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
+
+from .._process import RANKS
+from .watch import Watch
 
 MARK = "MPIDEC_RESTART"  # variable that the processes of a job have in common
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -20,6 +23,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 GRACE = 3.0
 PAUSE = 0.05
 LOOK = 1.0  # seconds between two looks at what is written
+# Seconds between two looks at the ranks of a job that starts: none ends before it has been seen.
+FIRST_LOOKS, STARTING = 0.25, 10.0
 
 
 class Processes:
@@ -53,9 +58,9 @@ class Processes:
         for number, handler in self._former.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def run(self, words: Sequence[str], touched: Callable[[], object], silent: float) -> int | None:
-        """Start a command line and return its exit status; None if nothing has been written for
-        `silent` seconds, after which it is ended.
+    def run(self, words: Sequence[str], watch: Watch) -> int | str:
+        """Start a command line and return its exit status; or why it hung, after which it was
+        ended.
 
         Raises
         ------
@@ -69,17 +74,16 @@ class Processes:
         )
         if self.signal is not None:  # it came before there was a launcher
             self._launcher.send_signal(self.signal)
-        last, since = touched(), time.monotonic()
+        began = time.monotonic()
         while True:
+            starting = time.monotonic() - began < STARTING
             with contextlib.suppress(subprocess.TimeoutExpired):
-                status = self._launcher.wait(LOOK)
+                status = self._launcher.wait(FIRST_LOOKS if starting else LOOK)
                 return 128 - status if status < 0 else status
-            if (now := touched()) != last:
-                last, since = now, time.monotonic()
-            if time.monotonic() - since > silent:
+            if why := watch.hangs(self._ranks()):
                 self._launcher.kill()
                 self._launcher.wait()
-                return None
+                return why
 
     def clean(self) -> int:
         """End what is left of the job on this machine; return how many processes had to be
@@ -95,14 +99,22 @@ class Processes:
             time.sleep(PAUSE)
         return len(killed)
 
+    def _ranks(self) -> set[bytes]:
+        """Return the ranks of the job that live on this machine, ``PMI_RANK=3``."""
+        variables = tuple(f"{name}=".encode() for name in RANKS)
+        return {word for _, words in self._found() for word in words if word.startswith(variables)}
+
     def _left(self) -> list[int]:
-        """Return the processes with the variable of the job."""
-        mark, found = f"{MARK}={self._name}".encode(), []
+        return [pid for pid, _ in self._found()]
+
+    def _found(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Return the processes with the variable of the job, and their variables."""
+        mark = f"{MARK}={self._name}".encode()
         for name in glob.glob("/proc/[0-9]*/environ"):
             with contextlib.suppress(OSError), open(name, "rb") as file:
-                if mark in file.read().split(b"\0"):
-                    found.append(int(name.split("/")[2]))
-        return found
+                words = file.read().split(b"\0")
+                if mark in words:
+                    yield int(name.split("/")[2]), words
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)

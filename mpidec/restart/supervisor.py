@@ -10,14 +10,17 @@ import time
 from dataclasses import dataclass
 
 from ..cli import Status, plural, say
-from .hosts import Launcher, Probe
-from .jobs import Ending, Job
+from .hosts import HostProbe, Launcher
+from .jobs import Ending, Restartable
 from .processes import Processes
+from .watch import Watch
 
 # Starts in a row that may add nothing: a rank can die before the first checkpoint of a start.
 IDLE = 2
 # Status of a shell that cannot start a command.
 NO_COMMAND = (126, 127)
+# Status of a launcher that the supervisor has ended.
+KILLED = 128 + 9
 # Seconds in which another process may finish writing the file.
 WRITING = 60.0
 
@@ -28,18 +31,18 @@ class Supervisor:
 
     Parameters
     ----------
-    job : Job
+    job : Restartable
     launcher : Launcher
-    probe : Probe
+    probe : HostProbe
     times : int
         Restarts at most.
     silent : float
         Seconds without a change of its files after which a job counts as hanging.
     """
 
-    job: Job
+    job: Restartable
     launcher: Launcher
-    probe: Probe
+    probe: HostProbe
     times: int
     silent: float = math.inf
     starts: int = 0
@@ -54,18 +57,19 @@ class Supervisor:
                 if self.starts:
                     self._tell(f"start {self.starts + 1}: {shlex.join(words)}")
                 self.starts += 1
-                status = processes.run(words, self.job.touched, self.silent)
+                end = processes.run(words, Watch(self.job, self.silent))
+                status = end if isinstance(end, int) else KILLED
                 if killed := processes.clean():
                     self._tell(f"the launcher has left processes of the job: {killed} killed")
-                if (ended := self.job.ending(status or 0)) is not None:
-                    return self._ended(ended, status)
+                if (ended := self.job.ending(status)) is not None:
+                    return self._ended(ended, end)
                 if processes.signal is not None:
                     self._tell(f"{self._at()}: ended by {processes.signal.name}")
                     return Status.INTERRUPTED
                 if (why := self._hopeless(before, status)) is not None:
-                    self._tell(f"{self._at()}: {self._how(status)}; {why}")
+                    self._tell(f"{self._at()}: {self._how(end)}; {why}")
                     return status or Status.FAILED
-                self._tell(f"{self._at()}: {self._how(status)}; it starts again")
+                self._tell(f"{self._at()}: {self._how(end)}; it starts again")
                 left = self._hosts(left)
                 if not left and self.launcher.slots:
                     self._tell(f"no host is left: none answers {self.probe.command}")
@@ -76,16 +80,16 @@ class Supervisor:
         fewer = ranks is not None and first is not None and ranks < first
         return [*self.launcher.on(left, ranks), *self.job.begin(first, fewer)]
 
-    def _ended(self, ended: Ending, status: int | None) -> int:
+    def _ended(self, ended: Ending, end: int | str) -> int:
         """Return the status of a job whose files say how it has ended."""
-        if self.starts > 1 or status != ended.status:
+        if self.starts > 1 or end != ended.status:
             again = f"after {plural(self.starts - 1, 'restart')}" if self.starts > 1 else ""
-            other = f"although {self._how(status)}" if status != ended.status else ""
+            other = f"although {self._how(end)}" if end != ended.status else ""
             parts = [f"{self.job.path}: {ended.text}", *filter(None, [again, other])]
             self._tell(", ".join(parts))
         return ended.status
 
-    def _hopeless(self, before: float | None, status: int | None) -> str | None:
+    def _hopeless(self, before: float | None, status: int) -> str | None:
         """Return why the job does not start again; None if it does."""
         reached = self.job.reached()
         further = reached is not None and reached > (-1 if before is None else before)
@@ -122,11 +126,11 @@ class Supervisor:
         reached = self.job.reached()
         return f"{self.job.path} " + ("is not begun" if reached is None else f"is at {reached:g}")
 
-    def _how(self, status: int | None) -> str:
-        if status is None:
-            return f"the job has written nothing for {self.silent:g} s, and was ended"
+    def _how(self, end: int | str) -> str:
+        if isinstance(end, str):
+            return f"{end}; the supervisor has ended it"
         why = self.job.why()
-        return f"the launcher ended with status {status}" + (f" ({why})" if why else "")
+        return f"the launcher ended with status {end}" + (f" ({why})" if why else "")
 
     def _tell(self, text: str) -> None:
         say("restart", text)

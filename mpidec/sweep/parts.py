@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Mapping, Sequence
 
-from ..cli import Part
+from ..cli import ArrayPart, failed_runs
 from .cases import Case, CaseStatus, status
 from .tables import runs_csv
 
@@ -19,23 +18,20 @@ def put(path: str, text: str) -> None:
     os.replace(new, path)
 
 
-def note(part: Part, cases: Sequence[Case], failures: Mapping[str, str]) -> None:
+def note(part: ArrayPart, cases: Sequence[Case], failures: Mapping[str, str]) -> None:
     """Write how the runs of a part have ended."""
     own = [case for number, case in enumerate(cases) if part.takes(number)]
     put(_path(part, cases, part.number), runs_csv(own, failures))
 
 
-def failed(part: Part, cases: Sequence[Case]) -> dict[str, str]:
+def failed(part: ArrayPart, cases: Sequence[Case]) -> dict[str, str]:
     """Return a message for each run that failed in another part, by file."""
     folder, found = os.path.dirname(cases[0].file), {}
     for number in {*range(1, part.parts + 1)} - {part.number}:
         path = _path(part, cases, number)
         if os.path.exists(path):
-            with open(path, encoding="utf-8", newline="") as file:
-                for line in csv.DictReader(file):
-                    if line["outcome"] == "failed":
-                        name = os.path.join(folder, line["file"])
-                        found[name] = f"failed in part {number} of {part.parts}"
+            for name in failed_runs(path):
+                found[os.path.join(folder, name)] = f"failed in part {number} of {part.parts}"
     return found
 
 
@@ -48,5 +44,5 @@ def elsewhere(cases: Sequence[Case], failures: Mapping[str, str]) -> list[str]:
     return [case.file for case in cases if not ended(case)]
 
 
-def _path(part: Part, cases: Sequence[Case], number: int) -> str:
+def _path(part: ArrayPart, cases: Sequence[Case], number: int) -> str:
     return os.path.join(os.path.dirname(cases[0].file), part.file(number))

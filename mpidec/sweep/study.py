@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..cli import WHOLE, Part, let_warnings_pass
+from ..cli import WHOLE, ArrayPart, let_warnings_pass
 from ..comm.mixing import Network
 from ..comm.runtime import MPI, abort_when_uncaught, on_root
 from ..driver.internals import Outcome, Result
@@ -60,7 +60,7 @@ class Study:
     theory: bool = False
     # Why a file cannot be read, by file.
     spoilt: Mapping[str, str] = field(default_factory=dict)
-    part: Part = WHOLE
+    part: ArrayPart = WHOLE
 
     def open(self) -> list[int]:
         """Return the indices of the cases of the part that have to run."""

@@ -17,7 +17,8 @@ from mpidec.exceptions import ConfigError
 from mpidec.record import RunFile
 from mpidec.restart.command import main
 from mpidec.restart.hosts import Launcher
-from mpidec.restart.jobs import job_of
+from mpidec.restart.jobs import Ending, job_of
+from mpidec.restart.watch import Watch
 
 pytestmark = pytest.mark.serial
 
@@ -55,6 +56,7 @@ def test_a_status_is_not_believed(own, capsys):
     assert said[-1] == "mpidec.restart: progress.txt: is at 100 of 100, after 2 restarts"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tail, flags, limit, expected, why",
     [
@@ -70,6 +72,7 @@ def test_a_job_ends_when_it_gets_no_further(own, capsys, tail, flags, limit, exp
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_outlives_its_launcher_is_killed(own, capsys, monkeypatch):
     monkeypatch.setattr("mpidec.restart.processes.GRACE", 0.2)
     tail = "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\nopen('pid', 'w').write(str(child.pid))"
@@ -85,11 +88,73 @@ def test_what_outlives_its_launcher_is_killed(own, capsys, monkeypatch):
     )
 
 
+RANKS = """
+import os, subprocess, sys
+first = not os.path.exists("ranks")
+open("ranks", "a").write("x")
+def rank(number, code):
+    code = [sys.executable, "-S", "-E", "-c", "import os, time; " + code]
+    return subprocess.Popen(code, env={**os.environ, "PMI_RANK": str(number)})
+for each in [rank(0, "time.sleep(600)" if first else ""), rank(1, "time.sleep(1); os._exit(0)")]:
+    each.wait()
+if not first:
+    from mpidec.record import RunFile
+    with RunFile("run.h5", n=2, row_shape=(1,), metrics=["error"], meta={}, trajectory=False) as file:
+        file.finish([[1.0], [2.0]], "completed", 10)
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_a_rank_starts_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mpidec.restart.watch.GONE", 1.0)
+    Path("mpirun").write_text(f"#!{sys.executable}\n{RANKS}")
+    Path("mpirun").chmod(0o755)
+    assert main(["--", "./mpirun", "mpidec", "run"]) == 0
+    said = capsys.readouterr().err
+    assert "run.h5 is not begun: a rank has ended, for which the others have waited for 1 s" in said
+    assert "run.h5: completed after 10 steps, after 1 restart" in said
+
+
+@pytest.mark.parametrize(
+    "written, ended, outlives, hangs",
+    [
+        (False, False, False, True),  # the others wait in MPI_Init
+        (True, False, False, False),  # between two records: ranks end a wait by themselves
+        (True, True, False, True),  # the others wait in MPI_Finalize
+        (False, False, True, False),
+    ],
+)
+def test_the_others_wait_for_a_rank_that_has_ended(monkeypatch, written, ended, outlives, hangs):
+    class Stand:
+        path, any_ranks, outlives_ranks, changes = "run.h5", True, outlives, 0
+
+        def touched(self):
+            return self.changes
+
+        def ending(self, status):
+            return Ending(0, "completed") if ended else None
+
+    clock, job, both, one = [0.0], Stand(), {b"PMI_RANK=0", b"PMI_RANK=1"}, {b"PMI_RANK=0"}
+    monkeypatch.setattr("mpidec.restart.watch.time.monotonic", lambda: clock[0])
+    watch = Watch(job, 500.0)
+    job.changes += written
+
+    def at(now: float, ranks: set[bytes]) -> str:
+        clock[0] = now
+        return watch.hangs(ranks)
+
+    assert not at(1, both) and not at(400, both) and not at(410, one) and not at(429, one)
+    assert bool(at(440, one)) == hangs
+    assert "written nothing for 500 s" in at(520, both)
+
+
 MPIRUN = (
     '#!/bin/sh\n[ "$1" = --version ] && echo HYDRA && exit\necho "$*" >>launched\ntouch dead-b\n'
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given, then",
     [
@@ -175,6 +240,7 @@ def test_a_run_is_resumed_from_its_file_and_ends_with_its_outcome(tmp_path, monk
             job_of(refused.split(), None)
 
 
+@pytest.mark.slow
 def test_a_signal_is_passed_on_and_nothing_starts_again(tmp_path):
     ready = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); open('up', 'w'); time.sleep(60)"
     code = f"import signal, sys, time; {ready}"
@@ -195,10 +261,11 @@ def test_a_signal_is_passed_on_and_nothing_starts_again(tmp_path):
 @pytest.mark.parametrize("how", ["kill", "exit"])
 @pytest.mark.parametrize("command", deaths.JOBS)
 def test_a_job_whose_ranks_die_ends_with_the_bits_of_an_undisturbed_one(tmp_path, command, how):
-    expected, seconds = deaths.undisturbed(command, tmp_path / "expected")
+    alone = 4 if command == "train" else 0
+    expected, _ = deaths.undisturbed(command, tmp_path / "expected", alone)
     rng = random.Random(f"{command} {how}")
-    moments = [rng.uniform(0, seconds) for _ in range(2)]
-    status, log, _ = deaths.case(command, 4, moments, how, tmp_path / "case", rng)
-    assert status in (0, 4) and not deaths.differences(
+    moments = [deaths.Death(0, rng.uniform(0, 2)), deaths.Death(2, 0.1)]
+    ended = deaths.case(command, launch.mpirun_command(4), moments, how, tmp_path / "case", rng)
+    assert ended.status in (0, 4) and not deaths.differences(
         expected, deaths.contents(tmp_path / "case")
-    ), log
+    ), ended.log

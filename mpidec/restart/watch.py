@@ -1,0 +1,52 @@
+"""Whether a job whose launcher has not ended still goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Set
+
+from .jobs import Restartable
+
+# Seconds for which others may wait for a rank of this machine that has ended.  Before a job has
+# written anything, and after its end, none of its ranks ends long before the others: they meet when
+# MPI starts and when it ends.
+GONE = 30.0
+
+
+class Watch:
+    """A start of a job, from now on.
+
+    Parameters
+    ----------
+    job : Restartable
+    silent : float
+        Seconds without a change of its files after which it counts as hanging.
+    """
+
+    def __init__(self, job: Restartable, silent: float):
+        self._job, self._silent = job, silent
+        self._files, self._written = job.touched(), False
+        self._seen = set[bytes]()
+        self._changed = self._whole = time.monotonic()
+
+    def hangs(self, ranks: Set[bytes]) -> str:
+        """Return why the job does not go on, such as "it has written nothing"; "" if it does.
+
+        Parameters
+        ----------
+        ranks : set of bytes
+            Those that live on this machine.
+        """
+        now = time.monotonic()
+        if (files := self._job.touched()) != self._files:
+            self._files, self._written, self._changed = files, True, now
+        self._seen |= ranks
+        if self._seen <= ranks:
+            self._whole = now
+        if now - self._changed > self._silent:
+            return f"it has written nothing for {self._silent:g} s"
+        if self._job.outlives_ranks or now - max(self._whole, self._changed) < GONE:
+            return ""
+        if self._written and self._job.ending(0) is None:
+            return ""
+        return f"a rank has ended, for which the others have waited for {GONE:g} s"
