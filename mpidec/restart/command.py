@@ -29,9 +29,10 @@ got further, is not started again.
 
 Hosts that do not answer are left out: those of -hosts, --host, a host file, or of the allocation of
 Slurm or PBS.  Runs, sweeps and reproduce go on on fewer ranks, trainings on as many as before.
-With --silent a job whose files have not changed for so long is ended and started again, such as one
-that waits for a host without power: choose more than the longest time between two records or
-checkpoints.
+A job in which ranks of this machine wait for one that has ended, before it has written anything or
+after its end, is ended and started again.  With --silent so is any job whose files have not changed
+for so long, such as one that waits for a host without power: choose more than the longest time
+between two records or checkpoints.
 
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 are passed on to the launcher, and the job is not started again.
 

@@ -41,7 +41,7 @@ class Watch:
         if (files := self._job.touched()) != self._files:
             self._files, self._written, self._changed = files, True, now
         self._seen |= ranks
-        if self._seen <= ranks:
+        if self._seen <= ranks or not ranks:
             self._whole = now
         if now - self._changed > self._silent:
             return f"it has written nothing for {self._silent:g} s"
