@@ -1,6 +1,12 @@
 """Weighted sums of rows in C and in NumPy, bit-identical."""
 
 from .descent import descend as descend
+from .pairwise import (
+    joined as joined,
+    node_sums as node_sums,
+    nodes as nodes,
+    pairwise_sum as pairwise_sum,
+)
 from .weighted import (
     COLUMNS as COLUMNS,
     COMPILED as COMPILED,
@@ -12,7 +18,6 @@ from .weighted import (
     Weights as Weights,
     _kernel as _kernel,
     difference as difference,
-    ordered_sum as ordered_sum,
     room_for as room_for,
     weighted_sum as weighted_sum,
 )

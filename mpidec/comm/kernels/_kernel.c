@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
+#include <stdlib.h>
 #include "_rows.h"
 
 #define DEFINE_SUMS(TYPE, T)                                                                                             \
@@ -157,6 +158,99 @@ static PyObject *descend(PyObject *self, PyObject *const *args, Py_ssize_t count
 release:
     for (int i = 0; i < held; i++)
         PyBuffer_Release(&b[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Sums along a binary tree; see pairwise.py.  Columns at a time: the sums of all levels stay in the L2 cache. */
+enum { BLOCK = 8, WIDE = 1024, LEVELS = 60 };
+#define PAIR(i) (x[(i) * d + t] + x[((i) + 1) * d + t])
+#define QUAD(i) (PAIR(i) + PAIR((i) + 2))
+#define DEFINE_TREE(TYPE, T)                                                                                             \
+    VECTOR static void block_##T(const TYPE *restrict x, ptrdiff_t d, ptrdiff_t width, TYPE *restrict y)                 \
+    {                                                                                                                    \
+        for (ptrdiff_t t = 0; t < width; t++)                                                                            \
+            y[t] = QUAD(0) + QUAD(4);                                                                                    \
+    }                                                                                                                    \
+    VECTOR static void join_##T(const TYPE *restrict left, ptrdiff_t width, TYPE *restrict y)                            \
+    {                                                                                                                    \
+        for (ptrdiff_t t = 0; t < width; t++)                                                                            \
+            y[t] = left[t] + y[t];                                                                                       \
+    }                                                                                                                    \
+    /* The last rows, fewer than BLOCK. */                                                                               \
+    static void last_##T(ptrdiff_t rows, const TYPE *x, ptrdiff_t d, ptrdiff_t width, TYPE *y)                           \
+    {                                                                                                                    \
+        ptrdiff_t two = rows & 2, four = rows & 4;                                                                       \
+        for (ptrdiff_t t = 0; t < width; t++) {                                                                          \
+            TYPE sum = rows & 1 ? x[(rows - 1) * d + t] : two ? PAIR(four) : QUAD(0);                                    \
+            if (two && rows & 1)                                                                                         \
+                sum = PAIR(four) + sum;                                                                                  \
+            y[t] = four && rows & 3 ? QUAD(0) + sum : sum;                                                               \
+        }                                                                                                                \
+    }                                                                                                                    \
+    /* `room` has `width` numbers for each level above the blocks. */                                                    \
+    static void tree_##T(ptrdiff_t m, const TYPE *x, ptrdiff_t d, ptrdiff_t width, TYPE *room, TYPE *out)                \
+    {                                                                                                                    \
+        ptrdiff_t last = (m - 1) / BLOCK;                                                                                \
+        for (ptrdiff_t b = 0; b < last; b++) {                                                                           \
+            ptrdiff_t level = 0;                                                                                         \
+            while (b >> level & 1)                                                                                       \
+                level++;                                                                                                 \
+            TYPE *y = room + level * width;                                                                              \
+            block_##T(x + b * BLOCK * d, d, width, y);                                                                   \
+            for (ptrdiff_t l = 0; l < level; l++)                                                                        \
+                join_##T(room + l * width, width, y);                                                                    \
+        }                                                                                                                \
+        if (m - last * BLOCK == BLOCK)                                                                                   \
+            block_##T(x + last * BLOCK * d, d, width, out);                                                              \
+        else                                                                                                             \
+            last_##T(m - last * BLOCK, x + last * BLOCK * d, d, width, out);                                             \
+        for (ptrdiff_t l = 0; last >> l; l++)                                                                            \
+            if (last >> l & 1)                                                                                           \
+                join_##T(room + l * width, width, out);                                                                  \
+    }                                                                                                                    \
+    static int tree_sum_##T(ptrdiff_t m, ptrdiff_t d, const TYPE *x, TYPE *out)                                          \
+    {                                                                                                                    \
+        ptrdiff_t most = d < WIDE ? d : WIDE;                                                                            \
+        TYPE *room = malloc(LEVELS * most * sizeof(TYPE));                                                               \
+        for (ptrdiff_t c = 0; room && c < d; c += WIDE)                                                                  \
+            tree_##T(m, x + c, d, d - c < WIDE ? d - c : WIDE, room, out + c);                                           \
+        free(room);                                                                                                      \
+        return room != NULL;                                                                                             \
+    }
+DEFINE_TREE(double, d)
+DEFINE_TREE(float, f)
+
+/* tree_sum(X, out): C-contiguous buffers of float64 or float32, (m, d) with m > 0 and (d). */
+static PyObject *tree_sum(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "tree_sum takes two arguments");
+        return NULL;
+    }
+    Py_buffer x, out;
+    if (PyObject_GetBuffer(args[0], &x, PyBUF_C_CONTIGUOUS))
+        return NULL;
+    if (PyObject_GetBuffer(args[1], &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)) {
+        PyBuffer_Release(&x);
+        return NULL;
+    }
+    Py_ssize_t size = x.itemsize, d = out.len / size, done = 1;
+    if ((size != 8 && size != 4) || out.itemsize != size || (d && (!x.len || x.len % out.len)))
+        PyErr_SetString(PyExc_ValueError, "tree_sum: the sizes of the buffers do not match");
+    else if (d) {
+        Py_BEGIN_ALLOW_THREADS
+        if (size == 8)
+            done = tree_sum_d(x.len / out.len, d, x.buf, out.buf);
+        else
+            done = tree_sum_f(x.len / out.len, d, x.buf, out.buf);
+        Py_END_ALLOW_THREADS
+        if (!done)
+            PyErr_NoMemory();
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&out);
     if (PyErr_Occurred())
         return NULL;
     Py_RETURN_NONE;
@@ -338,6 +432,7 @@ static PyMethodDef methods[] = {
     {"descend", (PyCFunction)(void (*)(void))descend, METH_FASTCALL, "a G + X in one pass over memory."},
     {"metropolis", (PyCFunction)(void (*)(void))metropolis, METH_FASTCALL, "Terms of a graph by its degrees; see weighted.py."},
     {"mix", (PyCFunction)(void (*)(void))mix, METH_FASTCALL, "Weighted sums of rows; see weighted.py."},
+    {"tree_sum", (PyCFunction)(void (*)(void))tree_sum, METH_FASTCALL, "Sum of rows along a binary tree; see pairwise.py."},
     {"watch", watch, METH_O, "Look for sums that are not finite; whether there were some."},
     {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "Weighted sums of rows with one pattern; see weighted.py."},
     {0},

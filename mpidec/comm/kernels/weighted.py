@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +36,6 @@ except ImportError:  # installed without a C compiler
 COMPILED = _kernel is not None
 _dense = _kernel.dense if COMPILED else None
 _metropolis = _kernel.metropolis if COMPILED else None
-_BLOCK = 256
 # Checks of dense rows: sums of one, and weights >= 0.
 ROWS, COLUMNS, POSITIVE = 1, 2, 4
 _FIRST = np.zeros(1, np.int64)
@@ -375,31 +374,3 @@ def _values(pairs: np.ndarray, subset: np.ndarray, values: np.ndarray) -> np.nda
     result = np.zeros(len(pairs), values.dtype)
     result[np.searchsorted(pairs, subset)] = values
     return result
-
-
-def ordered_sum(Z: np.ndarray) -> np.ndarray:
-    """Sum of the rows of `Z`, in blocks of 256 and then over the blocks; the bits of a column do
-    not depend on the others.
-    """
-    from scipy.sparse import _sparsetools
-
-    Z = np.ascontiguousarray(Z)
-    while True:
-        indptr, indices, ones = _blocks(len(Z), Z.dtype)
-        out = np.zeros((len(indptr) - 1, Z.shape[1]), Z.dtype)
-        _sparsetools.csr_matvecs(
-            *(len(out), len(Z), Z.shape[1], indptr, indices, ones),
-            Z.reshape(-1),
-            out.reshape(-1),
-        )
-        if len(out) <= 1:
-            result: np.ndarray = out[0] if len(out) else out.sum(axis=0)
-            return result
-        Z = out
-
-
-@lru_cache(maxsize=16)
-def _blocks(rows: int, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the matrix that sums blocks of so many rows, in CSR format."""
-    indptr = np.append(np.arange(0, rows, _BLOCK, dtype=np.int32), np.int32(rows))
-    return indptr, np.arange(rows, dtype=np.int32), np.ones(rows, dtype)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._complex import from_reals
-from ...comm.kernels import ordered_sum
+from ...comm.kernels import pairwise_sum
 from ...comm.mixing import Network
 from ...comm.runtime import MPI, over_mpi, wait_until
 from ...exceptions import ResumeError
@@ -380,14 +380,14 @@ class SnapshotRecords:
         X, *counts = self._snapshots.at(t)
         net, measure, d = self._net, self._measure, X.shape[1]
         rows = X.astype(np.float64, copy=False)
-        mine = np.concatenate([ordered_sum(rows), np.array(counts, float)])
+        mine = np.concatenate([pairwise_sum(rows), np.array(counts, float)])
         sums = np.empty_like(mine)
         with self._turn():
             requests = [self._comm.Iallreduce(mine, sums)]
         yield requests
         mean = sums[:d] / net.n
         measure.at((self._before.events + int(sums[d])) // net.n)
-        terms, far = ordered_sum(measure.terms(rows, mean)), np.array([measure.distance(rows)])
+        terms, far = pairwise_sum(measure.terms(rows, mean)), np.array([measure.distance(rows)])
         total, worst = np.empty_like(terms), np.empty_like(far)
         trajectory = self._file is not None and self._file.record.trajectory
         self._stack = np.empty((net.n, d), X.dtype) if trajectory and net.rank == 0 else None

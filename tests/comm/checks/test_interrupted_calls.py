@@ -83,7 +83,7 @@ STEPS = {
     "agreement": (Matching, "wait"),
     "first wait": (Collectives, "wait"),
     "second wait": (Collectives, "wait", 1),
-    "arithmetic": (reductions, "ordered_sum"),
+    "arithmetic": (reductions, "joined"),
 }
 
 
@@ -125,7 +125,7 @@ def test_a_rank_that_was_interrupted_in_a_sum_makes_no_more_calls(comm, monkeypa
     net.sum(rows(net))
     if net.rank == 0:
         with pytest.raises(KeyboardInterrupt):
-            interrupt(monkeypatch, reductions, "ordered_sum", lambda: net.sum(rows(net)))
+            interrupt(monkeypatch, reductions, "joined", lambda: net.sum(rows(net)))
         with pytest.raises(RuntimeError, match="out of step"):
             net.sum(rows(net))
     else:

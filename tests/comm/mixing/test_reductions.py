@@ -6,6 +6,7 @@ from helpers.mixing import stack
 from mpi4py import MPI
 
 import mpidec
+from mpidec.comm.mixing.network import reductions
 
 pytestmark = [pytest.mark.wide, pytest.mark.library]
 
@@ -54,3 +55,22 @@ def test_sums_have_the_same_bits_on_any_number_of_ranks(columns):
     X = stack(n, (columns,))
     with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
         np.testing.assert_array_equal(net.sum(X[net.lo : net.hi]), alone.sum(X))
+
+
+def tree_sum(X, start, level):
+    """Sum of the agents of a node of the binary tree, by its definition."""
+    if level == 0:
+        return X[start]
+    left, middle = tree_sum(X, start, level - 1), start + 2 ** (level - 1)
+    return left + tree_sum(X, middle, level - 1) if middle < len(X) else left
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 13, 47])
+@pytest.mark.parametrize("from_bytes", [0, 4096])  # slices, tree
+def test_sums_are_those_of_a_tree_of_the_agents(monkeypatch, n, from_bytes):
+    monkeypatch.setattr(reductions, "_SLICE", from_bytes)
+    X = stack(n, (3,))
+    with mpidec.Network(n) as net:
+        np.testing.assert_array_equal(
+            net.sum(X[net.lo : net.hi]), tree_sum(X, 0, (n - 1).bit_length())
+        )

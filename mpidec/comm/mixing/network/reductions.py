@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,14 +16,20 @@ from numpy.typing import ArrayLike
 
 from ....exceptions import on_all_ranks
 from ...arrays import native
-from ...kernels import ordered_sum
-from ...runtime import CommRequest, Partition, Request, died
+from ...kernels import joined, node_sums, nodes, pairwise_sum
+from ...runtime import CommRequest, Partition, Request, died, tree
 from ...transport import RowSums
 from ..base.agreement import Agreement
 from ..base.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from ...runtime import Checked  # where jedi finds this, it cannot complete `net.`
+
+# Of the messages of sums along the tree, between those of clocks and of `RowSums`.
+_TAG = 16001
+# Bytes of a rank's slice from which on all ranks sum at once: messages of this size take longer to
+# transfer than to begin.
+_SLICE = 4096
 
 
 class NetworkReductions(Lifecycle):
@@ -57,8 +64,8 @@ class NetworkReductions(Lifecycle):
 
         Notes
         -----
-        Each rank sums a slice of the columns over all agents in their order: an `Alltoallv` and an
-        `Allgatherv` of about one row per agent.
+        Along a binary tree of the numbers of agents, of which a rank sums the subtrees that it
+        holds.  A rank receives messages from log P others; of long rows, slices from all.
         """
         rows = self._rows("net.sum", X)
         if rows.dtype == np.float16:
@@ -72,32 +79,49 @@ class NetworkReductions(Lifecycle):
         if Z.dtype.kind not in "fc":
             Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)
         if self.size == 1:
-            return ordered_sum(Z).reshape(X.shape[1:])
-        columns, row_type = Partition(Z.shape[1], self.size), self.context.row_type
-        width, held = columns.counts(), self.partition.counts()
-        cuts = np.cumsum(width)[:-1]
-        out = np.concatenate(list(map(np.ravel, np.split(Z, cuts, axis=1))))
-        mine = np.empty((self.n, width[self.rank]), Z.dtype)
-        item = row_type(Z.itemsize)
-        sent, received = width * self.m, held * width[self.rank]
+            return pairwise_sum(Z).reshape(X.shape[1:])
+        sums = node_sums(Z, self.lo, self.n)
         with self.collectives:
             wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
-            wait(
-                partial(
-                    self.comm.Ialltoallv,
-                    [out, (sent, np.cumsum(sent) - sent), item],
-                    [mine, (received, np.cumsum(received) - received), item],
-                )
-            )
-            total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
-            wait(
-                partial(
-                    self.comm.Iallgatherv,
-                    [slice_sum, int(width[self.rank]), item],
-                    [total, (width, np.cumsum(width) - width), item],
-                )
-            )
+            by_slices = Z[:1].nbytes >= _SLICE * self.size
+            total = self._by_slices(sums, wait) if by_slices else self._by_tree(sums, wait)
         return total.reshape(X.shape[1:])
+
+    def _by_slices(self, sums: np.ndarray, wait: Callable[..., None]) -> np.ndarray:
+        """Return the sum of all agents from those of the nodes of each rank, of which each sums up
+        a slice of the columns.
+        """
+        held = [nodes(*self.partition.bounds(rank), self.n) for rank in range(self.size)]
+        width = Partition(sums.shape[1], self.size).counts()
+        rows, item = np.array([*map(len, held)]), self.context.row_type(sums.itemsize)
+        out = np.concatenate(list(map(np.ravel, np.split(sums, np.cumsum(width)[:-1], axis=1))))
+        mine = np.empty((int(rows.sum()), width[self.rank]), sums.dtype)
+        sent, received = width * len(sums), rows * width[self.rank]
+        into = [mine, (received, np.cumsum(received) - received), item]
+        wait(partial(self.comm.Ialltoallv, [out, (sent, np.cumsum(sent) - sent), item], into))
+        part = joined(chain.from_iterable(held), mine, self.n)[0]
+        total, starts = np.empty(sums.shape[1], sums.dtype), np.cumsum(width) - width
+        wait(
+            partial(self.comm.Iallgatherv, [part, len(part), item], [total, (width, starts), item])
+        )
+        return total
+
+    def _by_tree(self, sums: np.ndarray, wait: Callable[..., None]) -> np.ndarray:
+        """The same along the tree of all ranks, whose subtrees hold consecutive agents."""
+        parent, children = tree(self.rank, self.size)
+        item, bounds = self.context.row_type(sums.itemsize), self.partition.bounds
+        places, parts = [nodes(self.lo, self.hi, self.n)], [sums]
+        for child in children:
+            last = min(child + (child & -child), self.size) - 1
+            places.append(nodes(bounds(child)[0], bounds(last)[1], self.n))
+            parts.append(np.empty((len(places[-1]), sums.shape[1]), sums.dtype))
+            wait(partial(self.comm.Irecv, [parts[-1], parts[-1].size, item], child, _TAG))
+        total = joined(chain.from_iterable(places), chain.from_iterable(parts), self.n)
+        if parent is not None:
+            wait(partial(self.comm.Isend, [total, total.size, item], parent, _TAG))
+            total = np.empty((1, sums.shape[1]), sums.dtype)
+        wait(partial(self.comm.Ibcast, [total, total.size, item], 0))
+        return total[0]
 
     @cached_property
     def row_sums(self) -> RowSums:
