@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -193,18 +194,27 @@ def room(name: str) -> str:
     return ".".join(parts[: 1 + (parts[0] == "comm")]) if parts else "__init__"
 
 
-def imports(tree: ast.AST, path: Path) -> list[tuple[str, int]]:
-    """Return the absolute dotted names that `tree` imports, with their lines."""
+def import_statements_of(found: Iterable[ast.AST]) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in found if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+@cache
+def import_statements(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
+    return import_statements_of(ast.walk(tree))
+
+
+def imports(statements: Iterable[ast.Import | ast.ImportFrom], path: Path) -> list[tuple[str, int]]:
+    """Return the absolute dotted names that are imported, with their lines."""
     base = (
         module_name(path).split(".")
         if path.name == "__init__.py"
         else module_name(path).split(".")[:-1]
     )
     found = []
-    for node in ast.walk(tree):
+    for node in statements:
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             origin = base[: len(base) - node.level + 1] if node.level else []
             source = ".".join([*origin, *([node.module] if node.module else [])])
             found += [
@@ -214,33 +224,30 @@ def imports(tree: ast.AST, path: Path) -> list[tuple[str, int]]:
     return found
 
 
-def executed_on_import(tree: ast.Module) -> ast.Module:
-    """Return `tree` without functions and without ``if TYPE_CHECKING`` blocks."""
-
-    class Strip(ast.NodeTransformer):
-        def visit_FunctionDef(self, node):
-            return None
-
-        visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
-
-        def visit_If(self, node):
-            return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
-
-    return Strip().visit(tree)
-
-
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def executed_on_import(tree: ast.Module) -> list[ast.AST]:
+    """Return the nodes of `tree` but those in functions and in ``if TYPE_CHECKING`` blocks."""
+    functions = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
+    found, left = [], [tree]
+    while left:
+        found.append(node := left.pop())
+        left += [
+            child
+            for child in ast.iter_child_nodes(node)
+            if not isinstance(child, functions)
+            and not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+        ]
+    return found
 
 
 def dependencies(tree: ast.AST, path: Path, modules: set[str]) -> set[str]:
     """Return the modules of mpidec that `tree` imports anywhere: at its top, inside functions, for annotations."""
     base, found = module_name(path).split("."), set()
     base = base if path.name == "__init__.py" else base[:-1]
-    for node in ast.walk(tree):
+    for node in import_statements(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             origin = base[: len(base) - node.level + 1] if node.level else []
             source = ".".join([*origin, *([node.module] if node.module else [])])
             names = {f"{source}.{alias.name}" for alias in node.names}
@@ -274,15 +281,18 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
+@cache
 def import_graph() -> dict[str, set[str]]:
     """Return what each module of the package imports of it."""
     modules = {module_name(path) for path in MODULES}
-    return {module_name(path): dependencies(parsed(path), path, modules) for path in MODULES}
+    return {
+        module_name(path): dependencies(tree, path, modules) for path, tree in sources().items()
+    }
 
 
 @cache
 def sources() -> dict[Path, ast.Module]:
-    return {path: parsed(path) for path in MODULES}
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 
 
 def where(path: Path, line: int) -> str:
@@ -309,7 +319,7 @@ def test_imports_point_downwards():
         known = ("mpidec", "numpy", "tomli", *third_party)
         found += [
             f"{where(path, line)} imports {name}"
-            for name, line in imports(tree, path)
+            for name, line in imports(import_statements(tree), path)
             if name.partition(".")[0] not in (*known, *sys.stdlib_module_names)
         ]
     assert not found, found
@@ -348,7 +358,7 @@ def imported_names(tree: ast.AST, path: Path) -> list[tuple[str, str, int]]:
             alias.name,
             node.lineno,
         )
-        for node in ast.walk(tree)
+        for node in import_statements(tree)
         if isinstance(node, ast.ImportFrom) and node.level
         for alias in node.names
     ]
@@ -460,8 +470,8 @@ def test_carriers_know_records_and_messages_only():
 def test_heavy_packages_are_imported_where_they_are_used():
     found = [
         f"{where(path, line)} imports {name}"
-        for path in MODULES
-        for name, line in imports(executed_on_import(parsed(path)), path)
+        for path, tree in sources().items()
+        for name, line in imports(import_statements_of(executed_on_import(tree)), path)
         if name.partition(".")[0]
         in LAZY
         - ({"torch"} if room(module_name(path)) in TORCH else set())
@@ -483,8 +493,8 @@ def test_no_assert_statement():
 def test_no_communicator_at_module_level():
     found = [
         where(path, node.lineno)
-        for path in MODULES
-        for node in ast.walk(executed_on_import(parsed(path)))
+        for path, tree in sources().items()
+        for node in executed_on_import(tree)
         if isinstance(node, ast.Attribute) and node.attr == "COMM_WORLD"
     ]
     assert not found, f"COMM_WORLD at module level at {found}, expected an argument"

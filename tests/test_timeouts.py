@@ -15,11 +15,16 @@ MULTIPLIED = ("mpirun", "launch.mpirun", "launch.finish", "launch.until", "pytes
 
 
 def reads_a_clock(tree: ast.AST) -> bool:
-    return any(isinstance(node, ast.Call) and called(node) in CLOCKS for node in ast.walk(tree))
+    return any(called(node) in CLOCKS for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def called(node: ast.Call) -> str:
-    return ast.unparse(node.func)
+    """Return the dotted name of what is called; its end, where it is called of a result."""
+    names, at = [], node.func
+    while isinstance(at, ast.Attribute):
+        names.append(at.attr)
+        at = at.value
+    return ".".join(reversed([*names, at.id if isinstance(at, ast.Name) else ""]))
 
 
 def limits(node: ast.AST) -> list[ast.expr]:
