@@ -1,5 +1,6 @@
 """Messages and bytes that a rank receives at most in `Network()`, a `solve` with records, and `close`, as JSON from rank 0.
 
+received.py SIZES [FILE], such as 3,6: on the first so many ranks, one after the other.
 Rows travel in messages, as between nodes.  Calls of all ranks are counted by what an implementation of MPI needs at
 least: along a tree where a message of each pair of ranks is not asked for.
 """
@@ -101,13 +102,13 @@ class Counted(MPI.Intracomm):
         return thing
 
 
-def main(file: str | None = None) -> None:
-    comm = Counted(MPI.COMM_WORLD)
+def measured(comm: Counted, file: str | None) -> dict[str, list[int]]:
+    """Messages and bytes of each part, of the rank that receives most."""
     n, found = AGENTS * comm.size, {}
 
     def note(part: str) -> None:
         most = np.empty_like(Counted.got)
-        MPI.COMM_WORLD.Allreduce(Counted.got, most, MPI.MAX)
+        MPI.Intracomm(comm).Allreduce(Counted.got, most, MPI.MAX)
         found[part] = most.tolist()
         Counted.got[:] = 0
 
@@ -128,8 +129,18 @@ def main(file: str | None = None) -> None:
     note("solve")
     net.close()
     note("close")
-    if comm.rank == 0:
-        print(json.dumps(found))
+    return found
+
+
+def main(sizes: str, file: str | None = None) -> None:
+    world = MPI.COMM_WORLD
+    for size in map(int, sizes.split(",")):
+        part = world.Split(0 if world.rank < size else MPI.UNDEFINED)
+        if part:
+            found = measured(Counted(part), file)
+            if world.rank == 0:
+                print(json.dumps(found))
+        world.Barrier()
 
 
 if __name__ == "__main__":

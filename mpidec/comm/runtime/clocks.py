@@ -6,29 +6,29 @@ import numpy as np
 
 from ..timeline import clock
 from .communicator import Communicator
+from .tree import tree
 
 _PINGS, _TAG = 30, 16000
 
 
 def offset(comm: Communicator) -> int:
-    """Nanoseconds to be added to this rank's monotonic clock for that of rank 0; collective.
+    """Nanoseconds to be added to this rank's monotonic clock for that of rank 0; collective, along
+    the tree of all ranks.
 
-    The ping of the shortest way there and back counts: rank 0 has read its clock in the middle of
-    it, give or take half of it.
+    The ping of the shortest way to the parent and back counts: the parent has read its clock in the
+    middle of it, give or take half of it.
     """
+    parent, children = tree(comm.rank, comm.size)
     told, best = np.zeros(1, np.int64), (1 << 62, 0)
-    for rank in range(1, comm.size):
-        if comm.rank not in (0, rank):
-            continue
+    for _ in range(_PINGS if parent is not None else 0):
+        begun = clock()
+        comm.Send(told, parent, _TAG)
+        comm.Recv(told, parent, _TAG)
+        ended = clock()
+        best = min(best, (ended - begun, int(told[0]) - (begun + ended) // 2))
+    for child in reversed(children):  # that of the most ranks first
         for _ in range(_PINGS):
-            if comm.rank == 0:
-                comm.Recv(told, rank, _TAG)
-                told[0] = clock()
-                comm.Send(told, rank, _TAG)
-            else:
-                begun = clock()
-                comm.Send(told, 0, _TAG)
-                comm.Recv(told, 0, _TAG)
-                ended = clock()
-                best = min(best, (ended - begun, int(told[0]) - (begun + ended) // 2))
+            comm.Recv(told, child, _TAG)
+            told[0] = clock() + best[1]
+            comm.Send(told, child, _TAG)
     return best[1]

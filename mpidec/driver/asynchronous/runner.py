@@ -26,7 +26,9 @@ COUNT, END = Kind.OTHER, Kind.OTHER + 1
 PAUSED, ENOUGH, REACHED, INTERRUPTED, DIVERGED = 1, 2, 3, 4, 5
 _REASONS = 8
 _EVENTS, _ENDED = 0, 1  # words of a rank
-_SECONDS = 0.005  # between two messages about the number of events
+# Seconds between two messages of a rank about the number of its events, for so many ranks of other
+# nodes: what rank 0 receives does not grow with their number.
+_SECONDS, _RANKS = 0.005, 64
 
 
 class Termination:
@@ -34,8 +36,8 @@ class Termination:
     events of all agents, and the end.
 
     Each rank counts its events in a word that the ranks of its node read.  Ranks elsewhere send
-    their number to rank 0, at most 200 times a second, which sends them the end.  A pause ends a
-    part of the run; `go_on` begins the next one.
+    their number to rank 0, at most 200 times a second, more rarely where they are many, which sends
+    them the end.  A pause ends a part of the run; `go_on` begins the next one.
 
     Parameters
     ----------
@@ -53,6 +55,7 @@ class Termination:
         self._far = [other for other in range(size) if other not in slots.control_words]
         self._counts = dict.fromkeys(self._far, 0)
         self._next, self._part = 0.0, 0
+        self._seconds = _SECONDS * max(1.0, size / _RANKS)
         if goal <= 0:
             self._mine[_ENDED] = ENOUGH
         self.events = 0  # of this rank
@@ -108,7 +111,7 @@ class Termination:
             return self.reason > 0
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + _SECONDS
+            self._next = now + self._seconds
             if self._rank == 0 and near + sum(self._counts.values()) >= self._goal:
                 self.end()
             elif self._rank > 0 and 0 not in self._slots.control_words:

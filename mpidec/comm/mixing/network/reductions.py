@@ -121,7 +121,8 @@ class NetworkReductions(Lifecycle):
             wait(partial(self.comm.Isend, [total, total.size, item], parent, _TAG))
             total = np.empty((1, sums.shape[1]), sums.dtype)
         wait(partial(self.comm.Ibcast, [total, total.size, item], 0))
-        return total[0]
+        result: np.ndarray = total[0]
+        return result
 
     @cached_property
     def row_sums(self) -> RowSums:
