@@ -34,7 +34,7 @@ PROBLEM = (
 )
 JOBS = {
     "run": f"{PROBLEM} --solver=gradient_tracking --topology=ring --step-size=0.004 --steps=4000 --every=50 --quiet --out run.h5",
-    "train": "--workers=8 --data=digits --epochs=16 --every=1 --quiet --out train.h5",
+    "train": "--workers=8 --data=digits --batch=64 --epochs=10 --every=1 --quiet --out train.h5",
     "sweep": f"{PROBLEM} --vary solver.name=extra,dgd --step-size=0.004 --steps=1000 --every=50 --vary topology.name=ring,grid "
     "--seeds=2 --set=problem.partition=sorted --quiet --out study",
     "reproduce": "relaysgd-fig6 ceca-claims --quiet --out reproduced",
