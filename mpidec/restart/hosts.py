@@ -131,6 +131,7 @@ class HostProbe:
             self._words = shlex.split(self.command)
         except ValueError as error:
             raise ConfigError(f"--probe {command}: {error}") from None
+        self._job = environ.get("SLURM_JOB_ID", "")
         self._known: set[str] = set()
         here = {"localhost", platform.node(), platform.node().partition(".")[0]}
         distant = [host for host in hosts if host not in here]
@@ -140,10 +141,15 @@ class HostProbe:
     def silent(self, hosts: Sequence[str], every: bool = False) -> list[str]:
         """Return the hosts that do not answer, among those that can be probed."""
         asked = [host for host in hosts if every or host in self._known]
+        # A node that has failed is no part of the allocation any more, even if it answers again.
+        kept = _nodes_of(self._job) if self.command == SLURM and self._job else []
         with ThreadPoolExecutor(PROBES) as pool:
-            return [
-                host for host, answer in zip(asked, pool.map(self._answers, asked)) if not answer
-            ]
+            answers = [*pool.map(self._answers, asked)]
+        return [
+            host
+            for host, answer in zip(asked, answers)
+            if not answer or (kept and host not in kept)
+        ]
 
     def _answers(self, host: str) -> bool:
         words = [word.replace("{}", host) for word in self._words]
@@ -161,12 +167,7 @@ class HostProbe:
 def allocation(environ: Mapping[str, str]) -> dict[str, int]:
     """Return hosts and slots of the allocation of Slurm or PBS; empty without one."""
     if "SLURM_JOB_NODELIST" in environ:
-        names = subprocess.run(
-            ["scontrol", "show", "hostnames", environ["SLURM_JOB_NODELIST"]],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
+        names = _hostnames(environ["SLURM_JOB_NODELIST"])
         counts: list[int] = []
         given = environ.get("SLURM_TASKS_PER_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", "1")
         for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", given):
@@ -175,6 +176,20 @@ def allocation(environ: Mapping[str, str]) -> dict[str, int]:
     if "PBS_NODEFILE" in environ:
         return _slots(_lines(environ["PBS_NODEFILE"]))
     return {}
+
+
+def _hostnames(nodes: str) -> list[str]:
+    """Return the hosts that Slurm writes as ``n[0-3]``."""
+    words = ["scontrol", "show", "hostnames", nodes]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+
+def _nodes_of(job: str) -> list[str]:
+    """Return the nodes that the allocation of a job of Slurm has now; none if Slurm does not say."""
+    words = ["squeue", "--noheader", "--jobs", job, "--format", "%N"]
+    said = subprocess.run(words, capture_output=True, text=True)
+    nodes = said.stdout.strip()
+    return _hostnames(nodes) if nodes and not said.returncode else []
 
 
 def _lines(path: str) -> list[str]:
