@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "received.py"
 PARTS = ("Network()", "solve", "close")
-NOISE = 1.1  # random numbers have 1 to 9 bytes in a pickle, and on a busy machine a rank that waits long asks others
+NOISE = 1.02  # random numbers have 1 to 9 bytes in a pickle
 
 
 @pytest.mark.parametrize("few, many", [(3, 6), pytest.param(8, 32, marks=pytest.mark.slow)])
@@ -18,5 +18,5 @@ def test_messages_and_bytes_grow_as_the_logarithm(mpirun, few, many):
     depth = ceil(log2(many)) / ceil(log2(few))
     for part in PARTS:
         for which in (0, 1):
-            most = NOISE * here[part][which] * depth
+            most = NOISE * here[part][which] * depth + 1  # the tree of the few may not be full
             assert there[part][which] <= most, (part, which, here, there)

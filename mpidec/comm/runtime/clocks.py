@@ -20,7 +20,9 @@ def offset(comm: Communicator) -> int:
     """
     parent, children = tree(comm.rank, comm.size)
     told, best = np.zeros(1, np.int64), (1 << 62, 0)
-    for _ in range(_PINGS if parent is not None else 0):
+    for _ in range(_PINGS):
+        if parent is None:
+            break
         begun = clock()
         comm.Send(told, parent, _TAG)
         comm.Recv(told, parent, _TAG)
