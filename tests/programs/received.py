@@ -1,6 +1,6 @@
 """Messages and bytes that a rank receives at most in `Network()`, a `solve` with records, and `close`, as JSON from rank 0.
 
-received.py SIZES [FILE], such as 3,6: on the first so many ranks, one after the other.
+received.py SIZES [FILE], such as 4,7: on the first so many ranks, one after the other.
 Rows travel in messages, as between nodes.  Calls of all ranks are counted by what an implementation of MPI needs at
 least: along a tree where a message of each pair of ranks is not asked for.
 """
