@@ -29,6 +29,11 @@ from .program import (
     version as version,
 )
 from .progress import COLUMNS as COLUMNS
+from .survival import (
+    refuse_survival as refuse_survival,
+    set_eviction as set_eviction,
+    survival_flags as survival_flags,
+)
 from .tables import (
     aligned as aligned,
     csv_text as csv_text,

@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import partial
 
 from .. import registry as catalogue
-from .._process import evict_after
-from .._validation import number
 from .._words import command_of_extras
 from ..cli import (
     EXPERIMENT,
@@ -25,12 +23,15 @@ from ..cli import (
     file_flags,
     free_name,
     progress,
+    refuse_survival,
     resume_command,
     say,
+    set_eviction,
+    survival_flags,
     version,
 )
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, Communicator, agreed, cannot_survive, on_root, warn_if_not_compiled
+from ..comm.runtime import MPI, Communicator, agreed, on_root, warn_if_not_compiled
 from ..diagnostics import host
 from ..driver.internals import cannot_resume, surviving, tune
 from ..exceptions import ConfigError
@@ -132,18 +133,7 @@ FLAGS = [
         help="print the step sizes that auto compares, and its choice, which --out FIGURE draws; "
         "do not run",
     ),
-    Flag(
-        "--survive",
-        action="store_true",
-        help="go on when ranks die, on those that are left, with the same results (Open MPI, with "
-        "mpirun --with-ft ulfm)",
-    ),
-    Flag(
-        "--evict",
-        metavar="SECONDS",
-        type=float,
-        help="with --survive: a rank that gives no sign of life for so long counts as dead (30)",
-    ),
+    *survival_flags("on those that are left, with the same results"),
     Flag(
         "--trace",
         metavar="FILE",
@@ -168,8 +158,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
     args.picture, args.out = (args.out, None) if args.tune else (None, args.out)
     given = [*flag_settings(args, config.FLAGS), *map(config.parse_set, args.set)]
     timeline_of(args.trace)
-    if args.survive and ranks > 1 and (why := cannot_survive()):
-        raise ConfigError(f"--survive: {why}")
+    refuse_survival(args, ranks)
     if args.tune:
         _check_search(args, given)
     if args.resume is not None:
@@ -352,15 +341,6 @@ def _search(job: build.Job, picture: str | None, net: Network) -> int:
     return Status.OK
 
 
-def _before_mpi(args: argparse.Namespace) -> None:
-    """Set when a rank counts as dead, which MPI reads when it starts."""
-    if args.evict is None:
-        return
-    if not args.survive:
-        raise ConfigError("--evict says when a rank counts as dead: add --survive")
-    evict_after(number(args.evict, "--evict", least=1))
-
-
 RUN = Command(
     name="run",
     description="Run a decentralized optimization experiment and write it to an HDF5 file.",
@@ -369,7 +349,7 @@ RUN = Command(
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.DEFERRED,
-    before_mpi=_before_mpi,
+    before_mpi=set_eviction,
     survives=lambda args: bool(args.survive),
 )
 TUNE = replace(

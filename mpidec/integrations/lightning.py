@@ -23,7 +23,7 @@ from .._words import command_of_extras
 from ..comm.mixing import Network
 from ..optim import Decentralized, broadcast_parameters
 from ..solvers import Solver
-from .workers import average_model, broadcast, gathered
+from .workers import average_model, broadcast, gathered, refuse_drop
 
 if TYPE_CHECKING:
     from ..driver.internals import TopologyLike
@@ -158,6 +158,7 @@ class DecentralizedStrategy(Strategy):
         evaluate: str = "average",
         **options: Any,
     ):
+        refuse_drop(options)
         self.net = Network(hide_launcher=True) if net is None else net
         super().__init__(cluster_environment=LightningRanks(self.net))
         self._wrapped = {"topology": topology, "algorithm": algorithm, "net": self.net, **options}

@@ -12,7 +12,7 @@ from .._words import command_of_extras
 from ..comm.mixing import Network
 from ..optim import Decentralized, broadcast_parameters
 from ..solvers import Solver
-from .workers import average_model, broadcast, gathered
+from .workers import average_model, broadcast, gathered, refuse_drop
 
 try:
     import accelerate  # noqa: F401  (without which there is no Trainer)
@@ -94,6 +94,7 @@ class DecentralizedTrainer(transformers.Trainer):
         options: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
+        refuse_drop(options or {})
         self.net = net
         self._wrapped = {
             "topology": topology,

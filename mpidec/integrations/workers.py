@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,21 @@ from ..optim import Decentralized
 from ..optim.internals import mean
 
 T = TypeVar("T")
+
+
+def refuse_drop(options: Mapping[str, Any]) -> None:
+    """Refuse an option of `Decentralized` that needs a loop which repeats its own calls.
+
+    Raises
+    ------
+    ValueError
+    """
+    if options.get("on_failure", "end") != "end":
+        raise ValueError(
+            'on_failure="drop": the trainer\'s own calls of all workers cannot be repeated without '
+            "those that die: use a loop of your own, or mpidec train --survive, or continue from a "
+            "checkpoint, mpidec restart -- mpirun ..."
+        )
 
 
 def gathered(net: Network, thing: T, what: str) -> list[T]:

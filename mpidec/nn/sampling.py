@@ -9,6 +9,20 @@ from torch.utils.data import DistributedSampler
 
 from ..protocols import Reductions
 
+# Epochs that have begun in this process, and those up to which some rank had begun its own when
+# others died: they keep the division of that time, so that all ranks take equally many batches.
+_BEGUN, _DIVIDED_BEFORE = [0], [0]
+
+
+def epochs_begun() -> int:
+    """Return how many epochs of all samplers have begun in this process."""
+    return _BEGUN[0]
+
+
+def divide_from(epoch: int) -> None:
+    """Let the samplers divide their data anew, if agents have died, from an epoch on."""
+    _DIVIDED_BEFORE[0] = epoch
+
 
 class AgentSampler(DistributedSampler[int]):
     """Indices of the samples that the agents of a rank draw in an epoch; see `sampler`.
@@ -22,26 +36,34 @@ class AgentSampler(DistributedSampler[int]):
                 f"the data set has {len(data)} samples for {net.n} workers, expected at least "
                 f"one {'for each' if drop_last else 'sample'}"
             )
-        first = min(net.lo, net.n - 1)  # a rank without agents begins after the last one
-        super().__init__(data, net.n, first, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self._net = net
+        self._options = {"shuffle": shuffle, "seed": seed, "drop_last": drop_last}
+        self._divide(data)
+
+    def _divide(self, data: Sized) -> None:
+        """Divide the data among the agents that the network has now."""
+        self._n, self._lo, self._hi = self._net.n, self._net.lo, self._net.hi
+        first = min(self._lo, self._n - 1)  # a rank without agents begins after the last one
+        super().__init__(data, self._n, first, **self._options)
 
     def __len__(self) -> int:
-        return int(self.num_samples) * (self._net.hi - self._net.lo)
+        return int(self.num_samples) * (self._hi - self._lo)
 
     def __iter__(self) -> Iterator[int]:
+        _BEGUN[0] += 1
+        if _BEGUN[0] > _DIVIDED_BEFORE[0] and self._n != self._net.n:
+            epoch = int(self.epoch)
+            self._divide(self.dataset)
+            self.set_epoch(epoch)
         samples = len(self.dataset)
         order = torch.arange(samples)
         if self.shuffle:
             order = torch.randperm(
                 samples, generator=torch.Generator().manual_seed(self.seed + self.epoch)
             )
-        places = torch.arange(self.num_samples * self._net.n) % samples
+        places = torch.arange(self.num_samples * self._n) % samples
         return iter(
-            order[places]
-            .view(self.num_samples, self._net.n)[:, self._net.lo : self._net.hi]
-            .flatten()
-            .tolist()
+            order[places].view(self.num_samples, self._n)[:, self._lo : self._hi].flatten().tolist()
         )
 
 
@@ -80,6 +102,9 @@ def sampler(
 
     Notes
     -----
+    Data of workers that have died (`Decentralized(on_failure="drop")`) are shared out among the
+    others from the next epoch on.
+
     With one worker per rank these are the samples of a plain `DistributedSampler`.  The samples of
     the m workers of a rank take turns: a batch `x` of m B samples is `x.unflatten(0, (-1,
     m)).transpose(0, 1)`, of shape (m, B, ...), for `Stacked`.

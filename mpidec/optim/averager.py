@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -13,12 +14,12 @@ import torch
 from .._validation import choice
 from ..comm.mixing import Network
 from ..comm.mixing.internals import is_told
-from ..comm.runtime import world
+from ..comm.runtime import abandon, world
 from ..driver.internals import arguments as resolve
 from ..exceptions import RankMismatchError, mark
 from ..solvers import Solver
 from ..topology import CATALOGUE, Schedule, Striped, Topology
-from ..topology.internals import refuse_filter
+from ..topology.internals import refuse_filter, restricted
 from .algorithms import Graph, algorithm as algorithm_of, names
 from .consistency import Consistency
 from .copies import Copies
@@ -29,12 +30,14 @@ from .model import Model, Models, check_settings
 from .rows import Bucket, buckets
 from .scaling import Scaled
 from .states import KEY, OTHERWISE, States, settings_of
+from .survivors import survivors_of
 from .timeline import TrainingEvents
 from .views import copy_views
 
 if TYPE_CHECKING:
     from ..driver.internals import TopologyLike
 
+T = TypeVar("T")
 # Bytes of a bucket on one node, and between nodes: pieces travel together.
 NEAR, FAR = 1 << 28, 1 << 20
 
@@ -90,6 +93,7 @@ class Averager:
         trace: str | os.PathLike[str] | None = None,
         bucket_bytes: int | None = None,
         overlap: bool = False,
+        on_failure: Literal["end", "drop"] = "end",
         **options: Any,
     ):
         self._model = model if isinstance(model, Model) else Model(model)
@@ -114,6 +118,7 @@ class Averager:
             buffers=buffers,
             bucket_bytes=bucket_bytes,
             overlap=overlap,
+            on_failure=on_failure,
             equal=equal,
             trace=trace is not None,
             options={
@@ -123,33 +128,26 @@ class Averager:
             },
         )
         self._model.check(net, equal)
-        near = net.single_node
-        self.buckets = buckets(
-            self._model.groups,
-            self._model.names,
-            net.m,
-            self._model.stacked,
-            (NEAR if near else FAR) if bucket_bytes is None else bucket_bytes,
-            lambda length, like: net.empty(length, like=like),
-        )
-        self._carrier = self._of_departures()
-        self._mixers = self._made(topology, mixing)
-        self._check, self._anew = check, False
-        self._departures: Departures | None = None
-        if self.overlapped or (method.averages_gradients and net.size > 1):
-            self._departures = Departures(self.buckets, self._leave)
-        self._begin_method()
+        choice(on_failure, "on_failure", ("end", "drop"))
+        self._survivors = survivors_of(net) if on_failure == "drop" else None
+        self._given = self.algorithm.graph if topology is None else topology
+        if self._survivors is not None:
+            self._given = self._repairable(self._given)
+            self._survivors.add(self)
+        self._mixing, self._bucket_bytes, self._check = mixing, bucket_bytes, check
+        self._build(self._given)
         for part in self._model.parts:
             copy_views(part)
-        computing = method.overlaps or self._departures is not None
-        parts = self._model.parts if computing else []
-        self._progress = Progress(net, parts, self._advance)
-        self._closing.callback(self._progress.close)
-        self._versions: list[list[tuple[torch.Tensor | None, int]]] = []
+        self._closing.callback(lambda: self._progress.close())
         self.update: Callable[[Bucket | None], None] = _no_update
         # Whether `update` takes one bucket at a time.
         self.by_bucket = False
         self._apart = self._loaded = self._begun = False
+        # Buckets that the step which is taken has updated, and what went wrong before it.
+        self._updated, self._early = set[Bucket](), list[Exception]()
+        # Steps, mixings and bytes before ranks have died.
+        self._origin = self._rounds = self._sent = 0
+        self.workers: Sequence[int] = range(net.n)
         self._copies = Copies(net, method.asynchronous, self.buckets)
         traced = trace is not None or net.context.timeline is not None
         self._timeline = TrainingEvents(net, self._model.parts[0], trace, self) if traced else None
@@ -159,6 +157,30 @@ class Averager:
         self._closed = False
         # Rates may yet be made equal, by broadcast_optimizer_state.
         self._consistency.compare(0, rates=False)
+
+    def _build(self, topology: TopologyLike | Sequence[TopologyLike]) -> None:
+        """Lay the parameters out in rows on the network, and begin the algorithm there.
+        Collective.
+        """
+        net, method, near = self.net, self.algorithm.method, self.net.single_node
+        self.buckets = buckets(
+            self._model.groups,
+            self._model.names,
+            net.m,
+            self._model.stacked,
+            (NEAR if near else FAR) if self._bucket_bytes is None else self._bucket_bytes,
+            lambda length, like: net.empty(length, like=like),
+        )
+        self._carrier = self._of_departures()
+        self._mixers = self._made(topology)
+        self._anew, self._departures = False, None
+        if self.overlapped or (method.averages_gradients and net.size > 1):
+            self._departures = Departures(self.buckets, self._leave)
+        self._begin_method()
+        computing = method.overlaps or self._departures is not None
+        parts = self._model.parts if computing else []
+        self._progress = Progress(net, parts, self._advance)
+        self._versions: list[list[tuple[torch.Tensor | None, int]]] = []
 
     def _begin_method(self) -> None:
         """Begin the algorithm at the parameters as they are now."""
@@ -215,13 +237,9 @@ class Averager:
             )
         return period
 
-    def _made(
-        self,
-        topology: TopologyLike | Sequence[TopologyLike] | None,
-        mixing: Callable[[Mixer], Mixer] | None,
-    ) -> list[Mixer]:
+    def _made(self, topology: TopologyLike | Sequence[TopologyLike]) -> list[Mixer]:
         """Return the mixers of the topologies."""
-        net, algorithm = self._carrier, self.algorithm
+        net, algorithm, mixing = self._carrier, self.algorithm, self._mixing
         unmixed = algorithm.method.averages_gradients
         if mixing is not None and (unmixed or algorithm.method.asynchronous):
             raise ValueError(
@@ -231,7 +249,7 @@ class Averager:
         if unmixed:
             return []
         mixers: list[Mixer] = []
-        for graph in self._graphs(algorithm.graph if topology is None else topology):
+        for graph in self._graphs(topology):
             if graph.n != net.n:
                 raise ValueError(
                     f"the {graph.name} topology has {graph.n} agents, the network {net.n}"
@@ -247,17 +265,14 @@ class Averager:
 
     def _graphs(self, given: TopologyLike | Sequence[TopologyLike]) -> list[Graph]:
         """Return the topologies of the mixers."""
-        size, kinds = self.algorithm.machine_size, (str, Topology, Schedule)
+        size = self.algorithm.machine_size
         if self.net.n % size:
             raise ValueError(
                 f"algorithm {self.algorithm.name!r}: machine_size is {size}, expected a divisor of "
                 f"the number of workers {self.net.n}"
             )
-        listed: list[Any] = [given]
-        if isinstance(given, (list, tuple)) and given and all(isinstance(g, kinds) for g in given):
-            listed = list(given)
         graphs: list[Graph] = []
-        for one in listed:
+        for one in _listed(given):
             if isinstance(one, str) and one in names() and one not in CATALOGUE:
                 raise ValueError(
                     f"topology {one!r} is the name of an algorithm: pass it as algorithm={one!r}"
@@ -266,12 +281,147 @@ class Averager:
             graphs += graph if isinstance(graph, Striped) else [graph]
         return graphs if self.algorithm.graphs is None else self.algorithm.graphs(graphs)
 
+    def _repairable(
+        self, given: TopologyLike | Sequence[TopologyLike]
+    ) -> TopologyLike | Sequence[TopologyLike]:
+        """Return topologies of which those of fewer workers can be made: by their names, or
+        undirected graphs.
+        """
+        found: list[Any] = []
+        for one in _listed(given):
+            if isinstance(one, str) or inspect.isroutine(one):
+                found.append(one)
+                continue
+            graph = resolve.as_topology(one, self.net.n // self.algorithm.machine_size)
+            if not isinstance(graph, Topology) or graph.directed or graph.n != self.net.n:
+                raise ValueError(
+                    f'on_failure="drop": the {graph.name} topology of {graph.n} agents is not '
+                    "defined for fewer: expected its name, a function of n, or an undirected graph "
+                    "of the workers, of which the edges between those that are left remain"
+                )
+            found.append(graph)
+        return found if len(found) > 1 else found[0]
+
+    def _remaining(self, workers: Sequence[int]) -> TopologyLike | Sequence[TopologyLike]:
+        """Return the topologies of these workers."""
+        found = [
+            restricted(one, workers) if isinstance(one, Topology) else one
+            for one in _listed(self._given)
+        ]
+        return found if len(found) > 1 else found[0]
+
+    def interrupt(self) -> None:
+        """End an update that has begun, when ranks have died; what is under way stays so."""
+        self._refuse_average("ranks have died")
+        self._progress.close()
+        if self._departures is not None:
+            self._departures.close()
+        if 0 < len(self._updated) < len(self.buckets):
+            for bucket in [each for each in self.buckets if each not in self._updated]:
+                self._update(bucket)
+        self._position = self._origin + self.steps + bool(self._updated)
+        self._rounds, self._sent = self.rounds, self.sent_bytes
+        if not self.net.single_node:
+            abandon((self._method, self._mixers))  # MPI may still write there
+
+    def renew(self, workers: Sequence[int]) -> str:
+        """Begin the algorithm anew on the network of these of the first workers.
+
+        Ranks that have made fewer steps than others make them without mixing, before all meet; of
+        "allreduce" they take over the parameters of those.
+        """
+        net, position, method = self.net, self._position, self.algorithm.method
+        self.workers, positions = workers, [position]
+        if not method.asynchronous:
+            positions = net.comm.allgather(position)
+        last = max(positions)
+        if method.averages_gradients and min(positions) < last:
+            self._model.take_over(net, positions.index(last))
+        self._build(self._remaining(workers))
+        self._copies.close()
+        self._updated.clear()
+        self._early.clear()
+        self._begun, self._loaded = False, False
+        if method.asynchronous:
+            self.steps, self._origin = position, 0
+        else:
+            self.restart()
+            self.steps, self._origin = position - last, last
+        if not (method.asynchronous or self._keeps_own):
+            return ""
+        return (
+            f"Algorithm {self.algorithm.name!r} begins anew at the parameters of each worker: what "
+            "it remembers of neighbours and of earlier steps is dropped, the optimizer's state "
+            "stays"
+        )
+
+    def survive(self, error: Exception) -> None:
+        """With `on_failure="drop"`: go on without ranks that have died, if they are the reason of
+        `error`, which a call of all ranks has raised, and raise it otherwise.  Collective over the
+        ranks that are left, which then make that call again.
+        """
+        if self._survivors is None:
+            raise error
+        self._survivors.leave_out(error)
+
+    @property
+    def together_again(self) -> bool:
+        """Whether no rank takes steps any more that others have taken when ranks died."""
+        return self._origin == 0 or self.steps > 0
+
+    @property
+    def lost(self) -> list[str]:
+        """Who has died, when, and how long the others have needed to go on."""
+        return [] if self._survivors is None else self._survivors.lost
+
+    def together(self, act: Callable[[], T]) -> T:
+        """Return what `act()` does, a call of all ranks; with `on_failure="drop"` it is repeated
+        if ranks die in it.
+        """
+        return act() if self._survivors is None else self._survivors.together(act)
+
+    def _surviving(self, step: Callable[[], None], alone: Callable[[], None]) -> None:
+        """Take a step; when ranks die, those that have updated their parameters in it end it
+        without mixing, and the others take it again, or alone, if others have taken it.
+        """
+        if self._survivors is None:
+            step()
+            self._updated.clear()
+            return
+        while self.steps >= 0 or self._method.asynchronous:
+            try:
+                self._survivors.look(*self._early)
+                step()
+                self._updated.clear()
+                return
+            except Exception as error:
+                before = self._origin + self.steps
+                self._survivors.leave_out(error)
+                if self._position > before:
+                    return
+        alone()
+        self.steps += 1
+
+    def _update(self, bucket: Bucket | None) -> None:
+        """Let the optimizer update the parameters of a bucket, or all."""
+        self.update(bucket)
+        self._updated.update(self.buckets if bucket is None else [bucket])
+
     def __call__(self, model: torch.nn.Module | None = None) -> None:
         """Average; after `optimizer.step()`.  The argument, a model, is ignored."""
-        self.after()
+        self._updated.update(self.buckets)
+        self._surviving(self.after, lambda: None)
 
     def step(self, scaled: Scaled) -> None:
         """Take a step of the optimizer, with its communication."""
+
+        def alone() -> None:
+            if not (self._method.averages_gradients or scaled.found):
+                self.update(None)
+
+        self._surviving(lambda: self._step(scaled), alone)
+
+    def _step(self, scaled: Scaled) -> None:
         if self.overlapped and self._departures is not None:
             self._step_overlapped(scaled, self._departures)
         elif len(self.buckets) > 1 and self.by_bucket and self._method.ahead:
@@ -280,7 +430,7 @@ class Averager:
             self._begin()
             if not (self._method.of_gradients and self._before(scaled)):
                 if not scaled.found:
-                    self.update(None)
+                    self._update(None)
                 self.after()
 
     def _before(self, scaled: Scaled) -> bool:
@@ -341,7 +491,7 @@ class Averager:
                     method.arrive(i)
                     method.show()
                 if not scaled.found:
-                    self.update(bucket)
+                    self._update(bucket)
                 with self._span("mix"):
                     bucket.settle()
                     self._guard.refuse(bucket, k + 1, k, self._withdraw)
@@ -385,12 +535,17 @@ class Averager:
     def _leave(self, i: int) -> None:
         """Let a bucket leave, when its gradients are complete."""
         bucket = self.buckets[i]
-        with torch.no_grad():
-            if self.overlapped:
-                self.update(bucket)
-                bucket.settle()
-                self._versions.append(bucket.versions())
-            self._method.depart(i, self.steps)
+        try:
+            with torch.no_grad():
+                if self.overlapped and not self._early:
+                    self._update(bucket)
+                    bucket.settle()
+                    self._versions.append(bucket.versions())
+                self._method.depart(i, self.steps)
+        except Exception as error:
+            if self._survivors is None:
+                raise
+            self._early.append(error)  # found in the backward pass, and raised by the step
         self._progress.start()
 
     def _advance(self) -> None:
@@ -509,25 +664,19 @@ class Averager:
         -----
         Collective.  The workers' own parameters return with the end of the context.
         """
-        if self._loaded:
-            self._compare_moments(self.steps)
-        if not self._apart:
-            with torch.no_grad():
-                self._settle()
-            self._meet("consensus()")
-        if self._method.asynchronous:
-            self._copies.compare()
+        buffers = self._model.buffers()
+        kept = [buffer.clone() for buffer in buffers]
+
+        def averaged() -> tuple[list[torch.Tensor], float]:
+            for buffer, value in zip(buffers, kept):
+                buffer.copy_(value)
+            return self._averages()
+
         with torch.no_grad():
-            buffers = self._model.buffers()
-            kept = [buffer.clone() for buffer in buffers]
-            self._model.average_buffers(self.net, self._method.checked)
-            square, before = 0.0, [bucket.rows for bucket in self.buckets]
-            iterates = self._method.iterates()
-            for bucket, X, shares in zip(self.buckets, iterates, self._method.shares(iterates)):
-                average = mean(self.net, shares)
-                square += float((X.double() - average.double()).square().sum())
-                bucket.show(average.expand_as(X).clone())
-            distance = (self.net.comm.allreduce(square) / self.net.n) ** 0.5
+            averages, distance = self.together(averaged)
+            before = [bucket.rows for bucket in self.buckets]
+            for bucket, average in zip(self.buckets, averages):
+                bucket.show(average.expand_as(bucket.rows).clone())
         # Contexts may be nested; within, the parameters show the average and must not be copied to
         # the rows.
         outer, self._apart = self._apart, True
@@ -543,6 +692,25 @@ class Averager:
                 for buffer, value in zip(buffers, kept):
                     buffer.copy_(value)
 
+    def _averages(self) -> tuple[list[torch.Tensor], float]:
+        """Average the buffers; return the averages of the buckets, and the consensus distance.
+        Collective.
+        """
+        if self._loaded:
+            self._compare_moments(self.steps)
+        if not self._apart:
+            self._settle()
+            self._meet("consensus()")
+        if self._method.asynchronous:
+            self._copies.compare()
+        self._model.average_buffers(self.net, self._method.checked)
+        averages, square = list[torch.Tensor](), 0.0
+        iterates = self._method.iterates()
+        for X, shares in zip(iterates, self._method.shares(iterates)):
+            averages.append(mean(self.net, shares))
+            square += float((X.double() - averages[-1].double()).square().sum())
+        return averages, (self.net.comm.allreduce(square) / self.net.n) ** 0.5
+
     def average_gradients(self) -> None:
         """With "allreduce": average the gradients now, for example before they are clipped;
         `step` then does not.  Collective.
@@ -552,10 +720,19 @@ class Averager:
                 f"average_gradients() is called with algorithm {self.algorithm.name!r}, expected "
                 '"allreduce"'
             )
-        self._progress.stop()
-        self._look()
-        with torch.no_grad():
-            self._method.average(self.steps, Scaled())
+
+        def average() -> None:
+            self._progress.stop()
+            self._look()
+            with torch.no_grad():
+                self._method.average(self.steps, Scaled())
+
+        while self.steps >= 0:
+            try:
+                average()
+                return
+            except Exception as error:
+                self.survive(error)
 
     def observe(self, loss: float | torch.Tensor) -> None:
         """Pass the loss of this rank's workers on their last batch to methods that adapt to it;
@@ -590,6 +767,9 @@ class Averager:
 
         Collective; with an asynchronous algorithm, too, whose workers wait for each other here.
         """
+        return self.together(self._state)
+
+    def _state(self) -> dict[str, Any]:
         self._refuse_average("a state is saved")
         self._model.check_replaced()
         if self._method.asynchronous:
@@ -708,17 +888,32 @@ class Averager:
     @property
     def sent_bytes(self) -> int:
         """What the workers of this rank have sent so far, in bytes."""
-        return sum(int(mixer.bytes) for mixer in self._mixers) + self._method.bytes
+        sent = sum(int(mixer.bytes) for mixer in self._mixers) + self._method.bytes
+        return self._sent + sent
 
     @property
     def rounds(self) -> int:
         """Number of mixings so far, of one bucket or of several at a time."""
-        return int(self.steps // self.every)
+        return self._rounds + int(max(self.steps, 0) // self.every)
 
     def close(self) -> None:
         """Complete communication in progress, and write the timeline; the model is unchanged.
         Collective, and safe to repeat.
         """
+        if not self._closed:
+            self.together(self._complete)
+            self._closed = True
+            if self._survivors is not None:
+                self._survivors.remove(self)
+        try:
+            self._closing.close()
+        except Exception as error:
+            if self._survivors is None:
+                raise
+            self._survivors.leave_out(error, last=True)
+
+    def _complete(self) -> None:
+        """Complete communication in progress, and write the timeline.  Collective."""
         with self._same_steps(), torch.no_grad():
             self._copies.close()
             if self._departures is not None:
@@ -729,10 +924,7 @@ class Averager:
         if self._timeline is not None:
             self._timeline.write(self.net)
             self._timeline, self._span = None, nullcontext
-        if not self._closed:
-            self._closed = True
-            self._meet("close()")
-        self._closing.close()
+        self._meet("close()")
 
     def __enter__(self) -> Averager:
         return self
@@ -740,6 +932,15 @@ class Averager:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
+
+
+def _listed(given: TopologyLike | Sequence[TopologyLike]) -> list[Any]:
+    """Return topologies as a list, also one alone; a list of numbers is a matrix."""
+    kinds = (str, Topology, Schedule)
+    several = isinstance(given, (list, tuple)) and all(
+        isinstance(each, kinds) or inspect.isroutine(each) for each in given
+    )
+    return [*given] if several and len(given) else [given]  # type: ignore[arg-type, misc]
 
 
 def _no_update(bucket: Bucket | None) -> None:

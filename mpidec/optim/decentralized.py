@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -76,6 +76,9 @@ class Decentralized(torch.optim.Optimizer):
         are complete: the same bits, but nothing may change a gradient afterwards.  "allreduce",
         "awc" and "osgp" overlap in any case, with no such condition.  An option `overlap` of a
         solver is set where the solver is made: `algorithm=RelaySGD(1.0, overlap=True)`.
+    on_failure : {"end", "drop"}
+        With "drop" the training outlives ranks that die: see Notes.  Needs Open MPI, and ``mpirun
+        --with-ft ulfm``.
     **options
         Of the algorithm: `momentum`, `period`, `codec`, ...
 
@@ -98,6 +101,18 @@ class Decentralized(torch.optim.Optimizer):
     neighbours read in place.  The parameters are laid out anew: keep no `parameter.data` from
     before.  A worker whose `GradScaler` finds an infinite gradient skips its own update, not the
     mixing.
+
+    With `on_failure="drop"` those that are left train on when ranks die, with their own parameters
+    and optimizer states, over the named topology (or function of n) of n - k workers, or over what
+    is left of an undirected graph, with Metropolis weights; one that comes apart ends the training,
+    as an edge that nobody has given may not exist.  `net` is made anew in place, so that `net.n`,
+    `net.rank` and samplers follow; all other networks of the ranks are closed.  The step in which
+    a death is found ends without mixing on ranks that have made their update; ranks that are behind
+    take such steps until all meet (of "allreduce" they take over the parameters of the others).
+    Trackers, corrections, momenta and memories of neighbours begin anew, since their sums over all
+    workers do not hold without the dead; a warning on the first rank says so.  `consensus`,
+    `state_dict` and `close` are repeated; for calls of the program's own see
+    `averager.survive`.
 
     Examples
     --------
@@ -133,6 +148,7 @@ class Decentralized(torch.optim.Optimizer):
         trace: str | os.PathLike[str] | None = None,
         bucket_bytes: int | None = None,
         overlap: bool = False,
+        on_failure: Literal["end", "drop"] = "end",
         **options: Any,
     ):
         if isinstance(optimizer, Decentralized) or not isinstance(optimizer, torch.optim.Optimizer):
@@ -174,6 +190,7 @@ class Decentralized(torch.optim.Optimizer):
             trace=trace,
             bucket_bytes=bucket_bytes,
             overlap=overlap,
+            on_failure=on_failure,
             **options,
         )
         self.averager.update, self.averager.by_bucket = self._update, by_bucket

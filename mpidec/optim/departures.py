@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, GroupComm, progress
+from ..comm.runtime import MPI, GroupComm, died, living, progress
 from .rows import Bucket
 
 # Seconds between two calls by which messages progress: short against a network's latency.
@@ -183,10 +183,15 @@ def _turn(
     wanted: threading.Event, ended: threading.Event, method: weakref.WeakMethod[Callable[[], None]]
 ) -> None:
     while not ended.wait(_TURN):
-        MPI.COMM_WORLD.Iprobe(tag=_NEVER_SENT)
-        advance = method()
-        if advance is not None:
-            advance()
+        try:
+            living().Iprobe(tag=_NEVER_SENT)
+            advance = method()
+            if advance is not None:
+                advance()
+        except Exception as error:
+            if not died(error):
+                raise
+            return  # the thread of the step finds out, too
         del advance
         wanted.wait()
 

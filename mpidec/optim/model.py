@@ -5,6 +5,7 @@ of an optimizer.
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, TypeAlias, TypeVar, cast
@@ -168,6 +169,21 @@ class Model:
                 found["module", what] = kind.__name__ + more
                 found["mode", f"training of {what}"] = str(module.training)
         return found
+
+    def take_over(self, net: Network, root: int) -> None:
+        """Take the parameters, and the optimizer's state of them, of rank `root`.  Collective."""
+        optimizer, packed = self._optimizer, io.BytesIO()
+        if net.rank == root:
+            state = {} if optimizer is None else optimizer.state_dict()["state"]
+            torch.save({"state": state, "rows": [p.data for p in self.parameters()]}, packed)
+        packed = io.BytesIO(net.comm.bcast(packed.getvalue(), root))
+        if net.rank == root:
+            return
+        given = torch.load(packed, map_location="cpu", weights_only=True)
+        for parameter, value in zip(self.parameters(), given["rows"]):
+            parameter.data.copy_(value)
+        if optimizer is not None:
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": given["state"]})
 
     def buffers(self) -> list[torch.Tensor]:
         """Return the buffers of floating-point numbers."""

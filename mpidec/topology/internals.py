@@ -20,5 +20,6 @@ from .given import (
     required_parameters as required_parameters,
     what_is as what_is,
 )
+from .graphs.restricted import restricted as restricted
 from .graphs.spanning import tree_of_parents as tree_of_parents
 from .schedules.changing import DENSE as DENSE

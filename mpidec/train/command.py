@@ -8,9 +8,11 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from ..cli import (
     DISK,
@@ -29,11 +31,15 @@ from ..cli import (
     plural,
     progress,
     quantity,
+    refuse_survival,
     resume_command,
     say,
+    set_eviction,
+    survival_flags,
 )
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, REFUSALS, end_job
+from ..comm.mixing.internals import lost_networks
+from ..comm.runtime import MPI, REFUSALS, Communicator, Survivors, end_job, surviving
 from ..exceptions import ConfigError, InputError
 from ..experiment import Setting, schema, stragglers, timeline_of, traced
 from ..plugins import short
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
     from .loop import Trained
     from .settings import Settings
 
+T = TypeVar("T")
 # Seconds after which other ranks than 0 end the job.
 LATER = 0.5
 # Settings that may be given with --resume.
@@ -98,6 +105,7 @@ def flags() -> list[Flag]:
         EXPERIMENT,
         *schema.flags(own()),
         *file_flags("training", "train.h5", "epochs", names),
+        *survival_flags("on those that are left, without the workers there"),
     ]
 
 
@@ -134,6 +142,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Settings, argparse.Na
 
     if args.list:
         return listing()
+    refuse_survival(args, ranks)
     given = [*schema.flag_settings(args, own()), *map(parse_set, args.set)]
     if args.resume is not None:
         for other in filter(None, [args.experiment, "--force" * args.force]):
@@ -191,9 +200,13 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
     from .loop import Training, workers
 
     settings, args = request
-    try:
+
+    def ready(comm: Communicator) -> tuple[Network, Training]:
         net = Network(workers(settings, comm), comm, timeline=timeline_of(settings.trace))
-        training = Training(settings, net, args.resume is not None)
+        return net, Training(settings, net, args.resume is not None, survive=args.survive)
+
+    try:
+        net, training = _begun(ready, comm, args.survive)
     except REFUSALS as error:  # raised on all ranks
         full = getattr(error, "errno", None) in DISK
         raise InputError(
@@ -219,16 +232,16 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
         shown.close()
     training.close()
     waited = traced(net, settings.trace)
-    if comm.rank == 0:
+    if net.rank == 0:
         if trained.outcome == "interrupted":
-            again = resume_command("train", settings.out or "", comm.size)
+            again = resume_command("train", settings.out or "", net.size)
             say(
                 "train",
                 f"interrupted after step {trained.metrics['step'][-1]}: continue with {again}",
             )
         if not args.quiet:
             print(
-                summary(trained, training.workers.size, comm.size, training.workers.note),
+                summary(trained, training.workers.size, net.size, training.workers.note),
                 flush=True,
             )
             if waited:
@@ -237,6 +250,13 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
             say("train", f"warning: {complaint}")
     net.close()
     return Status.of(trained.outcome)
+
+
+def _begun(ready: Callable[[Communicator], T], comm: MPI.Intracomm, survive: bool) -> T:
+    """Return what `ready(comm)` makes; with `survive` on the ranks that are left, if some die."""
+    if not survive or comm.size == 1:
+        return ready(comm)
+    return surviving(lambda ranks: ready(ranks.comm), Survivors(comm), lost_networks)
 
 
 def line(metrics: Mapping[str, Any]) -> str:
@@ -326,7 +346,7 @@ def _scores(trained: Trained, name: str) -> str:
     if f"{name}_worst" not in last:
         return text
     each = trained.workers[name][-1]
-    worst = int(each.argmin() if name == "accuracy" else each.argmax())
+    worst = int(np.nanargmin(each) if name == "accuracy" else np.nanargmax(each))
     return f"{last[f'{name}_worst']:.4g} worst (worker {worst}), {text}"
 
 
@@ -338,6 +358,8 @@ TRAIN = Command(
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.DEFERRED,
+    before_mpi=set_eviction,
+    survives=lambda args: bool(args.survive),
     worded=worded,
 )
 main = TRAIN.main

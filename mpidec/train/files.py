@@ -38,6 +38,9 @@ class TrainFile:
         self._changes: list[str] = []  # since the part before
         # Attribute `resumed` of a resumed training.
         self._parts = ""
+        self._make: Callable[[], None] = lambda: None
+        # Of a training that has lost workers: who, whose columns are left, and the number of all.
+        self._lost, self._left, self._width = "", list[int](), 0
 
     def create(
         self,
@@ -77,7 +80,37 @@ class TrainFile:
                 per_agent=per_worker,
             )
 
+        self._make, self._width = make, net.n
         self._on_root(make)
+
+    def renew(
+        self,
+        records: Sequence[Mapping[str, Any]],
+        per_worker: Sequence[str],
+        meta: Mapping[str, str | int],
+    ) -> None:
+        """Let the first of the ranks that are left go on with the file, which has all `records`
+        then; `meta` are attributes that have changed.
+        """
+
+        def own() -> None:
+            if self._file is not None:
+                self._file.close()
+            if not records:  # whatever is there is of another training
+                self._make()
+                return
+            self._file = RunFile.resume(self.path, int(records[-1]["step"]), meta=meta)
+            for record in records:
+                if record["step"] > self._file.last:
+                    self._file.append(record["step"], _columns(record, per_worker))
+
+        self._on_root(own)
+
+    def left(self) -> tuple[str, list[int], int]:
+        """Return who has died before, the columns of the workers that are left (none: all), and
+        the number of columns.
+        """
+        return self._lost, self._left, self._width
 
     def load(
         self,
@@ -100,7 +133,8 @@ class TrainFile:
 
         def stored() -> None:
             run, (step, arrays) = read(self.path), last_checkpoint(self.path)
-            ranks = int(run.attributes["ranks"])
+            # Those of the checkpoint: ranks may have died since.
+            ranks = len({name.partition(".")[0] for name in arrays})
             if ranks != self._net.size:
                 raise ValueError(
                     f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has "
@@ -126,10 +160,13 @@ class TrainFile:
                 mine = {
                     name: array for name, array in arrays.items() if name.startswith(f"rank{rank}.")
                 }
-                parts.append((step, mine, records))
+                left = [int(i) for i in str(run.attributes.get("workers", "")).split()]
+                lost = str(run.attributes.get("lost", ""))
+                parts.append((step, mine, records, (lost, left, int(run.attributes["agents"]))))
 
         self._on_root(stored)
-        step, mine, records = self._net.comm.scatter(parts or None)
+        step, mine, records, known = self._net.comm.scatter(parts or None)
+        self._lost, self._left, self._width = known
         state: dict[str, Any] = {}
         error: Exception | None = None
         try:
@@ -153,8 +190,7 @@ class TrainFile:
 
     def append(self, step: int, record: Mapping[str, Any], per_worker: Sequence[str]) -> None:
         """Add a record, the same on all ranks."""
-        of_workers = {f"agents/{name}": record[name] for name in per_worker}
-        self._on_root(lambda: self._file.append(step, {**record, **of_workers}))  # type: ignore[union-attr]
+        self._on_root(lambda: self._file.append(step, _columns(record, per_worker)))  # type: ignore[union-attr]
 
     def checkpoint(self, step: int, state: Mapping[str, object]) -> None:
         """Replace the checkpoint by the states of all ranks."""
@@ -162,12 +198,13 @@ class TrainFile:
         merged = {name: array for part in parts or [] for name, array in part.items()}
         self._on_root(lambda: self._file.checkpoint(step, merged))  # type: ignore[union-attr]
 
-    def finish(self, rows: np.ndarray, outcome: str, steps: int) -> None:
-        """Write the parameters of all workers and the outcome, and close the file."""
-        stack = self._net.gather(rows)
+    def finish(self, rows: np.ndarray | None, outcome: str, steps: int) -> None:
+        """Write the parameters of all workers, which the first rank has, and the outcome, and close
+        the file.
+        """
 
         def write() -> None:
-            self._file.finish(stack, outcome, steps)  # type: ignore[union-attr, arg-type]
+            self._file.finish(rows, outcome, steps)  # type: ignore[union-attr, arg-type]
             self._file.close()  # type: ignore[union-attr]
 
         self._on_root(write)
@@ -196,3 +233,8 @@ class TrainFile:
             except ImportError as caught:  # h5py
                 error = OSError(f"cannot write {os.fspath(self.path)}: {caught}")
         self._net.agree(error)
+
+
+def _columns(record: Mapping[str, Any], per_worker: Sequence[str]) -> dict[str, Any]:
+    """Return a record as the file has it."""
+    return {**record, **{f"agents/{name}": record[name] for name in per_worker}}

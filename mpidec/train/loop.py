@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
 
 from .. import optim
+from .._validation import choice
 from .._words import check_options
 from ..comm.mixing import Network
 from ..comm.runtime import (
     CommRequest,
     Communicator,
+    abandon,
     cores,
     cores_of_node,
     interrupts,
@@ -30,6 +33,7 @@ from ..comm.runtime import (
 from ..nn.internals import BATCHED
 from ..plugins import short
 from ..record.internals import DATA, Fingerprint, file_hashes
+from ..topology import Schedule, Topology
 from .components import Rate, make_optimizer
 from .files import TrainFile
 from .logs import Logger, logger
@@ -40,6 +44,7 @@ from .workers import Workers
 COSTS = ("time", "rounds", "bytes", "consensus")
 TRAINED = ("epoch", "samples_per_second", "train_loss", "lr")
 ALONE = 16  # workers in a single process
+T = TypeVar("T")
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
 
@@ -98,6 +103,7 @@ def fit(
     net: Network | None = None,
     resume: bool = False,
     changed: bool = False,
+    on_failure: Literal["end", "drop"] = "end",
     progress: Progress | None = None,
     **changes: Any,
 ) -> Trained:
@@ -116,6 +122,9 @@ def fit(
     changed : bool
         With `resume`, continue although they have; what was and what is are told by the attribute
         `resumed` of the file.
+    on_failure : {"end", "drop"}
+        With "drop" the training outlives ranks that die, as in `mpidec.optim.Decentralized`; the
+        data are then divided anew.
     progress : callable (step, steps, metrics), optional
         Called after each step with the metrics of the last evaluation, but for `train_loss`, which
         is that of this rank's workers since then, and `lr`.
@@ -144,7 +153,8 @@ def fit(
     check_options("fit", changes, tuple(each.name for each in fields(Settings)))
     settings = replace(settings or Settings(), **changes)
     owned = Network(workers(settings, world())) if net is None else None
-    with Training(settings, net or owned, resume, changed) as training:  # type: ignore[arg-type]
+    survive = choice(on_failure, "on_failure", ("end", "drop")) == "drop"
+    with Training(settings, net or owned, resume, changed, survive) as training:  # type: ignore[arg-type]
         trained = training.run(progress)
     if owned is not None:
         owned.close()
@@ -179,7 +189,12 @@ class Training:
     """A training that is ready to run.  Collective; see `fit`."""
 
     def __init__(
-        self, settings: Settings, net: Network, resume: bool = False, changed: bool = False
+        self,
+        settings: Settings,
+        net: Network,
+        resume: bool = False,
+        changed: bool = False,
+        survive: bool = False,
     ):
         self.net, self.settings = net, settings
         self._file: TrainFile | None = None
@@ -203,8 +218,12 @@ class Training:
                 self.settings.epochs,
                 self.settings.accumulate * self.settings.batch * net.n / 256,
             )
-            if self.settings.log is not None and net.rank == 0:
-                self._logger = logger(self.settings.log, self.settings.out)
+            self._begin_log()
+            if survive and method(self.settings).method.asynchronous:
+                raise ValueError(
+                    f"algorithm {self.settings.algorithm} is asynchronous: its workers meet at "
+                    "evaluations alone, and cannot go on without ranks that die (--survive)"
+                )
         except (ValueError, TypeError, OSError, RuntimeError, ImportError) as caught:
             error = (
                 caught
@@ -222,15 +241,20 @@ class Training:
             self.optimizer = optim.Decentralized(
                 base,
                 self.workers.model,
-                self._graph,
+                self._of_any() if survive else self._graph,
                 s.algorithm,
                 net,
                 buffers=s.buffers,
                 mixing=s.mixing(),
+                on_failure="drop" if survive else "end",
                 trace=None if net.context.timeline else s.trace,
                 **s.algorithm_options,
             )
-        self.steps = s.epochs * self.per_epoch
+        # The step from which on epochs have their length, the epochs until then, and all steps.
+        self._since_step, self._since_epoch, self.steps = 0, 0.0, s.epochs * self.per_epoch
+        # The columns of the file that belong to the workers, and how many ranks it knows lost.
+        self._first_columns, self._width = [*range(net.n)], net.n
+        self._columns, self._told, self._lost = self._first_columns, 0, ""
         self._devices = (
             [torch.device(self._device).index or 0] if self._device.startswith("cuda") else []
         )
@@ -255,6 +279,31 @@ class Training:
                     records=1 + -(-s.epochs // s.every),
                     fingerprint=self._fingerprint(),
                 )
+
+    def _of_any(self) -> list[Callable[[int], Topology | Schedule]] | None:
+        """Return the topologies as functions of the number of workers, of which some may die."""
+
+        def part(i: int) -> Callable[[int], Topology | Schedule]:
+            def of(n: int) -> Topology | Schedule:
+                made = graph(self.settings, n)
+                return cast("Topology | Schedule", made[i] if isinstance(made, list) else made)
+
+            return of
+
+        if self._graph is None:
+            return None
+        return [part(i) for i in range(len(self._graph) if isinstance(self._graph, list) else 1)]
+
+    def _set_steps(self) -> None:
+        """Set the number of all steps, of epochs that have had other lengths, too."""
+        left = (self.settings.epochs - self._since_epoch) * self.per_epoch
+        self.steps = self._since_step + math.ceil(left - 1e-9)
+
+    def _begin_log(self) -> None:
+        """Make the logger of the settings, on the first rank."""
+        s = self.settings
+        if s.log is not None and self._logger is None and self.net.rank == 0:
+            self._logger = logger(s.log, s.out)
 
     def _accumulate(self, batches: int) -> None:
         """Set the steps of an epoch, of so many batches each."""
@@ -297,8 +346,7 @@ class Training:
                     outcome = "diverged" if isinstance(error, FloatingPointError) else "failed"
                     self._file.abandon(f"{type(error).__name__}: {error}", outcome)
                 raise
-            if self._file is not None:
-                self._file.finish(self.workers.rows(), outcome, self._step)
+            self._together(lambda: self._finish(outcome))
         records = {
             name: np.array([record[name] for record in self._records])
             for name in ("step", *self.metrics, *self.per_worker)
@@ -312,20 +360,29 @@ class Training:
         )
 
     def _loop(self, interrupted: Callable[[], bool], progress: Progress | None) -> str:
-        every, stop = self.settings.every * self.per_epoch, _Stop(self.net)
+        stop, averager = _Stop(self.net), self.optimizer.averager
         minutes = self.settings.checkpoint_minutes
         if not self._records:
             self._record()
             self._checkpoint()
+        recorded, stopped = self._evaluations, False
         began = saved = time.perf_counter()
         while self._step < self.steps:
             # All ranks learn of an interrupt, and that a checkpoint is due, one step later, without
             # waiting for each other in this one.
             due = minutes is not None and time.perf_counter() - saved >= 60 * minutes
-            stopped, late = stop(interrupted(), due)
+            stopped = late = False
+            if averager.together_again:
+                late = len(averager.lost) > self._told
+                try:
+                    stopped, due = stop(interrupted(), due)
+                except Exception as error:
+                    averager.survive(error)
+                    continue
+                late = late or due
             if not stopped:
                 self._take_step()
-            record = stopped or self._step % every == 0 or self._step == self.steps
+            record = stopped or self._evaluations > recorded or self._step == self.steps
             if record or late:
                 for device in self._devices:
                     torch.cuda.synchronize(device)
@@ -333,14 +390,14 @@ class Training:
                 if record and self._since:
                     self._record()
                 self._checkpoint()
+                recorded = self._evaluations
                 began = saved = time.perf_counter()
             if progress is not None:
                 progress(self._step, self.steps, self._records[-1] | self._now())
             if stopped:
-                stop.close()
-                return "interrupted"
-        stop.close()
-        return "completed"
+                break
+        averager.together(stop.close)
+        return "interrupted" if stopped else "completed"
 
     def _take_step(self) -> None:
         s, optimizer = self.settings, self.optimizer
@@ -371,10 +428,66 @@ class Training:
 
     def _next_rate(self) -> float:
         """Learning rate of the middle of a step: neither warm-up nor decay reach 0."""
-        return self._rate((self._step + 0.5) / self.per_epoch)
+        return self._rate(self._epoch(self._step + 0.5))
+
+    def _epoch(self, step: float) -> float:
+        """Return how many epochs have passed at a step."""
+        return self._since_epoch + (step - self._since_step) / self.per_epoch
+
+    @property
+    def _evaluations(self) -> int:
+        """How many evaluations are due until now, the first one not counted."""
+        return int(self._epoch(self._step) / self.settings.every + 1e-9)
+
+    def _together(self, act: Callable[[], T]) -> T:
+        """Return what `act()` does, which all ranks do at a step; again, without those that die in
+        it.
+        """
+
+        def adapted() -> T:
+            if len(self.optimizer.averager.lost) > self._told:
+                self._adapt()
+            return act()
+
+        return self.optimizer.averager.together(adapted)
+
+    def _adapt(self) -> None:
+        """Divide the data among the workers that are left, and let the first rank go on with the
+        file.  Collective.
+        """
+        averager, net = self.optimizer.averager, self.net
+        self._columns = [self._first_columns[i] for i in averager.workers]
+        self._since_epoch, self._since_step = self._epoch(self._step), self._step
+        self.workers.divide(net.n, net.agents)
+        self.settings = replace(self.settings, workers=net.n)
+        self._accumulate(self.settings.accumulate)
+        self._set_steps()
+        lost = "\n".join([*filter(None, [self._lost]), *averager.lost])
+        with on_all_ranks(net):
+            self._begin_log()
+        if self._file is not None:
+            self._file.renew(
+                self._records,
+                self.per_worker,
+                {
+                    "lost": lost,
+                    "ranks": net.size,
+                    "config": self.settings.to_toml(),
+                    "workers": " ".join(map(str, self._columns)),
+                    **self._fingerprint().attributes(),
+                },
+            )
+        self._told = len(averager.lost)
 
     def _record(self) -> None:
         """Evaluate all workers and their average, and record it; collective."""
+        self._records.append(self._together(self._evaluated))
+        self._seconds = self._records[-1]["time"]
+        self._forget()
+        self._log(self._records)
+
+    def _evaluated(self) -> dict[str, Any]:
+        """Return the record of this step, which is then in the file; collective."""
         net, averager, names = self.net, self.optimizer.averager, self.per_worker
         with on_all_ranks(net):
             mine = self.workers.evaluate()
@@ -386,30 +499,40 @@ class Training:
         with self.optimizer.consensus() as distance:
             common = self.workers.evaluate_first(net)
         steps, seconds = self._since, self._timed
-        self._seconds += seconds
         samples = steps * self.settings.accumulate * self.settings.batch * net.n
         record = {
             "step": self._step,
-            "time": self._seconds,
+            "time": self._seconds + seconds,
             "rounds": averager.rounds,
             "bytes": self._sent_before + net.comm.allreduce(averager.sent_bytes),
             "consensus": distance,
             "loss_worst": found["loss"].max(),
             **{f"{name}_mean": found[name].mean() for name in names},
             **{f"{name}_consensus": common[name] for name in names},
-            "epoch": self._step / self.per_epoch,
+            "epoch": self._epoch(self._step),
             "samples_per_second": samples / seconds if samples else 0.0,
             "train_loss": found["train_loss"].mean(),
             "lr": self.optimizer.param_groups[0]["lr"] if steps else self._next_rate(),
-            **{name: found[name] for name in names},
+            **{name: self._of_first(found[name]) for name in names},
         }
         if "accuracy" in names:
             record["accuracy_worst"] = found["accuracy"].min()
-        self._records.append(record)
-        self._forget()
         if self._file is not None:
             self._file.append(self._step, record, names)
-        self._log(self._records)
+        return record
+
+    def _of_first(self, values: np.ndarray) -> np.ndarray:
+        """Return values of the workers for all that there were at first: NaN of the dead."""
+        whole = np.full((self._width, *values.shape[1:]), np.nan, values.dtype)
+        whole[self._columns] = values
+        return whole
+
+    def _finish(self, outcome: str) -> None:
+        """Write the parameters of the workers and the outcome; collective."""
+        if self._file is not None:
+            stack = self.net.gather(self.workers.rows())
+            rows = None if stack is None else self._of_first(stack)
+            self._file.finish(rows, outcome, self._step)
 
     def _forget(self) -> None:
         """Begin anew to sum losses of each worker, and to count their steps and seconds."""
@@ -427,6 +550,10 @@ class Training:
 
     def _checkpoint(self) -> None:
         """Replace the checkpoint of the file; collective."""
+        if self._file is not None or len(self.optimizer.averager.lost) > self._told:
+            self._together(self._saved)
+
+    def _saved(self) -> None:
         if self._file is None:
             return
         sent = self._sent_before + self.net.comm.allreduce(self.optimizer.averager.sent_bytes)
@@ -436,6 +563,7 @@ class Training:
                 "model": dict(self.workers.model.state_dict()),
                 "optimizer": self.optimizer.state_dict(),
                 "batches": self.workers.batches.state(),
+                "epochs": [self._since_step, self._since_epoch],
                 "seconds": self._seconds,
                 "since": [self._losses, self._since, self._timed],
                 "sent": sent,
@@ -459,6 +587,10 @@ class Training:
         self.net.agree(error)
         self.optimizer.load_state_dict(state["optimizer"])
         self._random, self._seconds = state["random"], state["seconds"]
+        self._since_step, self._since_epoch = state.get("epochs", (0, 0.0))
+        self._set_steps()
+        self._lost, columns, self._width = file.left()
+        self._columns = self._first_columns = columns or self._first_columns
         self._sent_before = int(state["sent"])
         self._losses, self._since, self._timed = state["since"]
         self._losses = self._losses.to(self._device)
@@ -491,21 +623,26 @@ class _Stop:
     """
 
     def __init__(self, net: Network):
-        self._comm = net.comm
+        self._net, self._comm = net, net.comm
         self._request: CommRequest | None = None
         # -1 for yes; and the least of all ranks.
         self._mine, self._least = np.zeros(2, dtype=np.int32), np.zeros(2, dtype=np.int32)
 
     def __call__(self, interrupted: bool, due: bool) -> tuple[bool, bool]:
-        if self._comm.size == 1:
+        if self._net.size == 1:
             return interrupted, due
         answer = self.close()
         self._mine[:] = -interrupted, -due
+        self._comm = self._net.comm
         self._request = start_minimum(self._comm, self._mine, self._least)
         return answer
 
     def close(self) -> tuple[bool, bool]:
         """Wait for the last answer."""
+        if self._comm is not self._net.comm:  # of ranks that have died
+            abandon((self._request, self._mine, self._least))
+            self._request, self._least = None, np.zeros(2, dtype=np.int32)
+            self._mine = np.zeros(2, dtype=np.int32)
         if self._request is not None:
             self._request.Wait()
             self._request = None

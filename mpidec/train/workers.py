@@ -70,13 +70,8 @@ class Workers:
                 self.digest = zlib.crc32(
                     np.ascontiguousarray(array).view(np.uint8).data, self.digest
                 )
-        parts = split(
-            data,
-            n,
-            None if settings.alpha == "iid" else float(settings.alpha or 0.1),
-            settings.seed,
-        )
-        self.batches = Batches(parts, settings.batch, settings.seed, agents)
+        self._data = data
+        self.divide(n, agents)
         self._augmented = data.name == "cifar10" if settings.augment is None else settings.augment
         self._train = (
             torch.from_numpy(data.train_x).to(device),
@@ -107,6 +102,13 @@ class Workers:
                 else Stacked(model, self.m)
             )
         self.model = model
+
+    def divide(self, n: int, agents: range) -> None:
+        """Divide the samples among n workers, of which `agents` are on this rank."""
+        s = self.settings
+        alpha = None if s.alpha == "iid" else float(s.alpha or 0.1)
+        parts = split(self._data, n, alpha, s.seed)
+        self.batches = Batches(parts, s.batch, s.seed, agents)
 
     def _attempt(self, model: torch.nn.Module) -> None:
         """Compute the loss of a model for two samples; raise ValueError if that fails."""

@@ -131,7 +131,7 @@ class Survivors:
 
     def shrink(self) -> None:
         """Leave out the dead; collective over the living."""
-        whole = self.comm is living()
+        whole = MPI.Group.Compare(self.comm.group, living().group) == MPI.IDENT
         self.comm = cast("MPI.Intracomm", registered(self.comm.Shrink()))
         if whole:
             _LEFT.append(self.comm)
@@ -162,7 +162,7 @@ class Survivors:
                 os.kill(self._pids[rank], signal.SIGKILL)
         some = ", ".join(map(str, sorted(theirs)))
         self.lost.append(
-            f"rank{'s' * (len(theirs) != 1)} {some} of {before.size}, found at "
+            f"rank{'s' * (len(theirs) != 1)} {some} of {MPI.COMM_WORLD.size}, found at "
             f"{time.strftime('%Y-%m-%dT%H:%M:%S')}"
         )
         self._before, self._behind, self._waiting = left, False, True

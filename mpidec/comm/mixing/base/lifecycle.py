@@ -93,6 +93,7 @@ class Lifecycle:
             given, n, transport, windows, timeline or _prefix()
         )
         self.comm, self._freed = duplicated(given), False
+        self._given_timeline = timeline
         # In the headers of all messages, so that none of an earlier network is taken for one of
         # this.
         self.serial = self.comm.bcast(secrets.randbits(48)) if given.size > 1 else 0

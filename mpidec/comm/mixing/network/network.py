@@ -41,6 +41,7 @@ _FOR_DRIVERS = (
     "operation",
     "partition",
     "raising_together",
+    "renewal",
     "row_sums",
     "serial",
     "slots",
@@ -240,6 +241,20 @@ class Network(NetworkOperators):
         made.check = self.check
         self._mixers.append(_Duplicate(made))
         return made
+
+    def renewal(self) -> Callable[[int, Communicator], None]:
+        """Return a function (n, comm), collective over `comm`, that makes this network, in place,
+        one of `n` agents on the ranks that are left when some have died.
+        """
+        transport, windows, timeline = self.transport, self.windows, self._given_timeline
+        checked = self.check
+
+        def renew(n: int, comm: Communicator) -> None:
+            self.__dict__.clear()
+            Network.__init__(self, n, comm, transport=transport, windows=windows, timeline=timeline)
+            self.check = checked
+
+        return renew
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__()} - {*_FOR_DRIVERS})
