@@ -122,7 +122,13 @@ ROOMS = {
         (*MATHEMATICS, *COMM, "registry", "driver", "optim", "cli", "diagnostics"),
         ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch"),
     ),
-    "predict": ((*GROUND, "topology", "registry", "cli", "experiment"), ()),
+    "predict": (
+        (
+            *(*MATHEMATICS, *COMM, "registry", "driver", "theory", "optim", "cli", "experiment"),
+            *("train", "bench"),
+        ),
+        (),
+    ),
     "run": (("experiment",), ()),
     "tune": (("driver", "experiment"), ()),
     "doctor": (("diagnostics",), ()),

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,11 +25,11 @@ from ..problems import LeastSquares
 from ..topology import ring
 from .report import size_name
 
-SIZES = (8, 1 << 12, 1 << 15, 1 << 18, 1 << 20)
+SIZES = (8, 1 << 9, 1 << 15, 1 << 18, 1 << 20)
 NEIGHBORS = (1, 2, 4)
 QUANTILE = 0.1  # what other processes of a machine add to a time is never negative
 AGREEMENT = 0.1
-ROUNDS = 8  # of measuring, before a time counts as unsettled
+ROUNDS = 16  # of measuring, before a time counts as unsettled
 BLOCK_SECONDS, MOST_CALLS, ROUND_SECONDS, FEWEST_BLOCKS, MOST_BLOCKS = 0.05, 50, 0.5, 8, 40
 POLL_SECONDS = 0.005  # a rank that waits leaves its core to those that are measured
 SAMPLES, UNKNOWNS = 256, 512  # of the gradient that is timed: 1 MB, as in a cache of one core
@@ -37,7 +38,7 @@ SCHEMA = {
     "exchange_seconds": "T_k(s) by k: one rank a node exchanges rows with k others, both directions "
     "at once; with fewer other nodes, several rows with each",
     "shared_exchange_seconds": "T_1(s) of all ranks of the nodes at once; absent with one rank a node",
-    "allreduce_seconds": "MPI_Allreduce of s bytes, by number of ranks",
+    "allreduce_seconds": "MPI_Allreduce of s bytes, by nodes x ranks on each",
     "memory_seconds_per_byte": "of W(X) within a node, per byte of a neighbour's row",
     "gradient_seconds": f"of least squares with {SAMPLES} samples of {UNKNOWNS} unknowns, by all "
     "ranks of the nodes at once",
@@ -45,8 +46,8 @@ SCHEMA = {
 
 
 def settled(measure: Callable[[], float]) -> tuple[float | None, list[float]]:
-    """Return the mean of the two smallest times when they agree within 10 %, or None if they do
-    not after `ROUNDS`, and all that were measured.
+    """Return the mean of the two smallest times when they agree within 10 %, of four or more also
+    of the next two, or None if they do not after `ROUNDS`; and all that were measured.
 
     Examples
     --------
@@ -56,9 +57,10 @@ def settled(measure: Callable[[], float]) -> tuple[float | None, list[float]]:
     times = [measure()]
     while len(times) < ROUNDS:
         times.append(measure())
-        low, high = sorted(times)[:2]
-        if high <= (1 + AGREEMENT) * low:
-            return (low + high) / 2, times
+        least = sorted(times)[: 3 if len(times) > 3 else 2]
+        for low, high in pairwise(least):
+            if high <= (1 + AGREEMENT) * low:
+                return (low + high) / 2, times
     return None, times
 
 
@@ -151,6 +153,8 @@ class Calibration:
         counts = comm.allgather(self.local.size)
         self.nodes = comm.size // counts[0]
         wait_for_other_nodes()
+        with self._part(min(self.local.rank, 1)) as first:
+            self.node = int(self.local.bcast(first.rank))
         self.unsettled: dict[str, list[float]] = {}
         if len(set(counts)) > 1 or self.nodes < 2:
             self.local.Free()
@@ -187,16 +191,25 @@ class Calibration:
                     self._settled(name, s, exchange(across, 1, s), comm) for s in sizes
                 ]
         reduced = found["allreduce_seconds"] = {}
-        for ranks in sorted({comm.size, max(2, comm.size // 2)}):
-            with self._part(int(comm.rank >= ranks)) as part:
-                name, within = f"MPI_Allreduce of {ranks} ranks", comm.rank < ranks
-                reduced[str(ranks)] = [
-                    self._settled(name, s, allreduce(part, s), part, within) for s in sizes
+        for nodes, per_node in self._parts():
+            active = self.node < nodes and local.rank < per_node
+            with self._part(int(not active)) as part:
+                name = f"MPI_Allreduce of {nodes} x {per_node} ranks"
+                reduced[f"{nodes}x{per_node}"] = [
+                    self._settled(name, s, allreduce(part, s), part, active) for s in sizes
                 ]
         found["memory_seconds_per_byte"] = self._memory(max(sizes))
         size = 8 * SAMPLES * UNKNOWNS
         found["gradient_seconds"] = self._settled("gradient", size, gradient(), comm)
         return {**found, "nodes": self.nodes, "ranks_per_node": local.size}
+
+    def _parts(self) -> list[tuple[int, int]]:
+        """Return the nodes, and the ranks on each, that call MPI_Allreduce: all; three quarters,
+        which are no power of two, and half of the nodes; one rank a node.
+        """
+        every, per_node = self.nodes, self.local.size
+        fewer = [(max(2, part * every // 4), per_node) for part in (3, 2)]
+        return list(dict.fromkeys([(every, per_node), *fewer, (every, 1)]))
 
     def _memory(self, size: int) -> float:
         """Return the seconds per byte of a neighbour's row, of a ring on each node."""

@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf, isinf
+from typing import Any
+
+import numpy as np
 
 from .. import registry as catalogue, topology
-from ..cli import EXPERIMENT, Command, Flag, aligned, plural, quantity
+from .._validation import number
+from ..cli import EXPERIMENT, Command, Flag, Status, aligned, plural, quantity
+from ..comm.runtime import MPI, on_root
 from ..exceptions import ConfigError, InputError
-from ..experiment import settings as config
+from ..experiment import Experiment, Setting, accepted, schema, settings as config
 from ..topology import Schedule, Topology
+from .checking import compared, gradient_seconds, nodes_of_job
+from .cluster import TYPICAL, Cluster, cluster
 from .counting import PLACEMENTS, nodes_of
 from .model import Cost, mean_cost
-from .network import TYPICAL, Network, network
+from .simulation import AGENTS, UNKNOWNS, Course, Demand, Simulator
+from .training import TABLES, demand as of_training, trains
 
 EPILOG = """\
 examples:
   python -m mpidec.predict --dimension 8192                       rows of 64 KB on Ethernet
   python -m mpidec.predict experiment.toml --ranks 16,256 --ranks-per-node 64 --network infiniband
+  python -m mpidec.predict experiment.toml --ranks 16 --accuracy 1e-6     with the time to an error
+  python -m mpidec.predict train.toml --ranks 16,256              a training, against all-reduce
+  mpirun -n 8 -ppn 2 python -m mpidec.predict --check --network network.json
 
-One agent per rank.  For each number of ranks, the time of one mixing W(X) with the graph of the
-experiment and with others: latency, the bytes of a rank, what the other ranks of its node send over
-the same link, and the weighted sum.  The rows over the busiest link are counted from the graph and
-the placement.  The time of a step is that of its mixings and of its gradient, which is not
-predicted; nor are the number of steps, all-reduce, and trainings.
+For each number of ranks, the time of a step with the graph of the experiment and with others, in
+the mean: the mixings by part (latency, the bytes of a rank, what the other ranks of its node send
+over the same link, the weighted sum), and gradients and updates, as this machine computes them
+("compute"; scaled by the gradient of a calibration).  One agent per rank, unless the experiment has
+run.agents.  Mixings a step, bytes of a row (codecs) and gradients a step are counted in a run of a
+few steps.  The rows over the busiest link are counted from the graph and the placement.
+
+With --accuracy, steps until the relative error of the agents are simulated in this process, with
+the data of the experiment if there are some for all agents, or else with random least squares of 10
+unknowns.  A number with "~" is continued by the rate of theory for the graph's 1 - rho.  "auto" is
+searched for with at most 64 agents; others take the safe step size.
 
 The networks are typical figures (latency, link of a node): infiniband 2 us, 100 Gbit/s; ethernet
-25 us, 25 Gbit/s; wan 20 ms, 1 Gbit/s.  A file has times that you have measured between nodes, one
-rank a node, for exchanges in both directions with k neighbours at once, in seconds:
+25 us, 25 Gbit/s; wan 20 ms, 1 Gbit/s; all-reduce by halving and doubling.  A file is written by
+python -m mpidec.bench --calibrate; it has at least the seconds of exchanges in both directions with
+k neighbours at once, one rank a node:
   {"bytes": [8, 65536, 1048576], "exchange_seconds": {"1": [...], "2": [...], "4": [...]}}
-"""
+
+With --check, on the ranks of mpirun: measured and predicted times of a mixing and of all-reduce."""
 OTHERS = ("ring", "torus", "one_peer_exponential", "exponential", "inner_outer")
 FLAGS = [
     EXPERIMENT,
@@ -47,26 +68,69 @@ FLAGS = [
     Flag(
         "--dimension",
         type=int,
-        default=1000,
-        help="numbers of 8 bytes in a row (default: %(default)s)",
+        help="numbers of 8 bytes in a row (default: those of the experiment, or 1000)",
+    ),
+    Flag(
+        "--accuracy",
+        metavar="TOL",
+        type=float,
+        help="also the time until the relative error is TOL",
+    ),
+    Flag(
+        "--seconds",
+        type=float,
+        default=20,
+        help="of simulation in all, for --accuracy (default: %(default)s)",
+    ),
+    Flag(
+        "--check",
+        action="store_true",
+        help="measure on the ranks of this job what is predicted for them",
     ),
 ]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is predicted."""
+class Forecast:
+    """What is asked for; `file` are the settings of an experiment or of a training."""
 
-    name: str
-    options: dict[str, object]
+    file: list[Setting]
+    dimension: int | None
     ranks: list[int]
     per_node: int
     placement: str
-    size: int
-    network: Network
+    net: Cluster
+    accuracy: float | None
+    seconds: float
+    check: bool
 
 
-def prepare(args: argparse.Namespace, ranks: int) -> Request:
+@dataclass(frozen=True)
+class Subject:
+    """What is predicted.
+
+    Attributes
+    ----------
+    name, options
+        The graph; "" for all-reduce.
+    demand : Demand
+    reduced : float
+        Bytes of an all-reduce that takes the place of the mixings.
+    agents : int or None
+        None: one per rank.
+    experiment : Experiment or None
+        None: a training.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    demand: Demand
+    reduced: float
+    agents: int | None = None
+    experiment: Experiment | None = None
+
+
+def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
     """Return what the arguments ask for.
 
     Raises
@@ -81,73 +145,196 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request:
     if min(numbers) < 2:
         raise ConfigError(f"--ranks {args.ranks}: expected numbers from 2, such as 16,256")
     for flag in ("ranks_per_node", "dimension"):
-        if vars(args)[flag] < 1:
+        if vars(args)[flag] is not None and vars(args)[flag] < 1:
             name = flag.replace("_", "-")
             raise ConfigError(f"--{name} {vars(args)[flag]}: expected at least 1")
-    file = config.read_toml(args.experiment) if args.experiment else []
-    graph = config.load(file).topology
-    return Request(
-        graph.name,
-        dict(graph.options),
+    tables = {*config.TABLES, *TABLES}
+    asked = Forecast(
+        schema.read_toml(args.experiment, tables) if args.experiment else [],
+        args.dimension if args.experiment or args.dimension else 1000,
         numbers,
         args.ranks_per_node,
         args.placement,
-        8 * args.dimension,
-        network(args.network),
+        cluster(args.network),
+        args.accuracy and number(args.accuracy, "--accuracy", least=1e-15),
+        number(args.seconds, "--seconds", least=0),
+        args.check,
     )
+    if trains(asked.file) and (args.dimension or args.accuracy):
+        raise ConfigError(
+            f"{args.experiment} is a training: omit --dimension and --accuracy, its rows are those "
+            "of the model, and the steps that it needs are not predicted"
+        )
+    return asked
 
 
-def graphs(request: Request, ranks: int) -> dict[str, Topology | Schedule]:
-    """Return the graph of the experiment, and others that this number of agents can have."""
+def subject(asked: Forecast) -> Subject:
+    """Count what a step needs."""
+    if trains(asked.file):
+        demand, reduced, name, options = of_training(asked.file)
+        return Subject(name, options, demand, reduced)
+    experiment = config.load(asked.file)
+    given = any(each.key == "run.agents" for each in asked.file)
+    simulator = Simulator(experiment, asked.dimension)
+    name, options = experiment.topology.name, dict(experiment.topology.options)
+    demand = simulator.demand(_graph(name, options, AGENTS))
+    agents = experiment.run.agents if given else None
+    return Subject(name, options, demand, 8.0 * simulator.d, agents, experiment)
+
+
+def _graph(name: str, options: Mapping[str, Any], n: int) -> Topology | Schedule:
     try:
-        own = catalogue.TOPOLOGIES.find(request.name)(ranks, **request.options)
+        return catalogue.TOPOLOGIES.find(name)(n, **options)
     except ValueError as error:
-        raise InputError(f"{ranks} ranks: {error}") from error
-    found = {request.name: own}
+        raise InputError(f"{n} agents: {error}") from error
+
+
+def graphs(about: Subject, n: int, block: int) -> dict[str, Topology | Schedule]:
+    """Return the graph of the experiment, and others that n agents can have, `block` of them on a
+    node.
+    """
+    found = {about.name: _graph(about.name, about.options, n)} if about.name else {}
     for name in OTHERS:
-        per_node = request.per_node
-        if name == "inner_outer":
-            if per_node > 2 and ranks % per_node == 0 and ranks > per_node:
-                found.setdefault(name, topology.inner_outer(ranks, per_node))
-        else:
-            found.setdefault(name, topology.CATALOGUE[name](ranks))
+        if name in found or not _accepts(about.experiment, name):
+            continue
+        if name != "inner_outer":
+            found[name] = topology.CATALOGUE[name](n)
+        elif block > 2 and n % block == 0 and n > block:
+            found[name] = topology.inner_outer(n, block)
     return found
 
 
-def execute(request: Request) -> None:
-    """Print a table for each number of ranks, and the cheapest mixing."""
-    size, net = request.size, request.network
+def _accepts(experiment: Experiment | None, name: str) -> bool:
+    """Return whether the solver of an experiment can use a graph."""
+    if experiment is None:
+        return True
+    options = {"machine_size": 4} if name == "inner_outer" else {}
+    wanted = replace(experiment.topology, name=name, options=options)
+    return accepted(replace(experiment, topology=wanted))
+
+
+@dataclass(frozen=True)
+class Line:
+    """Seconds of a step by part, and its steps."""
+
+    mixing: Cost
+    compute: float
+    course: Course
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step."""
+        return self.mixing.seconds + self.compute
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all steps; infinite where they are not known."""
+        return inf if self.course.steps is None else self.step * self.course.steps
+
+
+def predict(asked: Forecast, about: Subject) -> None:
+    """Print a table for each number of ranks, the cheapest step and the shortest run."""
+    demand, net = about.demand, asked.net
     print(
-        f"W(X) with rows of {quantity(size, 'B')}, {request.per_node} ranks a node, placed by "
-        f"{request.placement}, network {net.name}"
+        f"a step: {demand.mixings:.3g} mixings of rows of {quantity(demand.size, 'B')}, "
+        f"{demand.gradients:.3g} gradients of an agent; {asked.per_node} ranks a node, placed by "
+        f"{asked.placement}, network {net.name}"
     )
-    for ranks in request.ranks:
-        node = nodes_of(ranks, request.per_node, request.placement)
-        made = graphs(request, ranks)
-        costs = {name: mean_cost(graph, node, size, net) for name, graph in made.items()}
-        best = min(costs, key=lambda name: costs[name].seconds)
-        head = ["graph", "latency", "bytes", "link", "kernel", "mixing", "rows over a link"]
-        print(f"\n{ranks} ranks on {plural(int(node.max()) + 1, 'node')}")
-        lines = [[name, *_cells(each)] for name, each in costs.items()]
-        print("\n".join(aligned([head, *lines], "<>>>>>>")))
-        print(f"cheapest mixing: {best}; it may need more steps than others", flush=True)
+    simulator = None
+    if asked.accuracy and about.experiment:
+        simulator = Simulator(about.experiment, asked.dimension)
+    share = asked.seconds / (len(asked.ranks) * (len(OTHERS) + 1))
+    pace = net.gradient / gradient_seconds() if net.gradient else 1.0
+    for ranks in asked.ranks:
+        n = about.agents or ranks
+        if n < ranks:
+            raise InputError(f"run.agents is {n}: expected at most as many --ranks, not {ranks}")
+        node = nodes_of(ranks, asked.per_node, asked.placement)
+        compute = demand.compute * -(-n // ranks) * pace
+        lines = {}
+        for name, graph in graphs(about, n, asked.per_node * n // ranks).items():
+            mixing = mean_cost(graph, node, demand.size, net).times(demand.mixings)
+            course = Course(None)
+            if simulator and asked.accuracy:
+                course = simulator.course(graph, asked.accuracy, share)
+            lines[name] = Line(mixing, compute, course)
+        nodes = int(node.max()) + 1
+        print(f"\n{plural(n, 'agent')}, {ranks} ranks on {plural(nodes, 'node')}")
+        _table(lines, asked.accuracy)
+        reduced = net.allreduce(nodes, -(-ranks // nodes), about.reduced)
+        print(
+            f"all-reduce of {quantity(about.reduced, 'B')}: {_time(reduced)}, "
+            f"a step {_time(reduced + compute)}"
+        )
+        _best(lines, asked.accuracy)
+        if simulator and simulator.synthetic(n):
+            print(f"simulated: random least squares of {plural(n, 'agent')}, {UNKNOWNS} unknowns")
 
 
-def _cells(each: Cost) -> list[str]:
-    times = [each.latency, each.bytes, each.link, each.kernel, each.seconds]
-    return [
-        *(quantity(1e6 * time, "us") if time < 1e-3 else f"{1e3 * time:.4g} ms" for time in times),
-        f"{each.rows:.4g}",
-    ]
+def _table(lines: Mapping[str, Line], accuracy: float | None) -> None:
+    timed = ["steps", f"to {accuracy:g}"] if accuracy else []
+    head = ["graph", "latency", "bytes", "link", "kernel", "compute", "step", *timed]
+    rows = []
+    for name, each in lines.items():
+        cost, steps = each.mixing, each.course.steps
+        parts = (cost.latency, cost.bytes, cost.link, cost.kernel, each.compute, each.step)
+        row = [name, *map(_time, parts)]
+        if accuracy:
+            known = "-" if steps is None else f"{each.course.how}{steps:.4g}"
+            row += [known.replace("~inf", "inf").replace("inf", "never"), _time(each.seconds)]
+        rows.append([*row, f"{cost.rows:.4g}"])
+    print("\n".join(aligned([[*head, "rows over a link"], *rows], "<" + ">" * (len(head)))))
+
+
+def _best(lines: Mapping[str, Line], accuracy: float | None) -> None:
+    """Print the cheapest step, and the shortest run."""
+    cheapest = min(lines, key=lambda name: lines[name].step)
+    text = f"cheapest step: {cheapest}"
+    soonest = min(lines, key=lambda name: lines[name].seconds)
+    if isinf(lines[soonest].seconds):
+        text += "; it may need more steps than others"
+    else:
+        text += f"; soonest at an error of {accuracy:g}: {soonest}"
+    print(text, flush=True)
+
+
+def _time(seconds: float) -> str:
+    if isinf(seconds):
+        return "-"
+    if seconds < 1e-3:
+        return quantity(1e6 * seconds, "us")
+    return f"{1e3 * seconds:.4g} ms" if seconds < 10 else f"{seconds:.4g} s"
+
+
+def execute(asked: Forecast, comm: MPI.Intracomm) -> int:
+    """Predict in one process, or measure on all."""
+    if not asked.check:
+        if comm.rank == 0:
+            predict(asked, subject(asked))
+        return Status.OK
+    if comm.size < 2:
+        raise InputError("--check measures on several ranks: mpirun -n 4 mpidec predict --check")
+    about = on_root(comm, subject, asked)
+    n, node = about.agents or comm.size, nodes_of_job(comm)
+    block = int(np.bincount(node).max()) * n // comm.size
+    made = graphs(about, n, block)
+    lines = [["graph", "measured", "predicted", "ratio"]]
+    sizes = about.demand.size, about.reduced
+    for name, measured, predicted in compared(made, *sizes, node, asked.net, comm):
+        lines.append([name, _time(measured), _time(predicted), f"{predicted / measured:.2f}"])
+    if comm.rank == 0:
+        print(f"W(X) with rows of {quantity(about.demand.size, 'B')}, network {asked.net.name}")
+        print("\n".join(aligned(lines, "<>>>")), flush=True)
+    return Status.OK
 
 
 PREDICT = Command(
     name="predict",
-    description="Predict the time of a mixing on a cluster, by part and graph.",
+    description="Predict the time of a step on a cluster, by part and graph.",
     epilog=EPILOG,
     flags=FLAGS,
     prepare=prepare,
-    alone=execute,
+    execute=execute,
     needs_mpi=False,
 )
 main = PREDICT.main

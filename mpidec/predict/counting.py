@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from ..comm.runtime import Partition
 from ..exceptions import InputError
 from ..topology import Schedule, Topology
 
 PLACEMENTS = ("slot", "cyclic")
 # Graphs that are counted of a schedule; more are a sample of its period.
 PHASES = 32
+# Of a schedule, after half of which ranks are ahead of each other as in a long run.
+ROUNDS = 8
 # Edges that are counted: 10^8 take some GB and seconds.
 MOST_EDGES = 100_000_000
 
 
-class Rows(NamedTuple):
-    """Largest numbers of rows in a mixing: over a rank's share of the link, over a node's link, and
-    into a rank from its own node.
+class Traffic(NamedTuple):
+    """Largest numbers in a mixing: messages of a rank to, or from, other nodes; rows in them; rows
+    over a node's link; terms of a rank's sums beside its agents' own rows.
+
+    A link carries both directions at once: the larger one counts.
     """
 
-    rank: int
+    messages: int
+    rows: int
     link: int
-    inside: int
+    terms: int
 
 
 def nodes_of(ranks: int, per_node: int, placement: str) -> np.ndarray:
@@ -38,10 +46,25 @@ def nodes_of(ranks: int, per_node: int, placement: str) -> np.ndarray:
     return rank // per_node if placement == "slot" else rank % -(-ranks // per_node)
 
 
-def rows(graph: Topology, node: np.ndarray) -> Rows:
-    """Return the rows of a mixing with one agent per rank, of which agent i is on `node[i]`.
+@dataclass(frozen=True)
+class Flow:
+    """What a mixing moves between ranks.
 
-    A link carries both directions at once: the larger one counts.
+    Attributes
+    ----------
+    far, near : (array, array)
+        Ranks that send to, and that receive from, ranks of other nodes, and of their own node.
+    traffic : Traffic
+    """
+
+    far: tuple[np.ndarray, np.ndarray]
+    near: tuple[np.ndarray, np.ndarray]
+    traffic: Traffic
+
+
+def flow(graph: Topology, node: np.ndarray) -> Flow:
+    """Return what a mixing moves, with agents in blocks on ranks, which are on the nodes
+    `node[rank]`.  A row travels once to each rank that needs it.
 
     Raises
     ------
@@ -56,14 +79,47 @@ def rows(graph: Topology, node: np.ndarray) -> Rows:
     block = graph.source.columns(0, graph.n)
     sender = np.repeat(np.arange(graph.n), np.diff(block.indptr))
     receiver = block.indices
-    across = node[sender] != node[receiver]
-    inside = ~across & (sender != receiver)
-    ends = sender[across], receiver[across]
-    return Rows(
-        max(_most(end) for end in ends),
-        max(_most(node[end]) for end in ends),
-        _most(receiver[inside]),
+    host = Partition(graph.n, len(node)).owner(np.arange(graph.n))
+    to = host[receiver]
+    across = node[host[sender]] != node[to]
+    agent, dest = _distinct(sender[across], to[across], len(node))
+    far = _distinct(host[agent], dest, len(node))
+    counted = Traffic(
+        max(map(_most, far)),
+        max(_most(host[agent]), _most(dest)),
+        max(_most(node[host[agent]]), _most(node[dest])),
+        _most(to[sender != receiver]),
     )
+    inside = ~across & (host[sender] != to)
+    return Flow(far, (host[sender[inside]], to[inside]), counted)
+
+
+def overlapped(flows: Sequence[Flow], seconds: Sequence[float], ranks: int) -> float:
+    r"""Return the time of a mixing in the mean over many: with the times t of a rank that
+    exchanges rows with other nodes,
+
+    .. math:: e_i^{k+1} = \max_j (e_j^k + t^k [\text{j or i exchanges with another node}])
+
+    over itself and the ranks j that send to i.  Where few ranks of a node exchange rows in each
+    mixing, the others go on meanwhile.
+    """
+    e, ends = np.zeros(ranks), [0.0]
+    for _ in range(ROUNDS):
+        for each, t in zip(flows, seconds):
+            (source, dest), after = each.far, e.copy()
+            after[source] = e[source] + t
+            after[dest] = np.maximum(after[dest], e[dest] + t)
+            np.maximum.at(after, dest, e[source] + t)
+            np.maximum.at(after, each.near[1], e[each.near[0]])
+            e = after
+        ends.append(float(e.max()))
+    return (ends[-1] - ends[ROUNDS // 2]) / (len(flows) * (ROUNDS - ROUNDS // 2))
+
+
+def _distinct(first: np.ndarray, second: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs without repetitions, with the second numbers below `size`."""
+    pairs = np.unique(first.astype(np.int64) * size + second)
+    return pairs // size, pairs % size
 
 
 def _most(numbers: np.ndarray) -> int:

@@ -1,24 +1,23 @@
-r"""Time of a mixing: with k rows of s bytes between a rank and other nodes, and R rows over the
-link of the node that has most,
+r"""Time of a mixing: of a rank that sends or receives q rows of s bytes in k messages to other
+nodes, and R rows over the link of its node,
 
-.. math:: T = [T_k(s) - k s G] + k s G + \max(R - k, 0) s G + (k + k') s M
+.. math:: T = [T_k(q s / k) - q s G] + q s G + (R - q) s G' + t s M
 
 are the latency, the bytes of the rank, those of the other ranks of its node, which share the link,
-and the weighted sum, which reads also k' rows of the same node; G is the time of a byte on the
-link and M in memory.
+and the weighted sum of t rows; G is the time of a byte on the link, G' that while several ranks of
+a node use it, and M that of a byte in memory.  k, q, R and t are the largest ones of all ranks and nodes.  In a schedule,
+latencies of different ranks overlap; bytes share the link.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
 from ..topology import Schedule, Topology
-from .counting import Rows, phases, rows
-from .network import Network
-
-MEMORY = 5e-11  # seconds per byte of a weighted sum: 20 GB/s, one rank's share of a node's memory
+from .cluster import Cluster
+from .counting import Traffic, flow, overlapped, phases
 
 
 @dataclass(frozen=True)
@@ -36,22 +35,28 @@ class Cost:
         """Sum of the parts."""
         return self.latency + self.bytes + self.link + self.kernel
 
-
-def cost(counted: Rows, size: float, network: Network) -> Cost:
-    """Return the cost of a mixing with rows of `size` bytes."""
-    k, link, inside = counted
-    own = k * size * network.seconds_per_byte
-    total = network.exchange(k, size)
-    return Cost(
-        max(total - own, 0.0),
-        min(own, total),
-        max(link - k, 0) * size * network.seconds_per_byte,
-        (k + inside) * size * MEMORY,
-        link,
-    )
+    def times(self, mixings: float) -> Cost:
+        """Return the cost of several mixings, one after the other."""
+        latency, own, link, kernel = (mixings * part for part in astuple(self)[:-1])
+        return Cost(latency, own, link, kernel, self.rows)
 
 
-def mean_cost(graph: Topology | Schedule, node: np.ndarray, size: float, network: Network) -> Cost:
-    """Return the cost of a mixing in the mean over the phases of a schedule."""
-    costs = [astuple(cost(rows(each, node), size, network)) for each in phases(graph)]
-    return Cost(*np.mean(costs, axis=0).tolist())
+def cost(counted: Traffic, size: float, net: Cluster) -> Cost:
+    """Return the cost of a mixing alone with rows of `size` bytes."""
+    k, rows, link, terms = counted
+    total = net.exchange(k, rows * size / max(k, 1))
+    own = min(rows * size * net.seconds_per_byte, total)
+    further = max(link - rows, 0) * size * net.shared_per_byte
+    return Cost(total - own, own, further, terms * size * net.memory, link)
+
+
+def mean_cost(graph: Topology | Schedule, node: np.ndarray, size: float, net: Cluster) -> Cost:
+    """Return the cost of a mixing in the mean over many, with agents in blocks on ranks on the
+    nodes `node[rank]`.
+    """
+    flows = [flow(each, node) for each in phases(graph)]
+    costs = [cost(each.traffic, size, net) for each in flows]
+    mean = Cost(*np.mean([astuple(each) for each in costs], axis=0).tolist())
+    if len(flows) == 1:
+        return mean
+    return replace(mean, latency=overlapped(flows, [each.latency for each in costs], len(node)))

@@ -11,13 +11,14 @@ from mpidec.bench import calibration, command as bench
 from mpidec.bench.calibration import ROUNDS, Calibration, neighbors, settled, write
 from mpidec.comm.runtime import MPI
 from mpidec.exceptions import InputError
-from mpidec.predict.network import network
+from mpidec.predict.cluster import cluster
 
 
 @pytest.mark.serial
 def test_the_two_smallest_times_settle_when_they_agree():
     assert settled(iter([1.0, 1.2, 1.09, 1.1]).__next__) == (pytest.approx(1.045), [1.0, 1.2, 1.09])
     assert settled(iter([1.2, 1.0, 2.0, 1.05]).__next__)[0] == pytest.approx(1.025)
+    assert settled(iter([1.0, 3.0, 2.0, 1.25, 1.3]).__next__)[0] == pytest.approx(1.275)
     never = [2.0**-k for k in range(ROUNDS + 1)]
     assert settled(iter(never).__next__) == (None, never[:ROUNDS])
 
@@ -71,14 +72,15 @@ def test_predict_reads_what_was_measured(tmp_path_factory, monkeypatch):
     measured.check()
     measured.close()
     assert found["nodes"] == comm.size and set(found["exchange_seconds"]) == {"1", "2", "4"}
-    assert found["allreduce_seconds"].keys() == {str(comm.size), str(max(2, comm.size // 2))}
+    parts = {max(2, part * comm.size // 4) for part in (2, 3, 4)}
+    assert found["allreduce_seconds"].keys() == {f"{nodes}x1" for nodes in parts}
     assert "shared_exchange_seconds" not in found and found["gradient_seconds"] > 0
     if comm.rank == 0:
         times = found["exchange_seconds"]
         times["1"] = [1e-3, 2e-3]
         path = tmp_path_factory.mktemp("calibration") / "network.json"
         write(str(path), found, {"mpi": "here"})
-        assert np.isclose(network(str(path)).exchange(2, 8), times["2"][0])
+        assert np.isclose(cluster(str(path)).exchange(2, 8), times["2"][0])
         assert json.loads(path.read_text())["machine"] == {"mpi": "here"}
 
 

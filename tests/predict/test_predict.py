@@ -7,10 +7,12 @@ import pytest
 
 from mpidec import topology
 from mpidec.exceptions import ConfigError
+from mpidec.experiment import Setting, settings as config
+from mpidec.predict.cluster import cluster
 from mpidec.predict.command import main
-from mpidec.predict.counting import nodes_of, rows
+from mpidec.predict.counting import flow, nodes_of, overlapped
 from mpidec.predict.model import cost, mean_cost
-from mpidec.predict.network import network
+from mpidec.predict.simulation import COUNTED, Simulator
 
 pytestmark = pytest.mark.serial
 
@@ -25,33 +27,95 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("placement", ["slot", "cyclic"])
+@pytest.mark.parametrize("agents", [24, 40])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_counted_rows_are_those_of_the_edges(name, placement):
+def test_counted_rows_are_those_of_the_edges(name, agents, placement):
     node = nodes_of(24, 4, placement)
+    host = np.repeat(range(24), [len(part) for part in np.array_split(range(agents), 24)])
     for k in range(3):
-        graph = GRAPHS[name](24).at(k)
-        edges = [(i, j) for i in range(24) for j in graph.out_neighbors(i) if i != j]
-        far = [(i, j) for i, j in edges if node[i] != node[j]]
-        near = [j for i, j in edges if node[i] == node[j]]
-        rank = max(sum(e[end] == i for e in far) for end in (0, 1) for i in range(24))
-        link = max(sum(node[e[end]] == m for e in far) for end in (0, 1) for m in range(6))
-        assert rows(graph, node) == (rank, link, max(near.count(i) for i in range(24)))
+        graph = GRAPHS[name](agents).at(k)
+        edges = [(i, j) for i in range(agents) for j in graph.out_neighbors(i) if i != j]
+        far = {(i, host[j]) for i, j in edges if node[host[i]] != node[host[j]]}
+        ends = [[(host[i], rank)[end] for i, rank in far] for end in (0, 1)]
+        pairs = {(host[i], rank) for i, rank in far}
+        expected = (
+            max(sum(e[end] == i for e in pairs) for end in (0, 1) for i in range(24)),
+            max(end.count(i) for end in ends for i in range(24)),
+            max(sum(node[i] == m for i in end) for end in ends for m in range(6)),
+            max(sum(host[j] == i for _, j in edges) for i in range(24)),
+        )
+        assert flow(graph, node).traffic == expected
 
 
 def test_times_of_a_known_network(tmp_path):
     file = tmp_path / "network.json"
     times = {"1": [1e-3, 2e-3, 3e-3], "2": [1e-3, 3e-3, 5e-3]}
-    file.write_text(json.dumps({"bytes": [0, 1000, 2000], "exchange_seconds": times}))
-    net = network(str(file))
+    content = {"bytes": [0, 1000, 2000], "exchange_seconds": times}
+    file.write_text(json.dumps(content))
+    net = cluster(str(file))
     # One rank a node: T_2(s).  Four a node: a ring has 1 row more over the link than over a rank.
     one = mean_cost(topology.ring(8), nodes_of(8, 1, "slot"), 500, net)
     assert np.isclose(one.seconds - one.kernel, 2e-3) and one.rows == 2
-    four = cost(rows(topology.ring(8), nodes_of(8, 4, "slot")), 500, net)
+    four = cost(flow(topology.ring(8), nodes_of(8, 4, "slot")).traffic, 500, net)
     assert np.isclose(four.latency, 1e-3) and np.isclose(four.bytes, 5e-4)
-    assert np.isclose(four.link, 5e-4)
+    assert np.isclose(four.link, 5e-4) and four.kernel == 2 * 500 * net.memory
+    reductions = {"4x2": [4e-3] * 3, "2x2": [2e-3] * 3, "4x1": [3e-3] * 3}
+    shared = {"shared_exchange_seconds": [2e-3, 5e-3, 8e-3], "ranks_per_node": 2}
+    content |= {"memory_seconds_per_byte": 1e-9, "allreduce_seconds": reductions, **shared}
+    file.write_text(json.dumps(content))
+    net = cluster(str(file))
+    # Two ranks a node send 1,000 bytes more each in 3 ms.
+    assert np.isclose(net.shared_per_byte, 1.5e-6) and net.memory == 1e-9
+    assert [round(1e3 * net.allreduce(*at, 9), 9) for at in ((4, 2), (8, 2), (4, 4), (1, 2))] == [
+        4,
+        6,
+        5,
+        0,
+    ]
     file.write_text(json.dumps({"bytes": [0, 1000], "exchange_seconds": {"1": [1e-3]}}))
     with pytest.raises(ConfigError, match="a time for each"):
-        network(str(file))
+        cluster(str(file))
+
+
+def test_latencies_of_a_schedule_overlap():
+    # Two ranks a node; each goes out in every second step, and waits for the other in between.
+    node = np.array([0, 0, 1, 1])
+    inner = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+    out = [[0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+    flows = [
+        flow(topology.from_weights((np.eye(4) + W) / 2, connected=False), node)
+        for W in (inner, out)
+    ]
+    assert overlapped(flows, [1.0, 1.0], 4) == 0.5
+    apart = topology.inner_outer(16, 4)
+    flows = [flow(apart.at(k), nodes_of(16, 4, "slot")) for k in range(apart.period)]
+    assert overlapped(flows, [1.0] * len(flows), 16) == 0.5
+    assert overlapped(flows[:1], [1.0], 16) == 1.0
+
+
+@pytest.mark.parametrize(
+    "mixing, mixings, size",
+    [("", 2, 240), ("accelerate = 3", 6, 240), ('codec = "top_k"\nfraction = 0.1', 2, 34)],
+)
+def test_a_step_is_counted_in_a_run(tmp_path, mixing, mixings, size):
+    file = tmp_path / "experiment.toml"
+    file.write_text(f'[topology]\nname = "ring"\n[mixing]\n{mixing}\n[run]\nagents = 32\n')
+    demand = Simulator(config.load(config.read_toml(str(file))), None).demand(topology.ring(16))
+    # Gradient tracking mixes its first gradients only once.
+    assert demand.mixings == pytest.approx(mixings * (2 * COUNTED - 1) / (2 * COUNTED))
+    assert (demand.size, demand.gradients) == (size, 1)
+
+
+def test_steps_are_simulated_and_continued_by_the_rate():
+    simulator = Simulator(config.load([]), 4)
+    ring = topology.ring(8)
+    simulated = simulator.course(ring, 1e-4, 60)
+    continued = simulator.course(ring, 1e-4, 0)
+    assert simulated.how == "" and simulated.simulated == simulated.steps
+    assert continued.how == "~" and continued.simulated == 1
+    assert 0.2 < continued.steps / simulated.steps < 5
+    biased = Simulator(config.load([Setting("solver.name", "dgd", "")]), 4)
+    assert biased.course(ring, 1e-9, 0.1).steps == np.inf
 
 
 def test_hierarchical_graphs_are_cheaper_on_large_nodes(capsys):

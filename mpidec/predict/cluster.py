@@ -1,0 +1,185 @@
+"""Clusters: times of exchanges between nodes, from a calibration or of a typical network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..exceptions import ConfigError
+
+BYTES = (8, 4096, 65536, 1 << 20, 1 << 24)
+NEIGHBORS = (1, 2, 4)
+# Seconds of latency, bits per second of a node's link, and seconds of a further message.
+TYPICAL: Mapping[str, tuple[float, float, float]] = {
+    "infiniband": (2e-6, 100e9, 5e-7),
+    "ethernet": (25e-6, 25e9, 5e-6),
+    "wan": (20e-3, 1e9, 1e-5),
+}
+MEMORY = 5e-11  # seconds per byte of a weighted sum: 20 GB/s, one rank's share of a node's memory
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Times T_k(s) of an exchange of s bytes with each of k neighbours on other nodes, one rank a
+    node, piecewise linear in k and s.
+
+    Attributes
+    ----------
+    name : str
+    sizes : array, shape (S,)
+        Bytes s, increasing.
+    neighbors : array, shape (K,)
+        Numbers k, increasing from 1.
+    seconds : array, shape (K, S)
+    memory : float
+        Seconds per byte of a row in a weighted sum.
+    shared : array, shape (S,), optional
+        T_1(s) of all `per_node` ranks of each node at once.
+    per_node : int
+    reductions : dict
+        Seconds of MPI_Allreduce, shape (S,), by the nodes and the ranks on each, all of them first;
+        empty if not measured.
+    gradient : float, optional
+        Seconds of the gradient of the calibration.
+    """
+
+    name: str
+    sizes: np.ndarray
+    neighbors: np.ndarray
+    seconds: np.ndarray
+    memory: float = MEMORY
+    shared: np.ndarray | None = None
+    per_node: int = 1
+    reductions: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    gradient: float | None = None
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """Inverse rate of a node's link: the slope of T_1 between the two largest sizes."""
+        return self._slope(self.seconds[0])
+
+    def _slope(self, seconds: np.ndarray) -> float:
+        last, sizes = seconds[-2:], self.sizes[-2:]
+        return float((last[1] - last[0]) / (sizes[1] - sizes[0]))
+
+    def exchange(self, k: float, size: float) -> float:
+        """Return T_k(s): 0 for k = 0, and beyond the measured k and s along the last line.
+
+        Examples
+        --------
+        >>> net = Cluster("", np.array([0, 100]), np.array([1, 2]), np.array([[1.0, 3], [2, 6]]))
+        >>> net.exchange(1, 50), net.exchange(2, 200), net.exchange(4, 100), net.exchange(0, 8)
+        (2.0, 10.0, 12.0, 0.0)
+        """
+        if not k:
+            return 0.0
+        column = [_linear(size, self.sizes, row) for row in self.seconds]
+        return _linear(k, self.neighbors, np.array(column))
+
+    @property
+    def shared_per_byte(self) -> float:
+        """Seconds of a byte on the link while several ranks of a node use it: the slope between the
+        two largest sizes of what they exchange at once, or else that of T_1.
+        """
+        if self.shared is None:
+            return self.seconds_per_byte
+        return self._slope(self.shared) / self.per_node
+
+    def allreduce(self, nodes: int, per_node: int, size: float) -> float:
+        r"""Return the time of MPI_Allreduce: piecewise linear in the logarithms of the nodes and of
+        the ranks on each, if it was measured, or else by halving and doubling,
+        :math:`2 T_1(0) \log_2 P + 2 s G (N - 1) / N`.
+        """
+        if not self.reductions:
+            latency = 2 * np.log2(max(nodes * per_node, 1)) * self.exchange(1, 0)
+            return float(
+                (latency + 2 * size * self.shared_per_byte * (nodes - 1) / nodes) * (nodes > 1)
+            )
+        at = {key: _linear(size, self.sizes, row) for key, row in self.reductions.items()}
+        every, ranks = next(iter(at))
+        counts = sorted(count for count, each in at if each == ranks)
+        measured = np.array([0.0, *(at[count, ranks] for count in counts)])
+        seconds = _linear(np.log2(nodes), np.log2([1, *counts]), measured)
+        if (every, 1) in at and ranks > 1:
+            further = (at[every, ranks] - at[every, 1]) / np.log2(ranks)
+            seconds += further * np.log2(per_node / ranks)
+        return max(float(seconds), 0.0)
+
+
+def _linear(x: float, at: np.ndarray, values: np.ndarray) -> float:
+    if len(at) == 1 or x <= at[0]:
+        return float(values[0])
+    i = min(int(np.searchsorted(at, x)), len(at) - 1)
+    slope = (values[i] - values[i - 1]) / (at[i] - at[i - 1])
+    return float(values[i - 1] + slope * (x - at[i - 1]))
+
+
+def cluster(name: str) -> Cluster:
+    """Return a typical cluster by the name of its network, or that of a file.
+
+    Raises
+    ------
+    ConfigError
+        The file is not complete.
+    """
+    if name not in TYPICAL:
+        return _read(name)
+    latency, rate, further = TYPICAL[name]
+    return modelled(name, latency, rate, further)
+
+
+def modelled(name: str, latency: float, rate: float, further: float = 0.0) -> Cluster:
+    """Return a cluster whose link has a latency in seconds and a rate in bits per second, and
+    `further` seconds for each further message.
+    """
+    k, sizes = np.array(NEIGHBORS), np.array(BYTES)
+    seconds = latency + further * (k[:, None] - 1) + k[:, None] * sizes * 8 / rate
+    return Cluster(name, sizes, k, seconds)
+
+
+def _read(path: str) -> Cluster:
+    if not Path(path).is_file():
+        names = ", ".join(TYPICAL)
+        raise ConfigError(f"--network {path}: expected a file of exchange times, or {names}")
+    try:
+        content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        times = content["exchange_seconds"]
+        sizes, k = np.array(content["bytes"], float), np.array([int(key) for key in times])
+        seconds = np.array([times[key] for key in times], float)
+        shared = content.get("shared_exchange_seconds")
+        reductions = {
+            (int(key.partition("x")[0]), int(key.partition("x")[2])): np.array(row, float)
+            for key, row in content.get("allreduce_seconds", {}).items()
+        }
+        found = Cluster(
+            path,
+            sizes,
+            k,
+            seconds,
+            float(content.get("memory_seconds_per_byte", MEMORY)),
+            None if shared is None else np.array(shared, float),
+            int(content.get("ranks_per_node", 1)),
+            reductions,
+            content.get("gradient_seconds"),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: {error!r}; expected JSON with bytes = [...] and exchange_seconds = "
+            '{"1": [...], "2": [...], ...}, one time for each size, as written by mpidec bench '
+            "--calibrate"
+        ) from None
+    sound = sizes.ndim == 1 and len(sizes) > 1 and seconds.shape == (len(k), len(sizes))
+    if not (sound and k[0] == 1 and (np.diff(k) > 0).all() and (np.diff(sizes) > 0).all()):
+        raise ConfigError(f"{path}: expected increasing bytes, neighbours from 1, a time for each")
+    rows = [*seconds, *reductions.values(), *([] if found.shared is None else [found.shared])]
+    positive = all(row.shape == sizes.shape and (row > 0).all() for row in rows)
+    if not (positive and np.isfinite(rows).all()) or seconds[0, -1] <= seconds[0, -2]:
+        raise ConfigError(f"{path}: expected times > 0, larger for the last size than before it")
+    if found.shared is not None and found.per_node < 2:
+        raise ConfigError(f"{path}: shared_exchange_seconds without ranks_per_node >= 2")
+    return found
