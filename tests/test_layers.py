@@ -111,13 +111,6 @@ ROOMS = {
         (*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "experiment"),
         ("matplotlib", "threadpoolctl"),
     ),
-    "reproduce": (
-        (
-            *(*MATHEMATICS, *COMM, "registry", "record", "driver", "theory", "optim", "cli"),
-            *("experiment", "train", "sweep"),
-        ),
-        ("PIL", "h5py", "matplotlib", "networkx", "scipy", "threadpoolctl", "torch"),
-    ),
     "bench": (
         (*MATHEMATICS, *COMM, "registry", "driver", "optim", "cli", "diagnostics"),
         ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch"),
@@ -128,6 +121,13 @@ ROOMS = {
             *("train", "bench"),
         ),
         (),
+    ),
+    "reproduce": (
+        (
+            *(*MATHEMATICS, *COMM, "registry", "record", "driver", "theory", "optim", "cli"),
+            *("experiment", "train", "sweep", "predict"),
+        ),
+        ("PIL", "h5py", "matplotlib", "networkx", "scipy", "threadpoolctl", "torch"),
     ),
     "run": (("experiment",), ()),
     "tune": (("driver", "experiment"), ()),
@@ -347,8 +347,8 @@ SHARED = {
     "sweep": "MPI CHOSEN FLAGS Fingerprint MISSING Outcome Result RunLine View X abort_when_uncaught arrange cannot_resume "
     "check_name check_names displayed drawn file_hashes find flat look on_root own_names rises split "
     "step_size_of together worded",
-    "reproduce": "ALONE MPI AVERAGING AtomicFile Fingerprint GRADIENT Training WorkQueue graph interrupts iterate meetings on_root "
-    "open_checked simulate solve stored",
+    "reproduce": "ALONE MPI AVERAGING AtomicFile Fingerprint GRADIENT Training WorkQueue graph interrupts iterate mean_cost "
+    "meetings modelled nodes_of on_root open_checked simulate solve stored",
 }
 # The package's own face reaches where a name is defined: what `import mpidec` loads stays small.
 FACES = ("__init__", "__main__")

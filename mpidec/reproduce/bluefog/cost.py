@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ... import topology
+from ...predict.internals import mean_cost, modelled, nodes_of
 from ...topology import Schedule, Topology
 from ..drawing import curves
 from ..experiment import Experiment, Results, alone
@@ -24,6 +25,7 @@ GRAPHS: Mapping[str, Callable[[int], Topology | Schedule]] = {
     "one-peer exponential": topology.one_peer_exponential,
     "all to all": topology.complete,
 }
+ALLREDUCE = "ring all-reduce"
 SENT: Mapping[str, tuple[str, Callable[[int], float]]] = {  # vectors from an agent in a step
     "ring": ("2", lambda n: min(2, n - 1)),
     "one-peer exponential": ("1", lambda n: 1),
@@ -33,7 +35,7 @@ SENT: Mapping[str, tuple[str, Callable[[int], float]]] = {  # vectors from an ag
 
 @dataclass(frozen=True)
 class CommunicationCost(Experiment[Cell]):
-    """Counted vectors, and the time of a model: vectors / bandwidth + messages * latency."""
+    """Counted vectors, and the time by the model of `mpidec predict`."""
 
     about: ClassVar = About(
         name="bluefog-table1-fig11",
@@ -71,9 +73,15 @@ class CommunicationCost(Experiment[Cell]):
                 X = W(X)
             return {"sent": W.bytes / (n * self.steps * X[0].nbytes)}
 
-    def seconds(self, vectors: float, messages: float) -> float:
-        """Return the time of an exchange."""
-        return 8e-3 * self.megabytes / self.gigabits * vectors + self.latency * messages
+    def seconds(self, graph: str, n: int) -> float:
+        """Return the time of a mixing, or of a ring all-reduce, as `mpidec predict` tells it, with
+        one agent on a node.
+        """
+        net = modelled("", self.latency, 1e9 * self.gigabits)
+        size = 1e6 * self.megabytes
+        if graph == ALLREDUCE:
+            return 2 * (n - 1) * net.exchange(1, size / n)
+        return mean_cost(GRAPHS[graph](n), nodes_of(n, 1, "slot"), size, net).seconds
 
     def judge(self, results: Results[Cell]) -> Iterable[Line]:
         """The counts, exactly; times are shown where they were measured."""
@@ -95,10 +103,9 @@ class CommunicationCost(Experiment[Cell]):
         """The time of the model against n."""
         n = np.array(self.sizes)
         lines: dict[str, tuple[ArrayLike, ArrayLike]] = {
-            graph: (n, [self.seconds(float(results[graph, m]["sent"]), 1) for m in self.sizes])
-            for graph in list(GRAPHS)[:2]
+            graph: (n, [self.seconds(graph, m) for m in self.sizes])
+            for graph in (*list(GRAPHS)[:2], ALLREDUCE)
         }
-        lines["ring all-reduce"] = n, [self.seconds(2 * (m - 1) / m, 2 * (m - 1)) for m in n]
         title = f"{self.megabytes:g} MB, {self.gigabits:g} Gbit/s, {1e6 * self.latency:g} us"
         y = "seconds (model)"
         curves(figure.add_subplot(), lines, "agents", y, log="", title=title, marked=True)
