@@ -1,4 +1,6 @@
-"""File of a training: rank 0 writes the metrics and the states of all ranks."""
+"""File of a training: rank 0 writes the metrics, and the states of all ranks on one node; those of
+several nodes are in files beside it (`Shards`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from ..driver.internals import provenance
 from ..record import RunFile, last_checkpoint, read
 from ..record.internals import Fingerprint, phases, resumed
 from ..topology import Schedule, Topology
+from .shards import SHARDS, Shards
 from .states import flat, nested
 
 
@@ -33,7 +36,7 @@ class TrainFile:
     """
 
     def __init__(self, net: Network, path: str):
-        self._net, self.path = net, path
+        self._net, self.path, self._shards = net, path, Shards(net, path)
         self._file: RunFile | None = None
         self._changes: list[str] = []  # since the part before
         # Attribute `resumed` of a resumed training.
@@ -134,7 +137,8 @@ class TrainFile:
         def stored() -> None:
             run, (step, arrays) = read(self.path), last_checkpoint(self.path)
             # Those of the checkpoint: ranks may have died since.
-            ranks = len({name.partition(".")[0] for name in arrays})
+            number, *firsts = arrays[SHARDS].tolist() if SHARDS in arrays else [None]
+            ranks = len(firsts) or len({name.partition(".")[0] for name in arrays})
             if ranks != self._net.size:
                 raise ValueError(
                     f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has "
@@ -162,15 +166,24 @@ class TrainFile:
                 }
                 left = [int(i) for i in str(run.attributes.get("workers", "")).split()]
                 lost = str(run.attributes.get("lost", ""))
-                parts.append((step, mine, records, (lost, left, int(run.attributes["agents"]))))
+                shard = (number, firsts[rank]) if firsts else None
+                parts.append(
+                    (step, mine, records, shard, (lost, left, int(run.attributes["agents"])))
+                )
 
         self._on_root(stored)
-        step, mine, records, known = self._net.comm.scatter(parts or None)
+        step, mine, records, shard, known = self._net.comm.scatter(parts or None)
         self._lost, self._left, self._width = known
         state: dict[str, Any] = {}
         error: Exception | None = None
         try:
+            mine = self._shards.load(*shard) if shard else mine
             state = nested(mine, f"rank{self._net.rank}.")
+        except OSError as caught:
+            error = OSError(
+                f"{self.path}: the states of rank {self._net.rank} are in a file beside it that "
+                f"cannot be read ({caught}): keep the files that begin with its name together"
+            )
         except (KeyError, ValueError, TypeError) as caught:
             error = ValueError(
                 f"{self.path}: the checkpoint is damaged ({caught!r}): train anew, or from a copy"
@@ -194,9 +207,13 @@ class TrainFile:
 
     def checkpoint(self, step: int, state: Mapping[str, object]) -> None:
         """Replace the checkpoint by the states of all ranks."""
-        parts = self._net.comm.gather(flat(state, f"rank{self._net.rank}."))
-        merged = {name: array for part in parts or [] for name, array in part.items()}
-        self._on_root(lambda: self._file.checkpoint(step, merged))  # type: ignore[union-attr]
+        merged = self._shards.gather(step, flat(state, f"rank{self._net.rank}."))
+
+        def write() -> None:
+            self._file.checkpoint(step, merged)  # type: ignore[union-attr]
+            self._shards.tidy()
+
+        self._on_root(write)
 
     def finish(self, rows: np.ndarray | None, outcome: str, steps: int) -> None:
         """Write the parameters of all workers, which the first rank has, and the outcome, and close

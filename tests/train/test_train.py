@@ -145,6 +145,42 @@ def test_resumed_training_equals_an_uninterrupted_one(
     assert (np.diff(rest.metrics["time"]) > 0).all()  # by a clock that shows the next second
 
 
+@pytest.mark.mpi(min_size=3)
+def test_states_of_several_nodes_are_in_files_beside_that_of_the_training(shared_tmp, monkeypatch):
+    monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "2")
+    path, moved = shared_tmp / "train.h5", shared_tmp / "elsewhere"
+    with mpidec.Network() as net:
+        settings = Settings(**{**QUICK, "epochs": 3, "schedule": "constant", "out": str(path)})
+        whole = fit(settings, net=net, out=None)
+        fit(settings, net=net, epochs=2)
+        net.barrier()
+        of_nodes = {f"rank{first}" for first in range(0, net.size, 2)}
+        beside = [name for name in os.listdir(shared_tmp) if "rank" in name]
+        assert {name.rsplit(".")[-1] for name in beside} == of_nodes and len(beside) == len(
+            of_nodes
+        )
+        assert [*mpidec.record.last_checkpoint(path)[1]] == ["shards"]
+        net.barrier()
+        if net.rank == 0:  # a set that a killed job has left, and another folder
+            (shared_tmp / "train.h5.0123abcd.rank0").write_bytes(b"")
+            moved.mkdir()
+            for name in os.listdir(shared_tmp):
+                if name.startswith("train.h5"):
+                    (shared_tmp / name).rename(moved / name)
+        net.barrier()
+        settings = dataclasses.replace(settings, out=str(moved / "train.h5"))
+        rest = fit(settings, net=net, resume=True)
+        assert all(map(torch.equal, parameters(whole), parameters(rest)))
+        net.barrier()
+        assert len([name for name in os.listdir(moved) if "rank" in name]) == len(of_nodes)
+        net.barrier()
+        if net.rank == 0:
+            next(moved.glob("*.rank2")).unlink()
+        net.barrier()
+        with pytest.raises(OSError, match=r"states of rank 2 .*keep the files"):
+            fit(settings, net=net, resume=True, epochs=4)
+
+
 def test_what_shapes_the_curve_of_a_training_is_refused_by_name(net, shared_tmp):
     path = shared_tmp / "train.h5"
     settings = Settings(out=str(path), epochs=1, batch=100)
