@@ -97,18 +97,18 @@ def words(command: str) -> list[str]:
     return [sys.executable, "-m", f"mpidec.{command}", *JOBS[command].split()]
 
 
-def ranks_of(supervisor: int, command: str) -> list[int]:
-    """Return the ranks of the job of a supervisor: the Python processes of the command that it has started."""
-    found = []
-    for pid in launch.family(supervisor):
+def ranks_of(folder: Path, command: str) -> list[int]:
+    """Return the ranks of the job in a folder: its Python processes of the command, which no supervisor is."""
+    found, own = [], str(folder / "custom").encode()
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            arguments = (process / "cmdline").read_bytes().decode().split("\0")
+            environ = (process / "environ").read_bytes()
         except OSError:
             continue
         is_python = "python" in os.path.basename(arguments[0])
-        if is_python and arguments[2] == f"mpidec.{command}" and b"MPIDEC_RESTART=" in environ:
-            found.append(pid)
+        if is_python and arguments[2:3] == [f"mpidec.{command}"] and own in environ:
+            found.append(int(process.name))
     return found
 
 
@@ -153,12 +153,12 @@ def case(
     died: list[str] = []
     try:
         for death in deaths:
-            launch.until(lambda: ranks_of(process.pid, command) or process.poll() is not None, 60)
+            launch.until(lambda: ranks_of(folder, command) or process.poll() is not None, 60)
             for _ in range(death.writes):
                 before = stamps(folder)
                 launch.until(lambda b=before: stamps(folder) != b or process.poll() is not None, 60)
             time.sleep(death.seconds)
-            if process.poll() is None and (ranks := ranks_of(process.pid, command)):
+            if process.poll() is None and (ranks := ranks_of(folder, command)):
                 victim = rng.choice(ranks)
                 died.append("running" if stamps(folder) else "starting")
                 # before Python has set the handler, SIGUSR2 kills
