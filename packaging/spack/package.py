@@ -31,7 +31,7 @@ class PyMpidec(PythonPackage):
     depends_on("py-torch@2.3:", type="run", when="+torch")
     depends_on("py-scikit-learn@1.5:", type="run", when="+data")
 
-    # optional = true in pyproject.toml lets an install without its compiled modules pass: refuse that here
+    # optional = true in pyproject.toml lets an install without compiled modules pass: refused here
     @run_after("install")
     def compiled_modules(self):
         names = ["comm.kernels._kernel", "comm.rma._records", "comm.timeline._events"]
