@@ -12,11 +12,14 @@ import numpy as np
 import torch
 
 from ..comm.mixing import Network
+from ..comm.runtime import start_minimum
 from .rows import Bucket
 
 _CALL = "comparison of first gradients"
 # Steps that are noted, and how many of them, with gradients, are compared.
 FIRST, FEWEST = 5, 3
+# The first ranks, which are compared: a data set that is not divided is the same on all.
+RANKS = 64
 # Relative distances of gradients on the same batch.
 _EQUAL, _SIMILAR = 1e-4, 0.5
 _ENTRIES, _SUMS = 1 << 16, 16  # of each parameter at most; numbers in a sketch, beside the norm
@@ -73,17 +76,22 @@ class Copies:
         noted = np.full((FIRST, 1 + _SUMS), np.nan)
         for step, sketch in enumerate(self._sketches):
             noted[step] = sketch
-        mine = np.append(noted.ravel(), len(self._sketches))
-        theirs = np.empty((self._net.size, mine.size))
-        self._net.operation(_CALL)(lambda: self._net.comm.Iallgather(mine, theirs))
-        if theirs[:, -1].min() < FEWEST:
+        net, count, fewest = self._net, np.array([len(self._sketches)]), np.zeros(1, np.int64)
+        wait = net.operation(_CALL)
+        wait(lambda: start_minimum(net.comm, count, fewest))
+        if fewest[0] < FEWEST:
             return
         self.compared = True
-        ranks = equal_ranks(theirs[:, :-1].reshape(self._net.size, FIRST, -1))
-        if ranks and self._net.rank == 0:
+        sizes = noted.size * (np.arange(net.size) < RANKS)
+        theirs = np.empty((min(net.size, RANKS), *noted.shape))
+        item = net.context.row_type(noted.itemsize)
+        into = [theirs, (sizes, np.cumsum(sizes) - sizes), item] if net.rank == 0 else None
+        wait(lambda: net.comm.Igatherv([noted, int(sizes[net.rank]), item], into))
+        ranks = equal_ranks(theirs) if net.rank == 0 else []
+        if ranks:
             who = (
                 "all ranks"
-                if len(ranks) == self._net.size
+                if len(ranks) == net.size
                 else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
             )
             warnings.warn(
