@@ -156,7 +156,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
         args.ranks_per_node,
         args.placement,
         cluster(args.network),
-        args.accuracy and number(args.accuracy, "--accuracy", least=1e-15),
+        None if args.accuracy is None else number(args.accuracy, "--accuracy", least=1e-15),
         number(args.seconds, "--seconds", least=0),
         args.check,
     )
@@ -193,7 +193,9 @@ def graphs(about: Subject, n: int, block: int) -> dict[str, Topology | Schedule]
     """Return the graph of the experiment, and others that n agents can have, `block` of them on a
     node.
     """
-    found = {about.name: _graph(about.name, about.options, n)} if about.name else {}
+    if not about.name:
+        return {}
+    found = {about.name: _graph(about.name, about.options, n)}
     for name in OTHERS:
         if name in found or not _accepts(about.experiment, name):
             continue
@@ -260,13 +262,15 @@ def predict(asked: Forecast, about: Subject) -> None:
             lines[name] = Line(mixing, compute, course)
         nodes = int(node.max()) + 1
         print(f"\n{plural(n, 'agent')}, {ranks} ranks on {plural(nodes, 'node')}")
-        _table(lines, asked.accuracy)
+        if lines:
+            _table(lines, asked.accuracy)
         reduced = net.allreduce(nodes, -(-ranks // nodes), about.reduced)
         print(
             f"all-reduce of {quantity(about.reduced, 'B')}: {_time(reduced)}, "
             f"a step {_time(reduced + compute)}"
         )
-        _best(lines, asked.accuracy)
+        if lines:
+            _best(lines, asked.accuracy)
         if simulator and simulator.synthetic(n):
             print(f"simulated: random least squares of {plural(n, 'agent')}, {UNKNOWNS} unknowns")
 

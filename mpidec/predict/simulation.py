@@ -110,7 +110,9 @@ class Simulator:
                 self._built[key] = replace(self._small, oracle=oracle, x0=None, x_star=x_star)
             else:
                 self._built[key] = self._build(n)
-        return replace(self._built[key], topology=topology)
+        # Whether a codec has error feedback depends on the graph.
+        experiment = replace(self._built[key].experiment, mixing=self.experiment.mixing)
+        return replace(self._built[key], topology=topology, experiment=experiment)
 
     def demand(self, topology: Topology | Schedule) -> Demand:
         """Return what a step needs."""
