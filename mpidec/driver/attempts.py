@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..protocols import Reductions
 from ..solvers import Solver
 from ..solvers.internals import name_of, step_size_of
 from . import codec_limits, noisy_links
+from .backup import Backup
 from .clocks import Clock, Steps, Watched
 from .diagnosis import Diagnosis
 from .journal import RunLog
@@ -49,24 +51,28 @@ def attempts(
     search: ModelSearch,
     choice: Choice,
     run: Callable[[Choice, Guard | None, bool], R],
+    failed: int = 0,
 ) -> R:
     """Return the result of `run(choice, guard, last)`; again with a smaller step size after each
-    `Retry`; collective.
+    `Retry`, `failed` of which are known; collective.
     """
     for attempt in range(TUNING.attempts):
-        try:
-            return run(choice, search.guard(choice, attempt), False)
-        except Retry as retry:
-            smaller = search.smaller(
-                choice, TUNING.factor if attempt < TUNING.gentle else TUNING.strong_factor
+        reason: Retry | None = None
+        if attempt >= failed:
+            try:
+                return run(choice, search.guard(choice, attempt), False)
+            except Retry as retry:
+                reason = retry
+        smaller = search.smaller(
+            choice, TUNING.factor if attempt < TUNING.gentle else TUNING.strong_factor
+        )
+        if reason is not None and net.rank == 0:
+            warn(
+                f"{name_of(solver)} did not converge with the step size {choice.step_size:.4g} "
+                f"({reason}): the run "
+                f"begins again with {smaller.step_size:.4g}"
             )
-            if net.rank == 0:
-                warn(
-                    f"{name_of(solver)} did not converge with the step size {choice.step_size:.4g} "
-                    f"({retry}): the run "
-                    f"begins again with {smaller.step_size:.4g}"
-                )
-            choice = smaller
+        choice = smaller
     return run(choice, search.guard(choice, TUNING.attempts), True)
 
 
@@ -240,14 +246,19 @@ def attempted(plan: Plan, once: Once) -> Result:
     plan = replace(plan, topology=search.topology)
     # where the schedule is the cause, smaller step sizes are no remedy
     alone = bool(unstable) or choice.futile
+    backup = Backup.of(plan.net)
+    failed = 0 if backup is None or backup.key is None else backup.failed
+    numbers = count(failed)
 
     def run(choice: Choice, guard: Guard | None, last: bool) -> Result:
+        if backup is not None:
+            backup.failed = next(numbers)
         now = replace(plan, solver=with_size(plan.solver, choice.step_size))
         with now.mixer() as mixer:
             steps = Steps(now, mixer)
             return once(Attempt(now, steps, choice, guard, last or alone, unstable), steps)
 
-    return attempts(plan.net, plan.solver, search, choice, run)
+    return attempts(plan.net, plan.solver, search, choice, run, failed)
 
 
 def as_recorded(plan: Plan) -> Plan:

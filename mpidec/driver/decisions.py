@@ -31,6 +31,8 @@ class Decision(NamedTuple):
         Whether a rank was interrupted.
     checkpoint : bool
         Whether a checkpoint is due.
+    copy : bool
+        Whether a copy in memory is due.
     failed : bool
         Whether a rank has an error.
     """
@@ -38,6 +40,7 @@ class Decision(NamedTuple):
     diverged: tuple[int, int] | None
     interrupted: bool
     checkpoint: bool
+    copy: bool
     failed: bool
 
 
@@ -73,8 +76,12 @@ class Control:
             if wrong.any():
                 self._diverged = k * self._net.n + self._net.lo + int(np.argmax(wrong))
 
-    def decide(self, k: int, interrupted: bool, error: Exception | None) -> Decision:
-        """Return the common decision after step `k`; collective."""
+    def decide(
+        self, k: int, interrupted: bool, error: Exception | None, copy: bool = False
+    ) -> Decision:
+        """Return the common decision after step `k`, at which rank 0 may find that a copy is due;
+        collective.
+        """
         now = time.monotonic()
         save = self._period is not None and now - self._saved >= self._period
         root = self._net.rank == 0
@@ -85,6 +92,7 @@ class Control:
                 -int(root and save),
                 -int(error is not None),
                 self._interval(k, now) if root else _NEVER,
+                -int(root and copy),
             ],
             np.int64,
         )
@@ -95,7 +103,7 @@ class Control:
         if ours[2]:
             self._saved = now
         diverged = divmod(int(ours[0]), self._net.n) if ours[0] < _NEVER else None
-        return Decision(diverged, bool(ours[1]), bool(ours[2]), bool(ours[3]))
+        return Decision(diverged, bool(ours[1]), bool(ours[2]), bool(ours[5]), bool(ours[3]))
 
     def _interval(self, k: int, now: float) -> int:
         steps, seconds = k - self._last[0], now - self._last[1]

@@ -28,5 +28,5 @@ from .runs import BAND as BAND
 from .simulate import simulate as simulate
 from .solve import Outcome as Outcome, Progress as Progress, solve as solve
 from .stepsize import Choice as Choice, requested_rule as requested_rule
-from .survivors import surviving as surviving
+from .survivors import Beginning as Beginning, surviving as surviving
 from .tune import tune as tune

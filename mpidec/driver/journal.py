@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,8 @@ import numpy as np
 from ..comm.runtime import died
 from ..exceptions import ResumeError
 from ..record import Record
-from ..record.internals import Recorder
+from ..record.internals import Recorder, buffered, edge_counts, held, restored
+from .backup import Backup
 from .clocks import Clock
 from .curve import curve
 from .metrics import Metrics, columns
@@ -25,6 +27,9 @@ from .provenance import attributes
 from .result import Result
 from .runs import MetricsOfRuns
 from .stepsize import Choice, Retry
+
+# The rows of the last records in a copy; no field has a dot in its name.
+_TAIL = "trajectory."
 
 
 class RunLog:
@@ -74,6 +79,10 @@ class Journal(RunLog):
         self._plan, self._net, self._source, self._choice = plan, plan.net, clock, choice
         self._errors = clock.errors
         self._recorder: Recorder[Any] | None = None
+        self._backup, self._edges, self._again = Backup.of(plan.net), dict[str, np.ndarray](), False
+        if self._backup is not None:
+            self.records, self.sizes = self._backup.records, self._backup.sizes
+        self._tail = self._recorded_rows()
         self._clock = time.perf_counter()
 
     def __enter__(self) -> Journal:
@@ -105,17 +114,24 @@ class Journal(RunLog):
         """Return the step and the state to begin with: the first ones, or those of the last
         checkpoint; collective.
         """
-        plan, record, k, elapsed = self._plan, self._plan.record, 0, 0.0
-        s = self._source.begin()
+        plan, record, backup, k, elapsed = self._plan, self._plan.record, self._backup, 0, 0.0
+        s, per_edge = self._source.begin(), plan.solver.needs.per_edge
+        stored: Any = self._source.stored(s)
         if record is not None:
-            per_edge = plan.solver.needs.per_edge
-            stored: Any = self._source.stored(s)
-            recorder: Recorder[Any] = Recorder(self._net, record, stored, per_edge)
-            self._recorder = recorder
+            self._recorder = Recorder(self._net, record, stored, per_edge)
+        if backup is not None:
+            self._edges = edge_counts(self._net, stored, per_edge)
+        if backup is not None and backup.key is not None:
+            k, s, elapsed = self._recalled(backup, backup.key.step, type(stored))
+        elif self._recorder is not None and record is not None:
             if record.resume:
-                k, s, elapsed = self._resumed(recorder, record)
+                k, s, elapsed = self._resumed(self._recorder, record)
             else:
-                self._create(recorder, record, s)
+                self._create(self._recorder, record, s)
+        recorded = self._recorder is not None and self._recorder.has(k)
+        self._again = recorded or any(record["step"] == k for record in self.records)
+        if backup is not None:
+            backup.begin(k + (k > 0 and not self._again))
         if self._choice is not None:
             plan.chosen(self._choice.line())
         self._clock = time.perf_counter() - elapsed
@@ -123,12 +139,20 @@ class Journal(RunLog):
             self.checkpoint(0, s)
         return k, s
 
+    def _recorded_rows(self) -> deque[tuple[int, np.ndarray]] | None:
+        """Return a place for the rows of the last records, as many as may not be in the file yet;
+        None if they are not recorded, or never copied.
+        """
+        record, X = self._plan.record, self._plan.X
+        if self._backup is None or record is None or not record.trajectory:
+            return None
+        return deque(maxlen=buffered(X.nbytes // max(len(X), 1) * self._net.n * self._plan.runs))
+
     def recorded_at_once(self, k: int) -> bool:
         """Return whether to record the state to begin with: of a new run, at the last step, or where
-        the file has that record already.
+        there is that record already.
         """
-        there = self._recorder is not None and self._recorder.has(k)
-        return k == 0 or k >= self._plan.steps or there
+        return k == 0 or k >= self._plan.steps or self._again
 
     def finish(self, result: Result) -> None:
         """Write the result; collective."""
@@ -194,6 +218,19 @@ class Journal(RunLog):
         self._plan.note(resumed_at(k, recorder.resume(k, meta, source.repeats(k))))
         return k, s, elapsed
 
+    def _recalled(self, backup: Backup, k: int, kind: type[Any]) -> tuple[int, State, float]:
+        """Return the step, the state and the seconds of the copy in memory."""
+        found, (totals, steps) = backup.recall(self._net, self._edges)
+        rows = dict(zip(steps, np.moveaxis(found.pop(_TAIL), 1, 0))) if steps else {}
+        stored, memory = restored(kind, found)
+        s, elapsed = self._source.recall("the copy", k, stored, totals, memory, {})
+        if self._recorder is not None and self._plan.record is not None:
+            so_far = [record for record in self.records if record["step"] < k]
+            self._recorder.rejoin(k, self._meta(self._plan.record), so_far, rows)
+        if self._tail is not None:
+            self._tail.extend((step, X) for step, X in rows.items() if step < k)
+        return k, s, elapsed
+
     # -- on the way --------------------------------------------------------------------------------
 
     def record(self, k: int, s: State) -> bool:
@@ -208,6 +245,8 @@ class Journal(RunLog):
         self.sizes.append(self.measure.size)
         if self._recorder is not None:
             self._recorder.append(k, metrics, plan.by_run(s.X))
+        if self._tail is not None:
+            self._tail.append((k, np.array(plan.by_run(s.X))))
         if plan.progress is not None and self._net.rank == 0:
             try:
                 plan.progress(k, plan.steps, dict(metrics))
@@ -225,6 +264,31 @@ class Journal(RunLog):
         source = self._source
         totals = np.array(source.totals(begun - self._clock), float)
         self._recorder.checkpoint(k, source.stored(s), totals, source.memory(), source.arrays())
+        self._clock += time.perf_counter() - begun
+
+    @property
+    def copy_is_due(self) -> bool:
+        """Whether it is time for a copy in memory."""
+        return self._backup is not None and self._backup.due
+
+    def copy(self, k: int, s: State) -> None:
+        """Keep in memory what those that are left need to go on after step `k`, of which there is a
+        record if it is due; collective.
+        """
+        if self._backup is None:
+            return
+        begun = time.perf_counter()
+        source, steps = self._source, list[int]()
+        totals = source.totals(begun - self._clock)
+        rows = held(source.stored(s), source.memory())
+        if self._tail is not None and self._recorder is not None:
+            saved = self._recorder.saved()
+            while self._tail and self._tail[0][0] <= saved:
+                self._tail.popleft()
+            if self._tail:
+                steps = [step for step, _ in self._tail]
+                rows[_TAIL] = np.stack([X for _, X in self._tail], axis=1)
+        self._backup.keep(self._net, k, rows, self._edges, (totals, steps))
         self._clock += time.perf_counter() - begun
 
     def _reached(self, metrics: Mapping[str, float]) -> bool:

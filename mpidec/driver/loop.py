@@ -47,13 +47,19 @@ def _run(
     control = Control(plan.net, plan.record.checkpoint_seconds if plan.record else None)
     stopped = journal.recorded_at_once(k) and journal.record(k, s)
     states, guard = iter(()) if stopped else clock.states(k, s), attempt.on_the_way
+    if k:
+        journal.copy(k, s)
+        if guard is not None:
+            guard.skip(k)
     for k, s, recorded in states:
         control.watch(k, s.X)
         if guard is not None and k >= guard.next:
             guard.check(k, plan.of_first_run(s.X))
         if not (recorded or k >= control.next):
             continue
-        decision = control.decide(k, interrupted(), errors.first or journal.error)
+        decision = control.decide(
+            k, interrupted(), errors.first or journal.error, journal.copy_is_due
+        )
         if decision.failed:
             errors.raise_together(journal.error)
         if decision.diverged is not None:
@@ -66,6 +72,8 @@ def _run(
             return k, s, RunEnd(Outcome.INTERRUPTED)
         if decision.checkpoint:
             journal.checkpoint(k, s)
+        if decision.copy:
+            journal.copy(k, s)
         if stopped:
             break
     errors.raise_together()  # of the last call of progress

@@ -1,12 +1,13 @@
 """Runs that go on when ranks die: those that are left host the agents of the dead, too, and take
-the steps since the last checkpoint again.
+the steps since the last copy again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from numpy.typing import ArrayLike
@@ -26,6 +27,7 @@ from ..record import Record
 from ..record.internals import stamp
 from ..topology.internals import TopologyLike
 from .arguments import infer_agents
+from .backup import Backup
 from .result import Result
 
 if TYPE_CHECKING:
@@ -33,12 +35,45 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Loader = Callable[[range], "Problem | OracleLike"]
-# Attempts begin with the ranks that are left, whether the file has been begun, and who has died.
-Attempt = Callable[[Communicator, bool, Callable[[], str]], T]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What an attempt begins with.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        The ranks that are left.
+    begun : bool
+        Whether the run has made its file.
+    lost : callable
+        Returns the attribute `lost` of the file.
+    backup : Backup or None
+        The copies of the run in memory.
+    """
+
+    comm: Communicator
+    begun: bool = False
+    lost: Callable[[], str] = str
+    backup: Backup | None = None
+
+    @property
+    def resume(self) -> bool:
+        """Whether to continue the run in its file, as there is no copy in memory."""
+        return self.begun and (self.backup is None or self.backup.key is None)
+
+    @contextmanager
+    def network(self, n: int, timeline: str | None = None) -> Iterator[Network]:
+        """The network of the run, of `n` agents; collective."""
+        with Network(n, self.comm, timeline=timeline) as net:
+            if self.backup is not None:
+                self.backup.serve(net)
+            yield net
 
 
 def surviving(
-    attempt: Attempt[T],
+    attempt: Callable[[Beginning], T],
     comm: Communicator,
     path: str | os.PathLike[str] | None,
     say: Callable[[str], None],
@@ -48,9 +83,8 @@ def surviving(
 
     Parameters
     ----------
-    attempt : callable (comm, resume, lost)
-        Makes its networks on `comm`, closes them, and continues the run in the file if `resume`;
-        `lost()` is the attribute `lost` of the file.
+    attempt : callable (Beginning)
+        Makes its network, and closes it.
     comm : mpi4py.MPI.Intracomm
     path : path or None
         The file of the run.
@@ -66,24 +100,27 @@ def surviving(
 
     Notes
     -----
-    A run in a file goes on from its last checkpoint; without one it begins again.  Its bits do not
-    depend on the number of ranks.
+    A run goes on from the last copy in memory of which all parts are left, otherwise from the last
+    checkpoint in its file, otherwise from the beginning.  Its bits do not depend on the number of
+    ranks.
     """
     if comm.size == 1:
-        return attempt(comm, False, str)
-    ranks = Survivors(over_mpi(comm, 'on_failure="continue"'))
+        return attempt(Beginning(comm))
+    ranks, backup = Survivors(over_mpi(comm, 'on_failure="continue"')), Backup()
     file, told = path or "", list[str]()
     first: list[tuple[int, int] | None] = []  # the stamp of the file before the run
 
     def again(ranks: Survivors) -> T:
         first[:] = ranks.comm.bcast(first or [stamp(file)])
         begun = ranks.comm.bcast(stamp(file)) not in (None, *first)
-        if ranks.lost != told:
-            told[:] = ranks.lost
-            if ranks.comm.rank == 0:
-                origin = "the last checkpoint" if begun else "the beginning"
-                say(f"{ranks.lost[-1]}: {ranks.comm.size} go on from {origin}")
-        return attempt(ranks.comm, begun, ranks.going_on)
+        backup.meet(ranks.comm)
+        origin = "the last checkpoint" if begun else "the beginning"
+        if backup.key is not None:
+            origin = f"step {backup.key.step}"
+        if ranks.lost != told and ranks.comm.rank == 0:
+            say(f"{ranks.lost[-1]}: {ranks.comm.size} go on from {origin}")
+        told[:] = ranks.lost
+        return attempt(Beginning(ranks.comm, begun, ranks.going_on, backup))
 
     return retried(again, ranks, lost_networks)
 
@@ -107,15 +144,18 @@ def continued(
     comm = world() if net is None else net.comm
     n = infer_agents(None, topology, x0) if net is None else net.n
 
-    def attempt(ranks: Communicator, begun: bool, lost: Callable[[], str]) -> Result:
-        with Network(n, ranks) as own:
+    def attempt(now: Beginning) -> Result:
+        with now.network(n) as own:
             with on_all_ranks(own):
                 problem = load(own.agents)
             saved = record
             if saved is not None:
-                resume = saved.resume or begun
+                resume = saved.resume or now.resume
                 saved = replace(
-                    saved, resume=resume, replace=not resume and saved.replace, lost=lost
+                    saved,
+                    resume=resume,
+                    replace=not resume and (saved.replace or now.begun),
+                    lost=now.lost,
                 )
             return run(problem, net=own, record=saved)
 

@@ -31,9 +31,9 @@ from ..cli import (
     version,
 )
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, Communicator, agreed, on_root, warn_if_not_compiled
+from ..comm.runtime import MPI, agreed, on_root, warn_if_not_compiled
 from ..diagnostics import host
-from ..driver.internals import cannot_resume, surviving, tune
+from ..driver.internals import Beginning, cannot_resume, surviving, tune
 from ..exceptions import ConfigError
 from ..record import read as read_run
 from . import build, settings as config
@@ -264,15 +264,15 @@ def execute(request: Request, comm: MPI.Intracomm) -> int:
     warn_if_not_compiled(not host.uncompiled())
     experiment, args = request
 
-    def attempt(ranks: Communicator, begun: bool, lost: Callable[[], str]) -> int:
-        with Network(experiment.run.agents, ranks, timeline=timeline_of(args.trace)) as net:
+    def attempt(now: Beginning) -> int:
+        with now.network(experiment.run.agents, timeline_of(args.trace)) as net:
             job = build.build(experiment, net)
             if args.tune:
                 return _search(job, args.picture, net)
-            return _run(job, args, net, begun or args.resume is not None, lost)
+            return _run(job, args, net, now.resume or args.resume is not None, now.lost)
 
     if not args.survive:
-        return attempt(comm, False, str)
+        return attempt(Beginning(comm))
     return surviving(attempt, comm, experiment.run.out, partial(say, "run"))
 
 

@@ -15,5 +15,18 @@ from .reader import (
     last_values as last_values,
     stored as stored,
 )
-from .recorder import MODEL as MODEL, Recorder as Recorder, phases as phases, resumed as resumed
-from .runfile import COUNTERS as COUNTERS, annotate as annotate, rises as rises
+from .recorder import (
+    MODEL as MODEL,
+    Recorder as Recorder,
+    edge_counts as edge_counts,
+    held as held,
+    phases as phases,
+    restored as restored,
+    resumed as resumed,
+)
+from .runfile import (
+    COUNTERS as COUNTERS,
+    annotate as annotate,
+    buffered as buffered,
+    rises as rises,
+)

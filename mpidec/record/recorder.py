@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -187,12 +187,7 @@ class Recorder(Generic[State]):
     def __init__(self, net: RowCollectives, spec: Record, state: State, per_edge: tuple[str, ...]):
         self._net, self._spec, self._per_edge = net, spec, per_edge
         self._state: type[State] = type(state)
-        self._counts = {}
-        if per_edge:
-            edges = net.collectives.gather_all(
-                np.array(len(getattr(state, per_edge[0]))), "the record"
-            )
-            self._counts = dict.fromkeys(per_edge, edges)
+        self._counts = edge_counts(net, state, per_edge)
         self._file: RunFile | None = None
         # Attribute `resumed` of a resumed run.
         self._parts = ""
@@ -275,18 +270,16 @@ class Recorder(Generic[State]):
                 f"{', '.join(fields)}: resume "
                 "with the solver that wrote it"
             )
-        state = {}
-        for name in fields:
+        rows: dict[str, Any] = {}
+        for name in (*fields, *remembered):
             value = stored.get(name)
-            state[name] = (
+            rows[name] = (
                 self._net.scatter(value, self._counts.get(name))
                 if kinds[name]
                 else self._shared(value)
             )
-        memory = {
-            name.removeprefix(_MEMORY): self._net.scatter(stored.get(name)) for name in remembered
-        }
-        return step, self._state(**state), counters, memory
+        state, memory = restored(self._state, rows)
+        return step, state, counters, memory
 
     def _compare(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Find what has changed since the run began, by its root attributes; refuse it unless the
@@ -352,6 +345,32 @@ class Recorder(Generic[State]):
         self._kept = self._shared(None if file is None else file.last)
         return bool(self._shared(file is not None and file.later))
 
+    def rejoin(
+        self,
+        step: int,
+        meta: Mapping[str, Any],
+        records: Iterable[Mapping[str, float]],
+        rows: Mapping[int, np.ndarray],
+    ) -> None:
+        """Reopen the file to continue after `step`, of which the ranks have a copy in memory, and
+        add those of the records so far that it lacks, with the rows of their steps; collective.
+        """
+
+        def parts() -> str:
+            return str(read(self._spec.path).attributes.get("resumed", ""))
+
+        self._parts = self._try(parts) or ""
+        self.resume(step, meta)
+        for metrics in records:
+            number = int(metrics["step"])
+            if self._kept is not None and self._kept < number:
+                stack = self._net.gather(rows[number]) if self._spec.trajectory else None
+                self.append_gathered(number, metrics, stack)
+
+    def saved(self) -> int:
+        """Return the step up to which all records are in the file; collective."""
+        return self._shared(-1 if self._file is None else self._file.saved)
+
     def has(self, step: int) -> bool:
         """Return whether the resumed run has a record of `step`, its last one."""
         return self._kept == step
@@ -396,9 +415,7 @@ class Recorder(Generic[State]):
         The arrays `asynchronous` are those of `Run.asynchronous`, and under names that begin with
         "queue" those of `Run.pending`, the same on all ranks.
         """
-        fields: tuple[str, ...] = s._fields  # type: ignore[attr-defined]
-        stored = {name: self._gather(name, value) for name, value in zip(fields, s)}
-        stored |= {_MEMORY + name: self._net.gather(memory[name]) for name in sorted(memory)}
+        stored = {name: self._gather(name, value) for name, value in held(s, memory).items()}
         stored[_COUNTERS] = counters
         self._on_file(lambda file: file.checkpoint(step, stored, asynchronous))
 
@@ -477,6 +494,33 @@ class Recorder(Generic[State]):
             if np.ndim(value) == 0
             else self._net.gather_rows(value, self._counts.get(name, self._net.partition.counts()))
         )
+
+
+def edge_counts(
+    net: RowCollectives, state: tuple[Any, ...], per_edge: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """Return the numbers of rows on each rank of those fields of a state that have one for each
+    edge; collective.
+    """
+    if not per_edge:
+        return {}
+    mine = np.array(len(getattr(state, per_edge[0])))
+    return dict.fromkeys(per_edge, net.collectives.gather_all(mine, "the record"))
+
+
+def held(s: tuple[Any, ...], memory: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return what a copy of a run holds, in a file or in memory, by name: the fields of the state,
+    and the rows of the mixer's memory.
+    """
+    fields: dict[str, Any] = s._asdict()  # type: ignore[attr-defined]
+    return {**fields, **{_MEMORY + name: memory[name] for name in sorted(memory)}}
+
+
+def restored(kind: type[State], found: Mapping[str, Any]) -> tuple[State, dict[str, np.ndarray]]:
+    """Return the state and the mixer's memory of a copy; the inverse of `held`."""
+    names = {name for name in found if name.startswith(_MEMORY)}
+    state = kind(**{name: value for name, value in found.items() if name not in names})
+    return state, {name.removeprefix(_MEMORY): found[name] for name in sorted(names)}
 
 
 def resumed(step: int, changes: Sequence[str], meta: Mapping[str, Any]) -> str:

@@ -33,6 +33,11 @@ AGENTS = "agents/"  # where metrics are that have a number for each agent
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 
 
+def buffered(nbytes: int) -> int:
+    """Return how many records of so many bytes may wait for being written."""
+    return min(max(BUFFER_BYTES // max(nbytes, 1), 1), BUFFER_ROWS)
+
+
 def rises(metric: str) -> bool:
     """Return whether larger values of a metric are better: its name begins with ``accuracy``.
 
@@ -297,6 +302,11 @@ class RunFile:
         """The step of the last record; -1 without records."""
         return self._last
 
+    @property
+    def saved(self) -> int:
+        """The step up to which all records are in the file; -1 without records."""
+        return int(self._rows[0][0]) - 1 if self._rows else self._last
+
     def append(self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | None = None) -> None:
         """Record a step: its metrics and, if the trajectory is recorded, a copy of the rows X (n,
         d) of all agents.
@@ -441,7 +451,7 @@ class RunFile:
 
     def _begin(self, file: AtomicFile, layout: _Layout, seconds: float) -> None:
         self._file, self._layout = file, layout
-        self._capacity = min(max(BUFFER_BYTES // max(layout.row_bytes, 1), 1), BUFFER_ROWS)
+        self._capacity = buffered(layout.row_bytes)
         self._rows: list[tuple[Any, ...]] = []
         self._X = (
             np.empty((self._capacity, *layout.shape), layout.dtype) if layout.trajectory else None

@@ -1,7 +1,8 @@
 """A command of mpidec whose ranks die: python tests/helpers/dying.py RANK:PLACE:COUNT[:after] ... -- run ...
 
 Rank RANK of the job ends by SIGKILL when it comes to PLACE, a function MODULE.NAME or method
-MODULE.CLASS.NAME of the package, for the COUNT-th time (after: when it returns).
+MODULE.CLASS.NAME of the package, for the COUNT-th time (after: when it returns).  PLACE=NUMBER in
+place of a death sets a constant of the package on all ranks.
 """
 
 from __future__ import annotations
@@ -11,20 +12,27 @@ import os
 import signal
 import sys
 from functools import wraps
+from typing import Any
 
 
-def dies(place: str, count: int, after: bool) -> None:
-    """Let this process end at the `count`-th call of `place`."""
+def owner_of(place: str) -> tuple[Any, str]:
+    """Return the module or the class of a name, and the name in it."""
     parts = place.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         try:
-            owner = importlib.import_module(".".join(["mpidec", *parts[:cut]]))
+            owner: Any = importlib.import_module(".".join(["mpidec", *parts[:cut]]))
             break
         except ImportError:
             continue
     for name in parts[cut:-1]:
         owner = getattr(owner, name)
-    former, calls = getattr(owner, parts[-1]), [0]
+    return owner, parts[-1]
+
+
+def dies(place: str, count: int, after: bool) -> None:
+    """Let this process end at the `count`-th call of `place`."""
+    owner, name = owner_of(place)
+    former, calls = getattr(owner, name), [0]
 
     @wraps(former)
     def counted(*args: object, **options: object) -> object:
@@ -36,7 +44,7 @@ def dies(place: str, count: int, after: bool) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    setattr(owner, parts[-1], counted)
+    setattr(owner, name, counted)
 
 
 def main() -> int:
@@ -46,6 +54,10 @@ def main() -> int:
     cut = sys.argv.index("--")
     if os.environ.get("OMPI_COMM_WORLD_RANK") is not None:
         for one in sys.argv[1:cut]:
+            if "=" in one:
+                place, _, value = one.partition("=")
+                setattr(*owner_of(place), float(value))
+                continue
             rank, place, count, *more = one.split(":")
             if rank == os.environ["OMPI_COMM_WORLD_RANK"]:
                 dies(place, int(count), bool(more))

@@ -87,6 +87,11 @@ class Guard:
                 f"distance {distance:.2g} from the point of the linear model after {k} steps"
             )
 
+    def skip(self, k: int) -> None:
+        """Leave out the checks up to step `k`, after which the run goes on."""
+        self._marks = [mark for mark in self._marks if mark > k]
+        self.next = self._marks[-1] if self._marks else NEVER
+
     def far(self, X: np.ndarray, strict: bool) -> str:
         """Return what is wrong with the last iterates if they are much farther from the minimizer
         than the initial points, or "".
