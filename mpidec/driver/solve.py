@@ -151,8 +151,10 @@ def solve(
         links and random codecs have their own seeds, plus r).  See Notes.
     on_failure : {"end", "continue"}
         With "continue" the run outlives ranks that die: those that are left load the problems of
-        their agents, and take the steps since the last checkpoint of `record` again (all of them
-        without one), with the same results.  Needs Open MPI, and ``mpirun --with-ft ulfm``.
+        their agents, and take the steps since the last copy again, with the same results.  Copies
+        are made about each half second, in the memory of two ranks; without one the run goes on
+        from the last checkpoint of `record`, or begins again.  Needs Open MPI, and
+        ``mpirun --with-ft ulfm``.
 
     Returns
     -------

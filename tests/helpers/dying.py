@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -31,7 +32,11 @@ def owner_of(place: str) -> tuple[Any, str]:
 
 def dies(place: str, count: int, after: bool) -> None:
     """Let this process end at the `count`-th call of `place`."""
-    owner, name = owner_of(place)
+    dies_at(*owner_of(place), count, after)
+
+
+def dies_at(owner: Any, name: str, count: int, after: bool) -> Callable[[], None]:
+    """Let this process end at the `count`-th call of a function; return what undoes that."""
     former, calls = getattr(owner, name), [0]
 
     @wraps(former)
@@ -45,6 +50,7 @@ def dies(place: str, count: int, after: bool) -> None:
         return result
 
     setattr(owner, name, counted)
+    return lambda: setattr(owner, name, former)
 
 
 def main() -> int:
