@@ -18,6 +18,7 @@ from ..comm.mixing.internals import lost_networks
 from ..comm.runtime import (
     Communicator,
     Survivors,
+    losses,
     on_all_ranks,
     over_mpi,
     surviving as retried,
@@ -105,7 +106,7 @@ def surviving(
     ranks.
     """
     if comm.size == 1:
-        return attempt(Beginning(comm))
+        return attempt(Beginning(comm, lost=losses))
     ranks, backup = Survivors(over_mpi(comm, 'on_failure="continue"')), Backup()
     file, told = path or "", list[str]()
     first: list[tuple[int, int] | None] = []  # the stamp of the file before the run

@@ -17,8 +17,12 @@ pytestmark = [pytest.mark.most(1), pytest.mark.library]
 
 OPEN_MPI = "Open MPI" in library()
 FLAGS = "--steps=150 --agents=8 --step-size=0.01 --set=run.checkpoint=0.1 --force --quiet".split()
-PAUSE = "driver.backup._LEAST"  # between two copies in memory
 WATCH = "driver.decisions.Control.watch"
+CLOSE = "comm.mixing.network.network.Network.close"
+MEET = "comm.runtime.agreement.meet"  # while rank 0 reads the arguments
+SETTLE = "comm.runtime.survivors.Survivors.settle"
+# Of copies in memory.
+PAUSE, SHARE = "driver.backup._LEAST", "driver.backup._SHARE"
 
 
 def command(n, deaths, *flags):
@@ -49,19 +53,8 @@ def content(path):
 @pytest.mark.parametrize(
     "solver, deaths",
     [
-        (
-            "gradient_tracking",
-            [
-                f"0:{WATCH}:70",
-                "2:comm.runtime.survivors.Survivors.settle:1",
-                f"{PAUSE}=0",
-                "driver.backup._SHARE=1",
-            ],
-        ),
-        (
-            "nids",
-            ["2:comm.runtime.agreement.meet:1", "1:comm.mixing.network.network.Network.close:1"],
-        ),
+        ("gradient_tracking", [f"0:{WATCH}:70", f"2:{CLOSE}:1", f"{PAUSE}=0", f"{SHARE}=1"]),
+        ("nids", [f"2:{MEET}:1", f"1:{SETTLE}:1"]),
     ],
 )
 def test_a_run_outlives_its_ranks_with_the_same_bits(solver, deaths):
@@ -82,7 +75,7 @@ def test_a_run_outlives_its_ranks_with_the_same_bits(solver, deaths):
         named = " ".join(line.partition(" of ")[0] for line in file.attrs["lost"].splitlines())
         assert set(re.findall(r"\d+", named)) == {one[0] for one in deaths if "=" not in one}
     if solver == "gradient_tracking":
-        assert "1 go on from step " in done.stderr
+        assert done.stderr.count("go on from step ") == 2
 
 
 def test_a_loader_is_demanded():

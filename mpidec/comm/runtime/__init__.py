@@ -61,6 +61,7 @@ from .survivors import (
     cannot_survive as cannot_survive,
     died as died,
     living as living,
+    losses as losses,
     registered as registered,
     surviving as surviving,
 )

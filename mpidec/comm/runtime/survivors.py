@@ -40,6 +40,11 @@ def living() -> MPI.Intracomm:
     return _LEFT[-1] if _LEFT else MPI.COMM_WORLD
 
 
+def losses() -> str:
+    """Return who of the whole job has died, a line for each time."""
+    return "\n".join(_LOST)
+
+
 def died(error: BaseException) -> bool:
     """Return whether MPI has raised `error` because a rank has died, or another rank has found
     that out.
