@@ -189,8 +189,7 @@ class Journal(RunLog):
             metrics=plan.metrics,
             **source.conditions(),
         )
-        lost = record.lost() if callable(record.lost) else record.lost
-        meta |= {"lost": lost} if lost else {}
+        meta |= record.deaths()
         return meta | ({} if least is None else {"f_star": least})
 
     def _create(self, recorder: Recorder[Any], record: Record, s: State) -> None:

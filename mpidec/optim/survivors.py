@@ -10,7 +10,6 @@ from .._words import warn
 from ..comm.mixing import Network
 from ..comm.mixing.internals import lost_networks
 from ..comm.runtime import MPI, GroupComm, Survivors, cannot_survive
-from ..exceptions import RanksLost
 from ..nn.internals import divide_from, epochs_begun
 
 T = TypeVar("T")
@@ -120,7 +119,7 @@ class TrainingSurvivors:
                     self._go_on(users)
                 return
             except Exception as caught:
-                if isinstance(caught, RanksLost) or not self._ranks.found(caught):
+                if not self._ranks.found(caught):
                     raise
                 error = caught
 

@@ -150,6 +150,11 @@ class Record:
     changed: bool = False
     lost: str | Callable[[], str] = ""
 
+    def deaths(self) -> dict[str, str]:
+        """Return the attribute `lost`, if ranks have died."""
+        lost = self.lost() if callable(self.lost) else self.lost
+        return {"lost": lost} if lost else {}
+
     def check(self) -> None:
         """Refuse a file that exists, unless it is to be replaced or resumed.
 

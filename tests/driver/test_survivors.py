@@ -78,6 +78,19 @@ def test_a_run_outlives_its_ranks_with_the_same_bits(solver, deaths):
         assert done.stderr.count("go on from step ") == 2
 
 
+def test_asynchronous_agents_go_on_from_their_last_pause():
+    if MPI.COMM_WORLD.rank or not OPEN_MPI:
+        return
+    deaths = ["1:driver.asynchronous.pushing.PushRunner._event:2000"]
+    flags = ["--survive", "--solver=async_push_sum", "--out=agents.h5", "--steps=1500"]
+    done = command(2, deaths, *flags)
+    assert done.returncode == 0, done.stderr
+    with h5py.File("agents.h5") as file:
+        assert file.attrs["lost"].startswith("rank 1 of 2")
+        assert file["result/x"].attrs["outcome"] == "completed"
+        assert file["metrics/step"][-1] >= 1500
+
+
 def test_a_loader_is_demanded():
     problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), [[1.0], [3.0], [0.0], [4.0]])
     with pytest.raises(TypeError, match="expected a function of the agents"):

@@ -39,8 +39,8 @@ def test_where_a_rank_ends_the_job_the_way_out_is_named():
 def test_those_that_are_left_train_by_the_dense_equations():
     if MPI.COMM_WORLD.rank or not OPEN_MPI:
         return  # one job at a time
-    names = ["gradient_tracking", "choco", "allreduce"]
-    done = job(4, "programs/dropped.py", "2", *names)
+    names = ["gradient_tracking", "choco", "allreduce", "window"]
+    done = job(5, "programs/dropped.py", "2", *names)
     assert done.returncode == 0, done.stderr
     assert [line.partition(",")[0] for line in done.stdout.splitlines() if "died" in line] == names
 

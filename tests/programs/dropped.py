@@ -1,4 +1,6 @@
-"""Trainings whose ranks die: mpirun --with-ft ulfm -n N python tests/programs/dropped.py SEED [CASE ...]   (fewer cases than ranks)
+"""Trainings whose ranks die: mpirun --with-ft ulfm -n N python tests/programs/dropped.py SEED [CASE ... [window]]
+
+Each case takes one rank away.
 
 In each training one of the ranks that are left ends by SIGKILL at a random place.  What the others have in the end is compared with
 the dense equations on the workers that are left, begun at their parameters and momenta where the algorithm began anew.
@@ -175,19 +177,47 @@ def trained(net, name, random):
     return place, np.linalg.norm(rows - expected) / np.linalg.norm(expected)
 
 
+def window():
+    """A window by messages, of which a rank dies: calls that use it and `close` raise, and nothing waits."""
+    net = mpidec.Network(windows="messages")
+    win = net.window(np.full(9, float(net.rank)), "ring")
+    net.barrier()
+    if net.rank == net.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def use():
+        while True:
+            win.put(win.value)
+            win.flush()
+
+    raised = []
+    for call in (use, win.close):
+        try:
+            call()
+        except mpidec.RanksLost as error:
+            raised.append(error)
+    assert len(raised) == 2 and win.closed, raised
+    if net.rank == 0:
+        print("window, died: all calls raise", flush=True)
+
+
 def main() -> None:
     seed, *names = sys.argv[1:]
     random = np.random.default_rng(int(seed))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", RuntimeWarning)
     with mpidec.Network() as net:
-        for name in names or [*random.permutation([*CASES])[: net.size - 1]]:
+        for name in [name for name in names if name != "window"] or [
+            *random.permutation([*CASES])[: net.size - 1]
+        ]:
             place, error = trained(net, name, random)
             if net.rank == 0:
                 print(
                     f"{name}, died at {place}: {net.size} are left, error {error:.1e}", flush=True
                 )
             assert error < 1e-12, (name, place, error)
+    if "window" in names:
+        window()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..runtime import MPI, ProgressEngine, abandon, wait_until
+from ...exceptions import RanksLost
+from ..runtime import MPI, ProgressEngine, abandon, died, wait_until, without_the_dead
 
 _HEADER = struct.Struct("<7qd")
 # Messages are counted in units of 64 bytes: MPI counts to 2**31.
@@ -133,7 +134,7 @@ class WindowMessenger:
         self._receiving: list[tuple[MPI.Request, int, np.ndarray]] = []
         self._early: dict[int, list[tuple[int, Message]]] = {}
         self._peers: set[int] = set()  # ranks that got a message
-        self._count = 0
+        self._count, self._lost = 0, False
         self.helper = Helper(self._fail)
         engine.add(self.poll)
 
@@ -178,9 +179,28 @@ class WindowMessenger:
         self.taking.release()
 
     def poll(self) -> None:
-        """Hand out what has arrived."""
+        """Hand out what has arrived.
+
+        Raises
+        ------
+        RanksLost
+            No messages are exchanged any more.
+        """
+        if self._lost:
+            raise without_the_dead("messages of windows")
         if not self.handling.begin():
             return
+        try:
+            self._hand_out_all()
+        except Exception as error:
+            if not died(error):
+                raise
+            self._lost = True
+            self.handling.end()
+            raise without_the_dead("messages of windows") from error
+        self.handling.end()
+
+    def _hand_out_all(self) -> None:
         if self._sending:
             self._sending = [item for item in self._sending if not item[0].Test()]
         status = MPI.Status()
@@ -201,7 +221,6 @@ class WindowMessenger:
             else:
                 self._hand_out(rank, data)
         self._receiving = left
-        self.handling.end()
 
     def _hand_out(self, rank: int, data: np.ndarray) -> None:
         message = Message._make(
@@ -294,6 +313,9 @@ class Helper:
                 for poll in self._polls:
                     try:
                         poll()
+                    except RanksLost:
+                        self._failed()
+                        return  # the main thread finds out, too
                     except BaseException:
                         self._failed()
                         raise

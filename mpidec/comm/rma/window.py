@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 import numpy as np
 
-from ..runtime import Collectives, Context, Pending
+from ...exceptions import RanksLost
+from ..runtime import Collectives, Context, Pending, died, without_the_dead
 from .carriers.carrier import Weights
 from .carriers.mpi_memory import Ended
 from .claims import RankLocks, is_rank
@@ -469,9 +470,28 @@ class Window:
             )
 
     def close(self) -> None:
-        """Free the window; collective, and safe to repeat.  `value` and `p` stay readable."""
+        """Free the window; collective, and safe to repeat.  `value` and `p` stay readable.
+
+        Raises
+        ------
+        RanksLost
+            Ranks have died; the window is closed.
+        """
         if self.closed:
             return
+        try:
+            self._complete()
+        except Exception as error:
+            lost = isinstance(error, RanksLost)
+            if not (lost or died(error)):
+                raise
+            self._forget()
+            raise (error if lost else without_the_dead("the end of a window")) from None
+        self._forget()
+        self._ended.free(self._together)
+
+    def _complete(self) -> None:
+        """Let the rows of this rank arrive, and meet the others."""
         with self._engine, self._together:
             self._slots.wait()
             number = self._slots.number
@@ -486,8 +506,6 @@ class Window:
                     "another one: "
                     "expected the same order on all ranks"
                 )
-        self._forget()
-        self._ended.free(self._together)
 
     def _forget(self) -> None:
         """End without the other ranks."""

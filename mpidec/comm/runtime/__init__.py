@@ -64,6 +64,7 @@ from .survivors import (
     losses as losses,
     registered as registered,
     surviving as surviving,
+    without_the_dead as without_the_dead,
 )
 from .tree import tree as tree
 from .waiting import (

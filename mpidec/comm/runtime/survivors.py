@@ -56,6 +56,14 @@ def died(error: BaseException) -> bool:
     return error.Get_error_class() in known or MPI.COMM_WORLD.Get_failed().size > 0
 
 
+def without_the_dead(what: str) -> RanksLost:
+    """Return the error of a call that cannot be completed since ranks have died."""
+    dead = MPI.COMM_WORLD.Get_failed()
+    theirs = dead.Translate_ranks(group=MPI.COMM_WORLD.group)
+    named = f"rank{'s' * (len(theirs) != 1)} {', '.join(map(str, theirs))}" if theirs else "a rank"
+    return RanksLost(f"{what}: {named} died, make a new network and its windows", theirs)
+
+
 def cannot_survive() -> str:
     """Return why the other ranks of this job cannot go on when one dies; "" if they can."""
     return obstacle(MPI.Get_library_version().splitlines()[0].strip("\0 "))

@@ -144,7 +144,7 @@ class AsyncFile:
         self.record, self.last = record, -1
         self._net, self._solver, self._topology, self._agents = net, solver, topology, agents
         least = measure.least()
-        self._meta = {**meta} | ({} if least is None else {"f_star": least})
+        self._meta = {**meta, **record.deaths()} | ({} if least is None else {"f_star": least})
         self.recorder: Recorder[Any] = Recorder(net, record, self._states(), ())
 
     def begin(self, names: tuple[str, ...], records: int) -> ResumedTotals:
