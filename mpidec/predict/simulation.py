@@ -24,7 +24,7 @@ from ..topology import Schedule, Topology, from_weights
 
 AGENTS = 16  # of the runs in which a step is counted
 COUNTED = 12  # their steps
-SEARCHED = 64  # agents up to which "auto" is searched for; beyond, the safe step size is taken
+SEARCHED = 16  # agents up to which "auto" is searched for; beyond, the safe step size is taken
 UNKNOWNS, SAMPLES = 10, 12  # of the synthetic problem of a simulation
 NUMBERS = 4_000_000  # data of the synthetic problem in which a step is counted, at most
 MOST_STEPS = 100_000
