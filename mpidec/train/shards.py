@@ -82,7 +82,7 @@ class Shards:
                 else ""
             )
         folder, name = os.path.split(self._path)
-        pattern = re.compile(re.escape(name) + r"\.([0-9a-f]{8})\.rank\d+")
+        pattern = re.compile(rf"\.?{re.escape(name)}\.([0-9a-f]{{8}})\.rank\d+(\.lock)?")
         for other in os.listdir(folder):
             found = pattern.fullmatch(other)
             if found and found[1] != kept:

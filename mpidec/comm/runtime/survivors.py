@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar, cast
 
@@ -170,9 +170,7 @@ class Survivors:
                 f"on this side, {left.size}, end, as the others may go on without them",
                 theirs,
             )
-        for rank in set(theirs) & self._pids.keys() - set(ended):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pids[rank], signal.SIGKILL)
+        _end([self._pids[rank] for rank in set(theirs) & self._pids.keys() - set(ended)])
         some = ", ".join(map(str, sorted(theirs)))
         self.lost.append(
             f"rank{'s' * (len(theirs) != 1)} {some} of {MPI.COMM_WORLD.size}, found at "
@@ -230,6 +228,16 @@ def surviving(
             with leaving():
                 ranks.revoke()
                 ranks.shrink()
+
+
+def _end(pids: Sequence[int]) -> None:
+    """End processes of this host, whose locks of files are free then."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + _PATIENCE
+    while not all(map(_ended, pids)) and time.monotonic() < until:
+        time.sleep(1e-3)
 
 
 def _ended(pid: int) -> bool:

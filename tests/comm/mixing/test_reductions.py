@@ -66,7 +66,7 @@ def tree_sum(X, start, level):
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 13, 47])
-@pytest.mark.parametrize("from_bytes", [0, 4096])  # slices, tree
+@pytest.mark.parametrize("from_bytes", [1, 4096])  # slices, tree
 def test_sums_are_those_of_a_tree_of_the_agents(monkeypatch, n, from_bytes):
     monkeypatch.setattr(reductions, "_SLICE", from_bytes)
     X = stack(n, (3,))

@@ -83,7 +83,7 @@ class NetworkReductions(Lifecycle):
         sums = node_sums(Z, self.lo, self.n)
         with self.collectives:
             wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
-            by_slices = Z[:1].nbytes >= _SLICE * self.size
+            by_slices = Z.shape[1] * Z.itemsize >= _SLICE * self.size
             total = self._by_slices(sums, wait) if by_slices else self._by_tree(sums, wait)
         return total.reshape(X.shape[1:])
 
