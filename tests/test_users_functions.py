@@ -76,6 +76,8 @@ OTHERS = {  # functions that are handed nothing of the package, or made by it
     "Network.keeping: step": "of the package",
     "Pending: finish": "of the package",
     "Record: config": "of the package",
+    "Record: lost": "of the package",
+    "Averager.together: act": "of the package",
     "Result: step_size": "what a run has had",
 }
 

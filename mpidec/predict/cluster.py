@@ -167,7 +167,7 @@ def _read(path: str) -> Cluster:
             reductions,
             content.get("gradient_seconds"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path}: {error!r}; expected JSON with bytes = [...] and exchange_seconds = "
             '{"1": [...], "2": [...], ...}, one time for each size, as written by mpidec bench '

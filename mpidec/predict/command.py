@@ -51,6 +51,8 @@ k neighbours at once, one rank a node:
   {"bytes": [8, 65536, 1048576], "exchange_seconds": {"1": [...], "2": [...], "4": [...]}}
 
 With --check, on the ranks of mpirun: measured and predicted times of a mixing and of all-reduce."""
+# Numbers in a row: those of some agents are in memory, in the run in which rows are counted.
+MOST = 10_000_000
 OTHERS = ("ring", "torus", "one_peer_exponential", "exponential", "inner_outer")
 FLAGS = [
     EXPERIMENT,
@@ -144,10 +146,12 @@ def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
         numbers = [0]
     if min(numbers) < 2:
         raise ConfigError(f"--ranks {args.ranks}: expected numbers from 2, such as 16,256")
-    for flag in ("ranks_per_node", "dimension"):
-        if vars(args)[flag] is not None and vars(args)[flag] < 1:
-            name = flag.replace("_", "-")
-            raise ConfigError(f"--{name} {vars(args)[flag]}: expected at least 1")
+    for name, given in (
+        ("--ranks-per-node", args.ranks_per_node),
+        ("--dimension", args.dimension),
+    ):
+        if given is not None and not 1 <= given <= MOST:
+            raise ConfigError(f"{name} {given}: expected 1 to {MOST:,}")
     tables = {*config.TABLES, *TABLES}
     asked = Forecast(
         schema.read_toml(args.experiment, tables) if args.experiment else [],

@@ -20,6 +20,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# Ranks meet when MPI starts and when it ends: before a job has written anything, and after its end,
+# none of them ends long before the others.
+PATIENCE = 30.0
+# Those that are left by --survive may have to load data again before they write.
+SURVIVAL = 120.0
 # How the file of a run ends if it need not go on; "running" and "failed" are no end.
 ENDS = ("completed", "stopped", "missed", "diverged", "interrupted")
 
@@ -40,13 +45,14 @@ class Restartable(Protocol):
         What messages name.
     any_ranks : bool
         Whether it may go on on another number of ranks.
-    outlives_ranks : bool
-        Whether it may go on without starting again when a rank has ended.
+    patience : float
+        Seconds for which others may wait for a rank of this machine that has ended, before the job
+        has written anything, and after its end.
     """
 
     path: str
     any_ranks: bool
-    outlives_ranks: bool
+    patience: float
 
     def begin(self, ranks: int | None, fewer: bool) -> list[str]:
         """Return the words after the launcher that start the job, or continue it; `ranks` are those
@@ -119,7 +125,8 @@ class RunJob(OneFile):
         flags = ("--resume", "--force", "--quiet", "--trace", "--agents")
         args = parsed(arguments, *((flag,) for flag in flags))
         self._program, self._arguments = [*program], [*arguments]
-        self.any_ranks, self.outlives_ranks = name == "run", "--survive" in arguments
+        self.any_ranks = name == "run"
+        self.patience = SURVIVAL if "--survive" in arguments else PATIENCE
         given = _settings(name, args)
         self._sized = args.agents is not None or "agents" in given
         self._continues = args.resume is not None
@@ -198,7 +205,7 @@ class FolderJob:
         Whether a command that has ended has failed, from the status of its launcher.
     """
 
-    any_ranks, outlives_ranks = True, False
+    any_ranks, patience = True, PATIENCE
 
     def __init__(
         self,
@@ -277,7 +284,7 @@ class OwnJob(OneFile):
     numbers, done and end, or a run file.
     """
 
-    any_ranks, outlives_ranks = False, True
+    any_ranks, patience = False, math.inf
 
     def __init__(self, words: Sequence[str], path: str):
         self._words, self.path = [*words], path
@@ -288,9 +295,11 @@ class OwnJob(OneFile):
         self._mark = stamp(self.path)
         return self._words
 
-    def reached(self) -> float:
+    def reached(self) -> float | None:
         """Return the first number in the file, or the step of its last checkpoint."""
-        if self.path.endswith(".h5") and os.path.exists(self.path):
+        if not os.path.exists(self.path):
+            return None
+        if self.path.endswith(".h5"):
             return checkpoint_step(self.path) or 0
         return progress(self.path)[0]
 

@@ -5,6 +5,7 @@ left.
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import time
 from dataclasses import dataclass
@@ -101,6 +102,8 @@ class Supervisor:
         if status in (Status.INPUT, Status.INTERRUPTED, *NO_COMMAND):
             return "a restart would end likewise"
         # A job whose ranks die before there is a file starts anew, as often as --times says.
+        if self.idle >= IDLE and reached is None and status == Status.OK:
+            return "the command does not write it: name the file that says how far it is"
         if self.job.why() or (self.idle >= IDLE and reached is not None):
             return "no further than when it started: mend what is reported above"
         return None
@@ -123,8 +126,12 @@ class Supervisor:
         return left
 
     def _at(self) -> str:
-        reached = self.job.reached()
-        return f"{self.job.path} " + ("is not begun" if reached is None else f"is at {reached:g}")
+        path, reached = self.job.path, self.job.reached()
+        if reached is not None:
+            return f"{path} is at {reached:g}"
+        return f"{path} " + (
+            "is as it was before" if os.path.exists(path) else "is not written yet"
+        )
 
     def _how(self, end: int | str) -> str:
         if isinstance(end, str):

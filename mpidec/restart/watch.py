@@ -7,11 +7,6 @@ from collections.abc import Set
 
 from .jobs import Restartable
 
-# Seconds for which others may wait for a rank of this machine that has ended.  Before a job has
-# written anything, and after its end, none of its ranks ends long before the others: they meet when
-# MPI starts and when it ends.
-GONE = 30.0
-
 
 class Watch:
     """A start of a job, from now on.
@@ -45,8 +40,9 @@ class Watch:
             self._whole = now
         if now - self._changed > self._silent:
             return f"it has written nothing for {self._silent:g} s"
-        if self._job.outlives_ranks or now - max(self._whole, self._changed) < GONE:
+        patience = self._job.patience
+        if now - max(self._whole, self._changed) < patience:
             return ""
         if self._written and self._job.ending(0) is None:
             return ""
-        return f"a rank has ended, for which the others have waited for {GONE:g} s"
+        return f"a rank has ended, for which the others have waited for {patience:g} s"

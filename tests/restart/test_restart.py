@@ -108,27 +108,33 @@ else:
 @pytest.mark.slow
 def test_a_job_that_waits_for_a_rank_starts_again(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mpidec.restart.watch.GONE", 1.0)
+    monkeypatch.setattr("mpidec.restart.jobs.PATIENCE", 1.0)
     Path("mpirun").write_text(f"#!{sys.executable}\n{RANKS}")
     Path("mpirun").chmod(0o755)
     assert main(["--", "./mpirun", "mpidec", "run"]) == 0
     said = capsys.readouterr().err
-    assert "run.h5 is not begun: a rank has ended, for which the others have waited for 1 s" in said
+    assert (
+        "run.h5 is not written yet: a rank has ended, for which the others have waited for 1 s"
+        in said
+    )
     assert "run.h5: completed after 10 steps, after 1 restart" in said
 
 
 @pytest.mark.parametrize(
-    "written, ended, outlives, hangs",
+    "written, ended, patience, hangs",
     [
-        (False, False, False, True),  # the others wait in MPI_Init
-        (True, False, False, False),  # between two records: ranks end a wait by themselves
-        (True, True, False, True),  # the others wait in MPI_Finalize
-        (False, False, True, False),
+        (False, False, 30, True),  # the others wait in MPI_Init
+        (True, False, 30, False),  # between two records: ranks end a wait by themselves
+        (True, True, 30, True),  # the others wait in MPI_Finalize
+        (False, False, 60, False),
     ],
 )
-def test_the_others_wait_for_a_rank_that_has_ended(monkeypatch, written, ended, outlives, hangs):
+def test_the_others_wait_for_a_rank_that_has_ended(monkeypatch, written, ended, patience, hangs):
     class Stand:
-        path, any_ranks, outlives_ranks, changes = "run.h5", True, outlives, 0
+        path, any_ranks, changes = "run.h5", True, 0
+
+        def __init__(self):
+            self.patience = patience
 
         def touched(self):
             return self.changes
@@ -252,7 +258,7 @@ def test_a_signal_is_passed_on_and_nothing_starts_again(tmp_path):
     done = launch.finish(process, 30)
     assert (done.returncode, done.stderr) == (
         130,
-        "mpidec.restart: progress.txt is at 0: ended by SIGTERM\n",
+        "mpidec.restart: progress.txt is not written yet: ended by SIGTERM\n",
     )
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 from ..._process import obstacle, tolerant
 from ...exceptions import RanksLost
+from .launch import library
 from .mpi import MPI, finalized
 
 # Seconds in which a death that others have found first is known here, too.
@@ -66,7 +67,7 @@ def without_the_dead(what: str) -> RanksLost:
 
 def cannot_survive() -> str:
     """Return why the other ranks of this job cannot go on when one dies; "" if they can."""
-    return obstacle(MPI.Get_library_version().splitlines()[0].strip("\0 "))
+    return obstacle(" ".join(library().replace("Version:", "").split()))
 
 
 class Survivors:
