@@ -50,6 +50,8 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
     'error_rms has grown from 1 to 2.1e+04'
     >>> verdict({"step": steps, "error_rms": np.ones(101)})
     'no progress: error_rms is 1, as at the start'
+    >>> verdict({"step": steps + 700, "error_rms": np.ones(101)})  # resumed
+    'no progress: error_rms is 1, as at step 700'
     """
     name = next(filter(metrics.__contains__, MEASURES), None)
     if name is None or len(metrics[name]) < LEAST or not np.isfinite(metrics[name]).all():
@@ -63,24 +65,29 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         apart = metrics["consensus"][-1] if name == "gradient_norm" else 0.0
         return f"{name} is 0 since step {zero}" + (f", and consensus {apart:.2g}" if apart else "")
     if np.ptp(values) <= UNMOVED * first:
-        return f"no progress: {name} is {last:.3g}, as at the start"
+        return f"no progress: {name} is {last:.3g}, as at {_start(steps[0])}"
     since = plateau_since(values, steps)
     if since is not None:
-        return f"{name} {_plateau(values, since, steps[since])}{limit and f': {limit}'}"
+        return f"{name} {_plateau(values, since, steps)}{limit and f': {limit}'}"
     if last > 2 * first and last > TINY * values.max():
         return f"{name} has grown from {first:.2g} to {last:.2g}"
     return f"{name} still falls" if falling(values) else ""
 
 
-def _plateau(values: np.ndarray, since: int, step: int) -> str:
-    """Describe the plateau that begins at record `since`, which was taken at step `step`."""
+def _start(step: int) -> str:
+    """The first step of the records, which is a later one in a run that was resumed."""
+    return f"step {step}" if step else "the start"
+
+
+def _plateau(values: np.ndarray, since: int, steps: np.ndarray) -> str:
+    """Describe the plateau that begins at record `since`."""
     rest, first = values[since:], values[0]
     level = float(np.median(rest))
     at = f"has plateaued at {level:.2g}"
     if rest.max() > WIDE * rest.min() and level > ROUNDED * values.max():
         at = f"stays between {rest.min():.2g} and {rest.max():.2g}"
-    farther = f", farther than at the start ({first:.2g})" if level > 2 * first else ""
-    return f"{at} since step {step}{farther}"
+    farther = f", farther than at {_start(steps[0])} ({first:.2g})" if level > 2 * first else ""
+    return f"{at} since step {steps[since]}{farther}"
 
 
 def falling(values: np.ndarray, least: float = STILL) -> bool:

@@ -173,13 +173,24 @@ def _read(path: str) -> Cluster:
             '{"1": [...], "2": [...], ...}, one time for each size, as written by mpidec bench '
             "--calibrate"
         ) from None
+    _check(found)
+    return found
+
+
+def _check(found: Cluster) -> None:
+    """Refuse measured times that no prediction can use."""
+    sizes, k, seconds = found.sizes, found.neighbors, found.seconds
     sound = sizes.ndim == 1 and len(sizes) > 1 and seconds.shape == (len(k), len(sizes))
     if not (sound and k[0] == 1 and (np.diff(k) > 0).all() and (np.diff(sizes) > 0).all()):
-        raise ConfigError(f"{path}: expected increasing bytes, neighbours from 1, a time for each")
-    rows = [*seconds, *reductions.values(), *([] if found.shared is None else [found.shared])]
+        raise ConfigError(
+            f"{found.name}: expected increasing bytes, neighbours from 1, a time for each"
+        )
+    shared = [] if found.shared is None else [found.shared]
+    rows = [*seconds, *found.reductions.values(), *shared]
     positive = all(row.shape == sizes.shape and (row > 0).all() for row in rows)
     if not (positive and np.isfinite(rows).all()) or seconds[0, -1] <= seconds[0, -2]:
-        raise ConfigError(f"{path}: expected times > 0, larger for the last size than before it")
-    if found.shared is not None and found.per_node < 2:
-        raise ConfigError(f"{path}: shared_exchange_seconds without ranks_per_node >= 2")
-    return found
+        raise ConfigError(
+            f"{found.name}: expected times > 0, larger for the last size than before it"
+        )
+    if shared and found.per_node < 2:
+        raise ConfigError(f"{found.name}: shared_exchange_seconds without ranks_per_node >= 2")
