@@ -30,7 +30,7 @@ from .model import Model, Models, check_settings
 from .rows import Bucket, buckets
 from .scaling import Scaled
 from .states import KEY, OTHERWISE, States, settings_of
-from .survivors import survivors_of
+from .survivors import TrainingSurvivors, survivors_of
 from .timeline import TrainingEvents
 from .views import copy_views
 
@@ -380,23 +380,21 @@ class Averager:
         """
         return act() if self._survivors is None else self._survivors.together(act)
 
-    def _surviving(self, step: Callable[[], None], alone: Callable[[], None]) -> None:
+    def _surviving(
+        self, survivors: TrainingSurvivors, step: Callable[[], None], alone: Callable[[], None]
+    ) -> None:
         """Take a step; when ranks die, those that have updated their parameters in it end it
         without mixing, and the others take it again, or alone, if others have taken it.
         """
-        if self._survivors is None:
-            step()
-            self._updated.clear()
-            return
         while self.steps >= 0 or self._method.asynchronous:
             try:
-                self._survivors.look(*self._early)
+                survivors.look(*self._early)
                 step()
                 self._updated.clear()
                 return
             except Exception as error:
                 before = self._origin + self.steps
-                self._survivors.leave_out(error)
+                survivors.leave_out(error)
                 if self._position > before:
                     return
         alone()
@@ -409,17 +407,23 @@ class Averager:
 
     def __call__(self, model: torch.nn.Module | None = None) -> None:
         """Average; after `optimizer.step()`.  The argument, a model, is ignored."""
+        if self._survivors is None:
+            self.after()
+            return
         self._updated.update(self.buckets)
-        self._surviving(self.after, lambda: None)
+        self._surviving(self._survivors, self.after, lambda: None)
 
     def step(self, scaled: Scaled) -> None:
         """Take a step of the optimizer, with its communication."""
+        if self._survivors is None:
+            self._step(scaled)
+            return
 
         def alone() -> None:
             if not (self._method.averages_gradients or scaled.found):
                 self.update(None)
 
-        self._surviving(lambda: self._step(scaled), alone)
+        self._surviving(self._survivors, lambda: self._step(scaled), alone)
 
     def _step(self, scaled: Scaled) -> None:
         if self.overlapped and self._departures is not None:
@@ -430,7 +434,8 @@ class Averager:
             self._begin()
             if not (self._method.of_gradients and self._before(scaled)):
                 if not scaled.found:
-                    self._update(None)
+                    self.update(None)
+                    self._updated.update(self.buckets)
                 self.after()
 
     def _before(self, scaled: Scaled) -> bool:
@@ -583,7 +588,8 @@ class Averager:
         self._continue()
         with self._same_steps():
             self._consistency.follow(self.steps)
-        self._look()
+        if not self._copies.compared:
+            self._look()
         self._begun = True
 
     def _compare_moments(self, moment: int) -> None:
