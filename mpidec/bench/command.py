@@ -20,6 +20,7 @@ from .._version import __version__
 from .._words import command_of_extras
 from ..cli import Command, Flag, Status, aligned, plural
 from ..comm.kernels import COMPILED
+from ..comm.mixing import Network
 from ..comm.mixing.internals import TRANSPORTS
 from ..comm.runtime import MPI, library
 from ..diagnostics import host
@@ -370,7 +371,9 @@ def calibrate(options: Options, comm: MPI.Intracomm) -> int:
     if comm.size < 2:
         raise InputError("--calibrate needs several nodes: mpirun -n 4 -ppn 1 mpidec bench ...")
     facts = machine(comm)
-    calibration = Calibration(comm, int(os.environ.get("MPIDEC_RANKS_PER_NODE") or 0) or None)
+    with Network(comm.size, comm) as net:
+        per_node = net.context.ranks_per_node
+    calibration = Calibration(comm, per_node)
     sizes = options.sizes or EXCHANGED
     found = calibration.measure(sizes)
     calibration.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -26,7 +25,8 @@ def gradient_seconds() -> float:
 
 def nodes_of_job(comm: MPI.Intracomm) -> np.ndarray:
     """Return the node of each rank; collective."""
-    local = ranks_of_node(comm, int(os.environ.get("MPIDEC_RANKS_PER_NODE") or 0) or None)
+    with Network(comm.size, comm) as net:
+        local = ranks_of_node(comm, net.context.ranks_per_node)
     first = comm.allgather(local.bcast(comm.rank))
     local.Free()
     return np.unique(first, return_inverse=True)[1]

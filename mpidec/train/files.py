@@ -211,7 +211,7 @@ class TrainFile:
 
         def write() -> None:
             self._file.checkpoint(step, merged)  # type: ignore[union-attr]
-            self._shards.tidy()
+            self._shards.tidy(merged)
 
         self._on_root(write)
 

@@ -73,14 +73,11 @@ class Shards:
         with open_checked(self._name(number, first)) as file:
             return {name: stored(array)[()] for name, array in file.items() if name.startswith(own)}
 
-    def tidy(self) -> None:
-        """Remove the files of all sets but that of the run file's checkpoint; on rank 0."""
-        with open_checked(self._path) as file:
-            kept = (
-                f"{int(file[f'checkpoint/{SHARDS}'][0]):08x}"
-                if SHARDS in file["checkpoint"]
-                else ""
-            )
+    def tidy(self, checkpoint: Mapping[str, np.ndarray]) -> None:
+        """Remove the files of all sets but that of the checkpoint which the run file has now; on
+        rank 0.
+        """
+        kept = f"{int(checkpoint[SHARDS][0]):08x}" if SHARDS in checkpoint else ""
         folder, name = os.path.split(self._path)
         pattern = re.compile(rf"\.?{re.escape(name)}\.([0-9a-f]{{8}})\.rank\d+(\.lock)?")
         for other in os.listdir(folder):

@@ -20,14 +20,13 @@ def offset(comm: Communicator) -> int:
     """
     parent, children = tree(comm.rank, comm.size)
     told, best = np.zeros(1, np.int64), (1 << 62, 0)
-    for _ in range(_PINGS):
-        if parent is None:
-            break
-        begun = clock()
-        comm.Send(told, parent, _TAG)
-        comm.Recv(told, parent, _TAG)
-        ended = clock()
-        best = min(best, (ended - begun, int(told[0]) - (begun + ended) // 2))
+    if parent is not None:
+        for _ in range(_PINGS):
+            begun = clock()
+            comm.Send(told, parent, _TAG)
+            comm.Recv(told, parent, _TAG)
+            ended = clock()
+            best = min(best, (ended - begun, int(told[0]) - (begun + ended) // 2))
     for child in reversed(children):  # that of the most ranks first
         for _ in range(_PINGS):
             comm.Recv(told, child, _TAG)
