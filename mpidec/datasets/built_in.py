@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import warnings
@@ -426,18 +427,35 @@ def class_numbers(y: ArrayLike) -> NDArray[np.intp]:
     return _distinct_labels(y)[1]
 
 
+TABLES = {"breast_cancer": ("breast_cancer.csv", 1), "digits": ("digits.csv.gz", 0)}
+"""Data sets that lie in scikit-learn as a table of the samples with the target in the last column:
+the file, and its lines above the first sample.
+"""
+
+
 def from_sklearn(name: str) -> tuple[Array, Array]:
-    """Return samples and targets of a data set that comes with scikit-learn."""
-    try:
-        from sklearn import datasets
-    except ImportError:
+    """Return samples and targets of a data set that comes with scikit-learn.
+
+    Of the tables only the files are read: an import of scikit-learn takes each rank longer than a
+    short run.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
         raise ValueError(
             f"data set {name} comes with scikit-learn, which is not installed: pip install "
             "scikit-learn, "
             "or give a file such as data/breast_cancer.csv"
-        ) from None
-    A, y = getattr(datasets, f"load_{name}")(return_X_y=True)
-    return np.ascontiguousarray(A, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        )
+    file, heading = TABLES.get(name, ("", 0))
+    path = Path(package.origin).parent / "datasets" / "data" / file
+    if path.is_file():
+        rows = np.loadtxt(path, delimiter=",", skiprows=heading)
+        A, y = rows[:, :-1], rows[:, -1]
+    else:
+        from sklearn import datasets
+
+        A, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return np.ascontiguousarray(A, dtype=np.float64), np.ascontiguousarray(y, dtype=np.float64)
 
 
 def breast_cancer() -> Dataset:

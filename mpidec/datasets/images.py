@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._validation import Array
 from .built_in import from_sklearn
 from .labelled import CLASSES, Images as Images, Reading as Reading, is_labelled, labelled
 from .partition import Index, partition
@@ -206,12 +207,39 @@ def _digits(name: str, path: str | os.PathLike[str] | None) -> tuple[NDArray[Any
             "given (leave it out)"
         )
     x, y = from_sklearn("digits")
-    from sklearn.model_selection import train_test_split
+    train, test = _stratified(y, 360)
+    x = x.reshape(-1, 1, 8, 8)
+    return x[train], y[train], x[test], y[test]
 
-    train_x, test_x, train_y, test_y = train_test_split(
-        x.reshape(-1, 1, 8, 8), y, test_size=360, stratify=y, random_state=0
+
+def _stratified(y: Array, held_out: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the numbers of the training and of the test samples of
+    ``train_test_split(..., test_size=held_out, stratify=y, random_state=0)`` of scikit-learn.
+
+    A class gets a number of training samples in proportion to its size. What rounding down leaves
+    over goes to the classes with the largest remainders, drawn where several have the same.
+    """
+    draw = np.random.RandomState(0)
+    classes, sizes = np.unique(y, return_counts=True)
+
+    def shares(available: NDArray[np.intp], total: int) -> NDArray[np.intp]:
+        exact = available / available.sum() * total
+        numbers: NDArray[np.intp] = np.floor(exact).astype(np.intp)
+        remainders = exact - numbers
+        for largest in np.unique(remainders)[::-1]:
+            missing = total - numbers.sum()
+            if missing:  # a draw of no class would move all later draws
+                equal = np.flatnonzero(remainders == largest)
+                numbers[draw.choice(equal, min(len(equal), missing), replace=False)] += 1
+        return numbers
+
+    training = shares(sizes, len(y) - held_out)
+    test = shares(sizes - training, held_out)
+    drawn = [draw.permutation(np.flatnonzero(y == each)) for each in classes]
+    return (
+        draw.permutation(np.concatenate([d[:n] for d, n in zip(drawn, training)])),
+        draw.permutation(np.concatenate([d[n : n + m] for d, n, m in zip(drawn, training, test)])),
     )
-    return train_x, train_y, test_x, test_y
 
 
 def _mnist(name: str, path: str | os.PathLike[str] | None) -> tuple[NDArray[Any], ...]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers import launch
 
+from mpidec.datasets.built_in import TABLES, from_sklearn
 from mpidec.problems import (
     build,
     class_numbers,
@@ -38,6 +39,15 @@ def test_built_in_sets():
         "classification",
         "regression",
     ]
+
+
+@pytest.mark.parametrize("tables", [TABLES, {}], ids=["tables", "loaders"])
+@pytest.mark.parametrize("name", ["breast_cancer", "digits", "diabetes"])
+def test_samples_are_those_that_scikit_learn_loads(monkeypatch, name, tables):
+    sets = pytest.importorskip("sklearn.datasets")
+    monkeypatch.setattr("mpidec.datasets.built_in.TABLES", tables)
+    ours, theirs = from_sklearn(name), getattr(sets, f"load_{name}")(return_X_y=True)
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_the_real_file_is_the_built_in_set():

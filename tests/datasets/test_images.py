@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from mpidec.datasets.images import augment, images, split
+from mpidec.datasets.images import _stratified, augment, images, split
 
 pytestmark = pytest.mark.serial
 
@@ -71,6 +71,17 @@ def test_digits_are_built_in():
     assert abs(np.bincount(data.train_y) / 1437 - np.bincount(data.test_y) / 360).max() < 0.002
     assert abs(data.train_x.mean()) < 0.01 and abs(data.train_x.std() - 1) < 0.01
     assert np.array_equal(data.train_x, images("digits").train_x)
+
+
+def test_test_samples_are_those_of_scikit_learn():
+    selection = pytest.importorskip("sklearn.model_selection")
+    for seed in range(20):  # classes of different sizes, with remainders that are equal
+        y = np.random.default_rng(seed).permutation(np.repeat(np.arange(5), 8 + seed % 4))
+        y = np.concatenate([y, np.full(seed, 5)]) if seed > 7 else y
+        theirs = selection.train_test_split(
+            np.arange(len(y)), test_size=12 + seed, stratify=y, random_state=0
+        )
+        assert all(map(np.array_equal, _stratified(y, 12 + seed), theirs))
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,12 @@ def test_build_converts_labels():
 
 
 def test_problems_import_neither_mpi_nor_sklearn():
+    """Not even for the samples of a run without any flags."""
     code = (
-        "import sys; sys.modules['mpi4py'] = None; import runpy, types; m = types.ModuleType('mpidec'); "
+        "import importlib.util, sys; sys.modules['mpi4py'] = None; import runpy, types; m = types.ModuleType('mpidec'); "
         f"m.__path__ = [{str(ROOT / 'mpidec')!r}]; sys.modules['mpidec'] = m; import mpidec.problems; "
+        "installed = importlib.util.find_spec('sklearn'); "
+        "[mpidec.problems.load(name) for name in ('breast_cancer', 'digits') if installed]; "
         "print(sorted(set(sys.modules) & {'sklearn', 'matplotlib', 'torch', 'networkx', 'h5py', 'rich'}))"
     )
     assert (
