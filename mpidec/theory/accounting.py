@@ -7,9 +7,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import shortest_path
-from scipy.special import log_ndtr, ndtr
 
 from .._validation import choice, integer, number
 from ..topology import Schedule, Topology
@@ -75,6 +72,8 @@ def epsilon(mu: Array, delta: float) -> Array:
     >>> epsilon(np.array([0.0, 0.1, 1.0]), 1e-5).round(4)
     array([0.    , 0.3407, 4.3772])
     """
+    from scipy.special import log_ndtr, ndtr
+
     m = np.where(mu > 0, mu, 1.0)
     low, high = 0 * m, m**2 / 2 + m * np.sqrt(-2 * np.log(delta))
     for _ in range(HALVINGS):
@@ -218,6 +217,9 @@ def _messages(topology: Topology | Schedule, mixings: int, hops: int) -> Array:
     """Return the number of messages (n, n) that u sends, or that v receives if these are fewer, in
     some mixings; 0 where nothing gets from u to v in so many hops.
     """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
     n, period = topology.n, topology.period or mixings
     sent, received, edges = np.zeros(n), np.zeros(n), csr_array((n, n))
     for k in range(min(mixings, period)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from ..driver.internals import TopologyLike, as_topology
 from ..problems import Oracle, StateSpace, Stream
@@ -41,6 +40,8 @@ def msd(oracle: Oracle | None, solver: Solver, topology: TopologyLike) -> Array:
     ------
     ValueError
     """
+    from scipy.linalg import block_diag
+
     problem = None if oracle is None else oracle.problem
     if not (
         isinstance(solver, (DiffusionRLS, DiffusionKalman))

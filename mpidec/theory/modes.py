@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import svd
 
 Array = NDArray[Any]  # real or complex
 
@@ -132,5 +131,7 @@ def _svd(A: Array) -> tuple[Array, Array, Array]:
     try:
         U, s, Vh = np.linalg.svd(A)
     except np.linalg.LinAlgError:
+        from scipy.linalg import svd
+
         U, s, Vh = svd(A, lapack_driver="gesvd")
     return U, s, Vh

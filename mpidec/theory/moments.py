@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import chain, cycle, islice
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from ..solvers.internals import name_of
 from .linear import Array, LinearSteps, Step
@@ -144,6 +143,8 @@ class _Moments:
 
     def covariance(self) -> Array:
         """That of the noise of the next step, (n d, n d), and of the walk."""
+        from scipy.linalg import block_diag
+
         (n, d), P = self._shape, self._asked
         V = (P @ self.V @ P.conj().T).reshape(n, d, n, d)[np.arange(n), :, np.arange(n)]
         noise = self._noise.at((P @ self.z - self._x_star).reshape(n, d), V)

@@ -7,13 +7,10 @@ import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import block_diag, logm
-from scipy.sparse import csc_array, eye_array, kron
-from scipy.sparse.linalg import eigs, expm_multiply, splu
 
 from ..solvers import A2CiD2
 from ..solvers.internals import PairwiseSolver, name_of
@@ -21,6 +18,9 @@ from ..topology import Topology, edge_rates, mixing_constants
 from .linear import Array
 from .noise import Noise
 from .quadratic import Quadratic
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 # Numbers of all agents that depend on each other, at most: the moments are their square; moments
 # whose eigenvalues are all computed.
@@ -66,6 +66,8 @@ class PairwiseMoments:
         noise: Noise | None = None,
         X: ArrayLike = 0.0,
     ):
+        from scipy.linalg import logm
+
         if isinstance(solver, A2CiD2) and solver.order != "sde":
             raise ValueError(
                 f"theory: the order of {name_of(solver)} is {solver.order!r}, expected 'sde', "
@@ -155,6 +157,9 @@ class PairwiseMoments:
 
     def _generator(self, Q: Array) -> csc_array:
         """Return the matrix of the linear system of the entries of S, in the basis Q."""
+        from scipy.linalg import block_diag
+        from scipy.sparse import csc_array, eye_array, kron
+
         F = block_diag(*[self._flow[np.ix_(self._kept, self._kept)]] * self.n, 0)
         F, one = Q.T @ F @ Q, eye_array(Q.shape[1])
         T = kron(F, one) + kron(one, F.conj())
@@ -166,6 +171,8 @@ class PairwiseMoments:
     @cached_property
     def _moments(self) -> csc_array:
         """The matrix of the system, with the noise of the gradients."""
+        from scipy.sparse import csc_array
+
         T, q, N = self._generator(np.eye(self.size + 1)), len(self._kept), self.size + 1
         if self.noise is None:
             return T
@@ -207,6 +214,8 @@ class PairwiseMoments:
         """
         if T.shape[0] <= SMALL:
             return float(np.linalg.eigvals(T.toarray()).real.max(initial=-math.inf))
+        from scipy.sparse.linalg import eigs
+
         flow = np.linalg.eigvalsh(self._flow + self._flow.conj().T).max()
         events = sum(rate * (np.linalg.norm(M[:-1, :-1], 2) ** 2 - 1) for rate, M in self._events())
         above = float(flow + events) + ROUNDING
@@ -214,6 +223,8 @@ class PairwiseMoments:
 
     def limit(self) -> Array:
         """Return bias and noise of each agent in the end, (2, n); infinite if they grow."""
+        from scipy.sparse.linalg import splu
+
         inner, T, N = np.arange((self.size + 1) ** 2 - 1), self._moments, self.size + 1
         if not self.rate() < 1 - ROUNDING:
             return np.full((2, self.n), math.inf)
@@ -224,6 +235,8 @@ class PairwiseMoments:
         """Return bias and noise of each agent after 0, 1, ... `count` units of time, (count + 1, 2,
         n).
         """
+        from scipy.sparse.linalg import expm_multiply
+
         starts = [self._packed(self._solver.init(x))[self._kept] for x in self._starts]
         z, N = np.append(np.concatenate(starts), 1.0), self.size + 1
         S = np.outer(z, z.conj()).ravel()

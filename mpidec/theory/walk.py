@@ -7,7 +7,6 @@ from functools import cached_property
 from itertools import islice
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from ..comm.mixing import Mixer
 from ..solvers import Solver
@@ -43,6 +42,8 @@ class WalkingSteps(LinkedSteps):
         return -np.tile(np.eye(self.d), (self.n, 1))
 
     def _beside(self, step: Step) -> Step:
+        from scipy.linalg import block_diag
+
         n, d, N = self.n, self.d, self.size
         M = block_diag(step.M, np.eye(d))
         M[:N, N:] = step.E @ self.H.reshape(n * d, d)
