@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
+from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -51,14 +51,15 @@ def attempts(
     search: ModelSearch,
     choice: Choice,
     run: Callable[[Choice, Guard | None, bool], R],
-    failed: int = 0,
+    begin: Callable[[int, Choice], bool] = lambda number, choice: True,
 ) -> R:
     """Return the result of `run(choice, guard, last)`; again with a smaller step size after each
-    `Retry`, `failed` of which are known; collective.
+    `Retry`, or where `begin(number, choice)` says that this step size has failed before;
+    collective.
     """
     for attempt in range(TUNING.attempts):
         reason: Retry | None = None
-        if attempt >= failed:
+        if begin(attempt, choice):
             try:
                 return run(choice, search.guard(choice, attempt), False)
             except Retry as retry:
@@ -73,6 +74,7 @@ def attempts(
                 f"begins again with {smaller.step_size:.4g}"
             )
         choice = smaller
+    begin(TUNING.attempts, choice)
     return run(choice, search.guard(choice, TUNING.attempts), True)
 
 
@@ -220,7 +222,9 @@ Once = Callable[[Attempt, Clock], Result]
 
 def attempted(plan: Plan, once: Once) -> Result:
     """Return the result of a run, after a search if its step size is to be found; collective."""
-    plan = as_recorded(plan)
+    backup, recorded = Backup.of(plan.net), inf
+    if backup is None or not backup.searched:
+        plan = as_recorded(plan)
     with plan.mixer() as mixer:
         mixer_of_runs(mixer, plan.runs, plan.solver, plan.oracle)  # refused before a search
         X0, oracle = as_reals(plan.X), plan.oracle
@@ -246,19 +250,24 @@ def attempted(plan: Plan, once: Once) -> Result:
     plan = replace(plan, topology=search.topology)
     # where the schedule is the cause, smaller step sizes are no remedy
     alone = bool(unstable) or choice.futile
-    backup = Backup.of(plan.net)
     failed = 0 if backup is None or backup.key is None else backup.failed
-    numbers = count(failed)
+    if plan.record is not None and plan.record.resume:
+        recorded, _ = recorded_choice(plan.net, plan.record)
+
+    def begin(number: int, choice: Choice) -> bool:
+        if backup is not None:
+            backup.failed = number
+        return number >= failed and choice.step_size <= recorded
 
     def run(choice: Choice, guard: Guard | None, last: bool) -> Result:
-        if backup is not None:
-            backup.failed = next(numbers)
         now = replace(plan, solver=with_size(plan.solver, choice.step_size))
+        if now.record is not None and choice.step_size < recorded < inf:
+            now = replace(now, record=replace(now.record, resume=False, replace=True))
         with now.mixer() as mixer:
             steps = Steps(now, mixer)
             return once(Attempt(now, steps, choice, guard, last or alone, unstable), steps)
 
-    return attempts(plan.net, plan.solver, search, choice, run, failed)
+    return attempts(plan.net, plan.solver, search, choice, run, begin)
 
 
 def as_recorded(plan: Plan) -> Plan:

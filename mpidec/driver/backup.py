@@ -67,6 +67,9 @@ class Backup:
         How many step sizes have failed before the present one.
     key : Key or None
         The copy to go on from.
+    searched : bool
+        Whether the run has searched for its step size itself, where it was to be found: it does so
+        again also where it goes on from its file, and judges the choice as before.
 
     Notes
     -----
@@ -80,6 +83,7 @@ class Backup:
         self.sizes: list[float] = []
         self.failed = 0
         self.key: Key | None = None
+        self.searched = False
         self._held: dict[Key, Held] = {}
         self._attempt = 0
         self._comm: MPI.Intracomm
@@ -92,9 +96,9 @@ class Backup:
         """Return the copies of the run on a network, if there are any."""
         return _OF.get(net)
 
-    def serve(self, net: Network) -> None:
+    def serve(self, net: Network, searched: bool) -> None:
         """Let the run on this network make copies, and go on from the present one."""
-        _OF[net] = self
+        _OF[net], self.searched = self, searched
 
     def meet(self, comm: Communicator) -> None:
         """Begin an attempt of the ranks that are left, from the last copy of which they have all

@@ -65,11 +65,15 @@ class Beginning:
         return self.begun and (self.backup is None or self.backup.key is None)
 
     @contextmanager
-    def network(self, n: int, timeline: str | None = None) -> Iterator[Network]:
-        """The network of the run, of `n` agents; collective."""
+    def network(
+        self, n: int, resumed: bool = False, timeline: str | None = None
+    ) -> Iterator[Network]:
+        """The network of the run, of `n` agents; `resumed`: of one that the user continues, with
+        the step size in its file.  Collective.
+        """
         with Network(n, self.comm, timeline=timeline) as net:
             if self.backup is not None:
-                self.backup.serve(net)
+                self.backup.serve(net, not resumed)
             yield net
 
 
@@ -146,7 +150,7 @@ def continued(
     n = infer_agents(None, topology, x0) if net is None else net.n
 
     def attempt(now: Beginning) -> Result:
-        with now.network(n) as own:
+        with now.network(n, record is not None and record.resume) as own:
             with on_all_ranks(own):
                 problem = load(own.agents)
             saved = record

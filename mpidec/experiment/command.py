@@ -265,11 +265,12 @@ def execute(request: Request, comm: MPI.Intracomm) -> int:
     experiment, args = request
 
     def attempt(now: Beginning) -> int:
-        with now.network(experiment.run.agents, timeline_of(args.trace)) as net:
+        resumed, timeline = args.resume is not None, timeline_of(args.trace)
+        with now.network(experiment.run.agents, resumed, timeline) as net:
             job = build.build(experiment, net)
             if args.tune:
                 return _search(job, args.picture, net)
-            return _run(job, args, net, now.resume or args.resume is not None, now.lost)
+            return _run(job, args, net, now.resume or resumed, now.lost)
 
     if not args.survive:
         return attempt(Beginning(comm))

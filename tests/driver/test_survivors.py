@@ -3,14 +3,20 @@
 import os
 import re
 import sys
+import warnings
 
 import h5py
 import numpy as np
 import pytest
 from helpers import launch
+from helpers.solvers import least_squares
 
 import mpidec
 from mpidec.comm.runtime import MPI, library
+from mpidec.driver.backup import Backup
+from mpidec.driver.stepsize.guard import Guard, Retry
+from mpidec.driver.stepsize.search import ModelSearch
+from mpidec.driver.survivors import Beginning
 from mpidec.exceptions import RanksLost
 
 pytestmark = [pytest.mark.most(1), pytest.mark.library]
@@ -89,6 +95,49 @@ def test_asynchronous_agents_go_on_from_their_last_pause():
         assert file.attrs["lost"].startswith("rank 1 of 2")
         assert file["result/x"].attrs["outcome"] == "completed"
         assert file["metrics/step"][-1] >= 1500
+
+
+@pytest.mark.parametrize("died", [40, 100])  # in the attempt that fails, and in that after it
+def test_the_step_size_of_a_run_that_goes_on_from_its_file_is_judged_as_before(
+    tmp_path, monkeypatch, died
+):
+    def failing(self, choice, attempt, former=ModelSearch.guard):
+        guard = former(self, choice, attempt)
+
+        def check(k, X):
+            Guard.check(guard, k, X)
+            if k == 64 and attempt == 0:
+                raise Retry("told to")
+
+        monkeypatch.setattr(guard, "check", check)
+        return guard
+
+    def dies(step, steps, metrics):
+        if step == died:
+            raise RuntimeError("died")
+
+    def run(**more):
+        problem, path = mpidec.problems.LeastSquares(*least_squares(4)[:2]), tmp_path / "run.h5"
+        solver = mpidec.solvers.GradientTracking()
+        options = {"steps": 200, "every": 20, "seed": 1, "progress": more.pop("progress", None)}
+        record = mpidec.Record(path, checkpoint_seconds=0, **more)
+        return mpidec.solve(problem, solver, "ring", net=net, record=record, **options)
+
+    monkeypatch.setattr(ModelSearch, "guard", failing)
+    with warnings.catch_warnings(), mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        warnings.simplefilter("ignore")
+        whole, arrays = run(), content(tmp_path / "run.h5")
+        with pytest.raises(RuntimeError, match="died"):
+            run(replace=True, progress=dies)
+        backup = Backup()
+        backup.meet(MPI.COMM_SELF)
+        with Beginning(MPI.COMM_SELF, True, str, backup).network(4) as net:
+            result = run(resume=True)
+    assert "did not converge" in whole.choice.note
+    assert (result.step_size, result.choice.note) == (whole.step_size, whole.choice.note)
+    np.testing.assert_array_equal(result.X, whole.X)
+    for name, array in content(tmp_path / "run.h5").items():
+        np.testing.assert_array_equal(array, arrays[name], err_msg=name)
 
 
 def test_a_loader_is_demanded():
