@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import enum
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -222,7 +223,7 @@ class Command(Generic[T]):
         flags = self.flags() if callable(self.flags) else self.flags
         for flag in [*flags, Flag("-h", "--help", action="store_true", help="print this help")]:
             parser.add_argument(*flag.names, **flag.options)
-        if {"-h", "--help"} & {*argv}:
+        if {"-h", "--help"} & {*itertools.takewhile(lambda word: word != "--", argv)}:
             return parser.format_help().rstrip()
         return parser.known(argv)
 

@@ -36,6 +36,7 @@ from ..diagnostics import host
 from ..driver.internals import Beginning, cannot_resume, surviving, tune
 from ..exceptions import ConfigError
 from ..record import read as read_run
+from ..record.internals import check_format
 from . import build, settings as config
 from .account import account, state as account_state, worded as account_worded
 from .expected import expected, state, worded
@@ -169,6 +170,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
         raise ConfigError(
             f"--simulate takes place in one process, this job has {ranks}: start it without mpirun"
         )
+    check_format(experiment.run.out)
     if not (args.force or args.tune):
         chosen = any(each.key == "run.out" for each in given)
         out = free_name("run", experiment.run.out, chosen, args.quiet)

@@ -1,6 +1,11 @@
 """What the rest of the package uses of mpidec.record beside its public names."""
 
-from .atomic import AtomicFile as AtomicFile, is_written as is_written, stamp as stamp
+from .atomic import (
+    AtomicFile as AtomicFile,
+    check_format as check_format,
+    is_written as is_written,
+    stamp as stamp,
+)
 from .checked import open_checked as open_checked
 from .fingerprint import (
     DATA as DATA,

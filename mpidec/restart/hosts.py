@@ -20,6 +20,7 @@ LISTS = ("-hosts", "--hosts", "-host", "--host", "-H")
 FILES = ("-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
 RANKS = ("-n", "-np", "--np", "--n", "--ntasks")
 NODES = ("-N", "--nodes")  # of srun
+FOLDERS = ("-wdir", "--wdir", "-wd", "--wd", "-D", "--chdir")
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=5 {} true"
 SLURM = "scontrol show node {}"
 DOWN = re.compile(r"State=\S*(DOWN|FAIL|NOT_RESPONDING|POWER|\*)")  # of a node of Slurm
@@ -38,6 +39,11 @@ class Launcher:
     slots : mapping
         Number of ranks for which each host has room; empty if the launcher names no hosts and there
         is no allocation.
+
+    Raises
+    ------
+    ConfigError
+        If the launcher changes the folder of the job, or its file of hosts cannot be read.
     """
 
     words: tuple[str, ...]
@@ -57,6 +63,11 @@ class Launcher:
         )
         if _place(words) is None:
             return cls(words, {})
+        if (folder := _option(words, FOLDERS)) is not None:
+            raise ConfigError(
+                f"{words[folder]} {words[folder + 1]}: the files of a job are looked for in the "
+                f"folder of mpidec restart: omit it, and start from there (cd {words[folder + 1]})"
+            )
         if (names := _option(words, LISTS)) is not None:
             return cls(words, _slots(words[names + 1].split(",")))
         if (file := _option(words, FILES)) is not None:
@@ -216,7 +227,7 @@ def _slots(hosts: Sequence[str]) -> dict[str, int]:
 
 def _joined(word: str) -> bool:
     """Return whether a word is an option with its value, ``--host=a,b``."""
-    return word.partition("=")[0] in (*LISTS, *FILES, *RANKS, *NODES) and "=" in word
+    return word.partition("=")[0] in (*LISTS, *FILES, *RANKS, *NODES, *FOLDERS) and "=" in word
 
 
 def _option(words: Sequence[str], names: Sequence[str]) -> int | None:

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..cli import Status, failed_runs, free_name, part_of
+from ..cli import Status, failed_runs, free_name, part_of, plural
 from ..exceptions import ConfigError
+from ..plugins import nearest
 from ..record import read
 from ..record.internals import checkpoint_step, is_written, stamp
 from .progress import files_of, progress
@@ -62,6 +63,9 @@ class Restartable(Protocol):
     def reached(self) -> float | None:
         """Return from where it would go on; None if it would begin anew."""
 
+    def shown(self, reached: float) -> str:
+        """Return a text that says how far it is, such as "is at step 400"."""
+
     def ending(self, status: int) -> Ending | None:
         """Return how it has ended since `begin`; None if it has to go on.  `status` is that of the
         launcher.
@@ -102,6 +106,8 @@ def parsed(arguments: Sequence[str], *flags: tuple[str, ...]) -> argparse.Namesp
 
 
 SWITCHES = ("--force", "--quiet", "--quick", "--all")
+RESUMED = ("run", "train", "sweep", "reproduce")  # commands that continue what was interrupted
+TEXTS = ("-h", "--help", "--list", "--version")  # flags of commands that print a text and end
 
 
 class OneFile:
@@ -154,6 +160,10 @@ class RunJob(OneFile):
     def reached(self) -> int | None:
         """Return the step of the last checkpoint; None without one."""
         return checkpoint_step(self.path) if self._continues or self._begun() else None
+
+    def shown(self, reached: float) -> str:
+        """Return the step of the last checkpoint as a text."""
+        return f"is at step {reached:g}"
 
     def ending(self, status: int) -> Ending | None:
         """Return the outcome in the file, if it was written since `begin`."""
@@ -226,6 +236,10 @@ class FolderJob:
     def reached(self) -> float:
         """Return how far all files of the folder are."""
         return progress(self.path)[0]
+
+    def shown(self, reached: float) -> str:
+        """Return the number of files, which do not say how many there will be."""
+        return f"has {plural(len(self._files()), 'file')}"
 
     def ending(self, status: int) -> Ending | None:
         """Return whether the last file was written since `begin`."""
@@ -303,6 +317,10 @@ class OwnJob(OneFile):
             return checkpoint_step(self.path) or 0
         return progress(self.path)[0]
 
+    def shown(self, reached: float) -> str:
+        """Return the first number in the file as a text."""
+        return f"is at {reached:g}"
+
     def ending(self, status: int) -> Ending | None:
         """Return how the program has ended: as the run file says; or done, and as the launcher
         says.
@@ -341,33 +359,51 @@ def job_of(words: Sequence[str], file: str | None) -> tuple[Restartable, int]:
     >>> job.path, job.begin(4, fewer=False)
     ('new.h5', ['python', '-m', 'mpidec.run', '--out', 'new.h5'])
     """
+    name, begin, rest = _command(words)
+    if name not in RESUMED:
+        if file is None:
+            raise ConfigError(_refusal(name))
+        begin = next((place for place, word in enumerate(words) if _is_python(word)), len(words))
+        return OwnJob(words[begin:], file), begin
+    if file is not None:
+        raise ConfigError(
+            f"--file is for programs of your own, mpidec {name} says itself how far it is: omit it"
+        )
+    program, arguments = words[begin:rest], words[rest:]
+    if texts := [word for word in arguments if word in TEXTS]:
+        raise ConfigError(f"mpidec {name} {texts[0]} prints a text and ends: omit mpidec restart")
+    if name in ("run", "train"):
+        return RunJob(name, program, arguments), begin
+    return (sweep_job if name == "sweep" else reproduce_job)(program, arguments), begin
+
+
+def _command(words: Sequence[str]) -> tuple[str, int, int]:
+    """Return the command of mpidec in a command line, preferably one that resumes, and where its
+    program and its arguments begin; "" without one.
+    """
+    found = []
     for place, word in enumerate(words):
         module = word.startswith("mpidec.") and words[place - 1] == "-m"
         if not module and os.path.basename(word) != "mpidec":
             continue
         rest = place + 1 if module else place + 2
-        name = word.partition(".")[2] if module else "".join(words[place + 1 : rest])
         begin = place
         while begin and (words[begin - 1] == "-m" or _is_python(words[begin - 1])):
             begin -= 1
-        program, arguments = words[begin:rest], words[rest:]
-        if name in ("run", "train"):
-            return RunJob(name, program, arguments), begin
-        if name in ("sweep", "reproduce"):
-            make = sweep_job if name == "sweep" else reproduce_job
-            return make(program, arguments), begin
-        if file is None:
-            raise ConfigError(
-                f"mpidec {name} does not resume: expected run, train, sweep or reproduce"
-            )
-    if file is None:
-        raise ConfigError(
-            "expected a command of mpidec that resumes (run, train, sweep, reproduce), as in "
-            "mpirun -n 4 mpidec run; or with --file a program of your own that says in a file how "
-            "far it is"
-        )
-    begin = next((place for place, word in enumerate(words) if _is_python(word)), len(words))
-    return OwnJob(words[begin:], file), begin
+        name = word.partition(".")[2] if module else "".join(words[place + 1 : rest])
+        found.append((name, begin, rest))
+    resumed = (each for each in found if each[0] in RESUMED)
+    return next(resumed, found[0] if found else ("", 0, 0))
+
+
+def _refusal(name: str) -> str:
+    if name and not name.startswith("-"):
+        return f"mpidec {name} does not resume: {nearest(name, RESUMED)}"
+    return (
+        "expected a command of mpidec that resumes (run, train, sweep, reproduce), as in "
+        "mpirun -n 4 mpidec run; or with --file a program of your own that says in a file how "
+        "far it is"
+    )
 
 
 def _is_python(word: str) -> bool:

@@ -106,6 +106,8 @@ class Supervisor:
             return "the command does not write it: name the file that says how far it is"
         if self.job.why() or (self.idle >= IDLE and reached is not None):
             return "no further than when it started: mend what is reported above"
+        if self.idle > IDLE and status == Status.FAILED:
+            return f"{self.idle} starts in a row have ended so: mend what is reported above"
         return None
 
     def _hosts(self, last: list[str]) -> list[str]:
@@ -118,17 +120,18 @@ class Supervisor:
         left = [host for host in slots if host not in silent]
         if left != last and left:
             first, ranks = self.launcher.ranks, self.launcher.fewer(left, self.job.any_ranks)
-            kept = "" if self.job.any_ranks else ", as many as before, as this job needs them"
+            kept = "" if self.job.any_ranks else ": this job needs as many as before"
+            who = f"no answer from {', '.join(silent)} ({self.probe.command})"
             self._tell(
-                f"{', '.join(silent) or 'no host'} left out, which did not answer "
-                f"{self.probe.command}: {ranks} of {first} ranks on {', '.join(left)}{kept}"
+                f"{who if silent else 'all hosts answer again'}: it continues on "
+                f"{', '.join(left)}, {ranks} of {first} ranks{kept}"
             )
         return left
 
     def _at(self) -> str:
         path, reached = self.job.path, self.job.reached()
         if reached is not None:
-            return f"{path} is at {reached:g}"
+            return f"{path} {self.job.shown(reached)}"
         return f"{path} " + (
             "is as it was before" if os.path.exists(path) else "is not written yet"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -183,7 +184,7 @@ def test_hosts_that_do_not_answer_are_left_out(own, capsys, tmp_path, monkeypatc
     assert first.startswith(given)
     if "hosts" in given:
         assert second.startswith("-hosts a:4,c:2 -n 5")
-        assert "b left out, which did not answer test ! -e dead-{}: 5 of 5 ranks on a, c" in (
+        assert "no answer from b (test ! -e dead-{}): it continues on a, c, 5 of 5 ranks: " in (
             capsys.readouterr().err
         )
     else:
@@ -242,9 +243,29 @@ def test_a_run_is_resumed_from_its_file_and_ends_with_its_outcome(tmp_path, monk
     again, _ = job_of("mpidec train --resume run.h5 --epochs 9".split(), None)
     assert again.begin(2, fewer=False)[1:] == ["train", "--resume", "run.h5", "--epochs", "9"]
     assert again.reached() == 10 and again.ending(0) is None and not again.any_ranks
-    for refused in ("mpidec bench", "mpirun -n 2 ./mine", "mpidec reproduce --all --force"):
-        with pytest.raises(ConfigError):
-            job_of(refused.split(), None)
+
+
+@pytest.mark.parametrize(
+    "words, file, why",
+    [
+        ("mpirun -n 2 ./mine", None, "expected a command of mpidec that resumes"),
+        ("mpirun -wdir /scratch/mpidec -n 2 ./mine", None, "expected a command of mpidec that"),
+        ("mpirun mpidec", None, "expected a command of mpidec that resumes"),
+        ("mpirun mpidec bench", None, "mpidec bench does not resume: expected one of run, train"),
+        ("mpirun mpidec tarin", None, "mpidec tarin does not resume: did you mean train?"),
+        ("mpidec reproduce --all --force", None, "--force replaces the results in reproduced"),
+        ("mpidec run --list", None, "mpidec run --list prints a text and ends"),
+        ("mpidec sweep --seeds 2", "a.txt", "--file is for programs of your own"),
+    ],
+)
+def test_commands_that_cannot_be_continued_are_refused(words, file, why):
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        job_of(words.split(), file)
+
+
+def test_a_launcher_that_changes_the_folder_is_refused():
+    with pytest.raises(ConfigError, match=r"--wdir /scratch: .*cd /scratch"):
+        Launcher.of("mpirun --wdir=/scratch -n 2".split(), {})
 
 
 @pytest.mark.slow
