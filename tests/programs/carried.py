@@ -140,7 +140,8 @@ def main() -> None:
     if GROUP:
         import torch.distributed as dist
 
-        dist.init_process_group("gloo")
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
         group = dist.group.WORLD
     parts = [name for name in ("mixing", "training", "solve") if name in sys.argv] or [
         "mixing",
