@@ -19,7 +19,7 @@ SCRIPTS = launch.ROOT / "jobscripts"
 STARTED: list[subprocess.Popen] = []
 LONG = (
     "--problem=least_squares --data=synthetic_least_squares --set=problem.p=4 --set=problem.d=3 --agents=8 --every=20 "
-    "--step-size=0.01 --set=run.trajectory=false --stop-error=1e-300 --steps="
+    "--step-size=0.01 --set=run.trajectory=false --set=run.checkpoint=0.1 --stop-error=1e-300 --steps="
 )
 
 
