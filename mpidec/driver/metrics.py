@@ -421,7 +421,9 @@ class Metrics:
         problem: Problem | None,
         own: Mapping[str, Own] = NONE,
         like: object = None,
+        agents: range | None = None,
     ) -> None:
+        self._agents = range(net.lo, net.lo + net.m) if agents is None else agents
         problem = seen(problem, like)
         self._net, self._problem, self.size, self._own = net, problem, 0.0, own
         self.complex = is_complex(like)
@@ -429,7 +431,7 @@ class Metrics:
         self.error: Exception | None = None
         self._k, self._moves = 0, moves(problem)
         every = targets_of(problem)
-        self._targets = None if every is None else every[net.lo : net.lo + net.m]
+        self._targets = None if every is None else every[self._agents]
         self._x_star = self._known(0) if every is None else every.mean(axis=0)
         self._scale = self._norm() if every is None else norm(every) / sqrt(len(every)) or 1.0
         self._metrics = [*provided(problem), *map(self._agents_mean, own.items())]
@@ -524,7 +526,7 @@ class Metrics:
 
     def of_agents(self, name: str, function: Own, X: np.ndarray) -> np.ndarray:
         """Return an own metric of each local agent."""
-        agents, own = range(self._net.lo, self._net.lo + len(X)), X.copy()
+        agents, own = self._agents, X.copy()
         own = own.view(np.complex128) if self.complex else own
         values = np.asarray(function(own, agents, self._k)) if agents else X[:, 0]
         if values.shape != (len(X),) or values.dtype.kind not in "biuf":

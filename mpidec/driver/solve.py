@@ -37,6 +37,7 @@ from .arguments import (
     problem_of,
 )
 from .asynchronous.draws import losses
+from .asynchronous.dropping import Dropping
 from .asynchronous.events import Events
 from .asynchronous.prepared import check_queue, checked_rates, pauses
 from .asynchronous.ranks import run as run_on_ranks
@@ -78,7 +79,7 @@ def solve(
     metrics: Mapping[str, Own] | None = None,
     clock: Queue | None = None,
     runs: int = 1,
-    on_failure: Literal["end", "continue"] = "end",
+    on_failure: Literal["end", "continue", "drop"] = "end",
 ) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
@@ -149,11 +150,12 @@ def solve(
         Number of independent runs that take their steps together, of a synchronous solver: run r
         has the iterates that it has alone with the seed ``seed + r`` (of gradients; the noise of
         links and random codecs have their own seeds, plus r).  See Notes.
-    on_failure : {"end", "continue"}
+    on_failure : {"end", "continue", "drop"}
         With "continue" the run outlives ranks that die: those that are left load the problems of
         their agents, and take the steps since the last copy again, with the same results.  Copies
         are made about each half second, in the memory of two ranks; without one the run goes on
-        from the last checkpoint of `record`, or begins again.  Needs Open MPI, and
+        from the last checkpoint of `record`, or begins again.  With "drop" the agents of an
+        asynchronous solver go on without those that have died.  Both need Open MPI, and
         ``mpirun --with-ft ulfm``.
 
     Returns
@@ -169,8 +171,8 @@ def solve(
     OSError
         On every rank: the file exists, or could not be written.
     RanksLost
-        With `on_failure="continue"`: too few ranks are left, as in one half of a network that has
-        come apart.
+        With `on_failure`: too few ranks are left, as in one half of a network that has come apart;
+        with "drop" also when ranks die before the first event.
     Interrupted
         On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is
         complete, with the outcome "interrupted", and `result` of the exception is what the run has
@@ -225,6 +227,23 @@ def solve(
     the topology or `x0` says.  After a death `net`, and every other
     network of the ranks, is closed, and `Network()` makes one of the ranks that are left.
 
+    With `on_failure="drop"` all agents L that are left pause after a death, take what has arrived
+    at them, take back what the dead have not read (on another node: what has not left), and go on
+    from their iterates, on the edges between them (of a topology given by its name, or as a function
+    of n, on that of as many agents).  The mass of the others is lost, and messages that are under way
+    between nodes.  With M the sum of the masses w that are
+    left,
+
+    .. math:: w_i \leftarrow \frac{|L|}{M} w_i, \qquad u_i \leftarrow \frac{|L|}{M} u_i, \qquad i \in L
+
+    so that no estimate :math:`u_i / w_i` changes, and the masses sum to the number of agents, as at
+    the beginning: otherwise the steps of the average would be longer for ever.  What was lost, of n
+    at first, is `AsyncResult.lost_mass`.  Only push-sum has masses, others count 1 an agent;
+    gradient tracking begins its sums anew, so that it converges to the minimizer of the sum over L.
+    Records are those of the agents in L from the beginning of the run on, rows of the others NaN in
+    the file; errors stay distances from the minimizer of all.  A file is resumed with all agents,
+    from its last checkpoint before the death.
+
     With `runs` R, `Result.X` has the shape (m, R, d) and `Result.x` (R, d).  The metrics are means
     over the runs, of norms the roots of mean squares (see `mpidec.driver.runs.MetricsOfRuns`), and
     the target of `stop` is one of these means; `NAME_low` and `NAME_high` are the 10 % and 90 %
@@ -246,7 +265,7 @@ def solve(
     >>> result.x.round(9).tolist(), str(result.outcome)
     ([2.0], 'completed')
     """
-    if choice(on_failure, "on_failure", ("end", "continue")) == "continue":
+    if choice(on_failure, "on_failure", ("end", "continue", "drop")) == "continue":
         again = partial(
             solve,
             solver=solver,
@@ -283,6 +302,8 @@ def solve(
             graph = as_topology(topology, net.n, solver=method)
             _check_clock(method, clock, net, steps)
             _refuse(method, delay=delay, rates=rates, mixing=mixing)
+            if on_failure == "drop":
+                _check_drop(method, clock)
             seed = integer(seed, "seed", least=0)
             if clock is None:
                 every = integer(every, "every")  # type: ignore[arg-type]
@@ -368,7 +389,8 @@ def solve(
         if events is not None:
             result = simulated(plan, events)
         elif isinstance(method, Asynchronous):
-            result = run_on_ranks(plan)
+            drops = on_failure == "drop" and net.size > 1
+            result = Dropping(plan, topology)(run_on_ranks) if drops else run_on_ranks(plan)
         else:
             result = attempted(plan, once)
     # Now that the network of this call is closed.
@@ -389,6 +411,18 @@ def _check_clock(solver: Solver, clock: Queue | None, net: Network, steps: int |
         raise ValueError(
             f"{'neither steps nor events is' if steps is None else 'both steps and events are'} "
             "given, expected one of them: steps=100, or events=, a table"
+        )
+
+
+def _check_drop(solver: Solver, clock: Queue | None) -> None:
+    """Refuse runs that cannot go on without some of their agents."""
+    if clock is not None:
+        raise ValueError('on_failure="drop" is of ranks that die, but a queue of events has one')
+    if not isinstance(solver, Asynchronous):
+        raise ValueError(
+            f'on_failure="drop": {type(solver).__name__} is synchronous, and its agents cannot go on '
+            'without others: on_failure="continue" goes on with all of them, whose data the ranks '
+            "that are left load"
         )
 
 

@@ -54,7 +54,8 @@ class Run:
     reason : text of the exception that ended a failed run, or a diverged training, else ""
     asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges`
         (E, 2) and `averagings` (E,) on them (pairwise methods); `staleness`, a histogram (push
-        methods); `idle` (ranks,), shares of the time.  Else empty
+        methods); `idle` (ranks,), shares of the time; after deaths, `left`, the agents that are
+        left, and `lost_mass`.  Else empty
     pending : of a simulated run: what its last checkpoint has under way, for a restart; else empty
     agents : arrays (records, n) by name, with a number for each agent at each record: of a
         training, `loss`, `accuracy` and metrics

@@ -435,7 +435,16 @@ class Recorder(Generic[State]):
 
         The arrays `asynchronous` are those of `Run.asynchronous`, the same on all ranks.
         """
-        stack = self._net.gather(X)
+        self.finish_gathered(self._net.gather(X), outcome, steps, asynchronous)
+
+    def finish_gathered(
+        self,
+        stack: np.ndarray | None,
+        outcome: str,
+        steps: int,
+        asynchronous: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """`finish` with the rows of all agents, which rank 0 has already."""
 
         def write(file: RunFile) -> None:
             if stack is not None:

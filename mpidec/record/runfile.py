@@ -603,6 +603,9 @@ def _add_scales(file: h5py.File) -> None:
 
 
 def _set_asynchronous(file: h5py.File, arrays: Mapping[str, ArrayLike]) -> None:
+    if "left" in file.get("asynchronous", ()) and "steps" in arrays:
+        # Resumed from a checkpoint before the deaths.
+        del file["asynchronous/left"], file["asynchronous/lost_mass"]
     for name, array in arrays.items():
         group = file.require_group("pending" if name.startswith("queue") else "asynchronous")
         if name in group:

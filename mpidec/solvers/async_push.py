@@ -13,6 +13,9 @@ from .asynchronous import Gradient, Place, PushSolver
 from .needs import Needs
 from .step_schedules import StepSize
 
+# The least weight that is shared: far above the smallest numbers, and far below what agents have.
+_LEAST = 2.0**-40
+
 
 @dataclass(frozen=True)
 class AsyncPushSum(PushSolver):
@@ -34,7 +37,8 @@ class AsyncPushSum(PushSolver):
     sent shares of shares, w would vanish at agents that are faster than their senders, and the
     steps of :math:`x = u / w` would grow without bound.  Where most of the mass waits at agents
     that sleep, w is small nevertheless: the factor :math:`\min(1, 10 w)`, which is 1 otherwise,
-    keeps the steps of x below :math:`10 \alpha`.
+    keeps the steps of x below :math:`10 \alpha`.  Nor does an agent with :math:`w < 2^{-40}` send:
+    while an agent sleeps, or has died, all mass would come to lie in its mailbox.
 
     Parameters
     ----------
@@ -47,6 +51,15 @@ class AsyncPushSum(PushSolver):
     strongly connected, directed or not; the weights of `W` are not used.  A lost message is lost
     mass: `RunningSumTracking` tolerates that.  With a constant step size, the agents come near the
     minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
+
+    With `on_failure="drop"`, the mass of agents that die is lost, but not what they have not read.
+    The agents L that are left, with M the sum of their w then, go on with
+
+    .. math:: u_i \leftarrow \frac{|L|}{M} u_i, \qquad w_i \leftarrow \frac{|L|}{M} w_i
+
+    which changes no estimate :math:`x_i = u_i / w_i`, and lets the w sum to the number of agents, by
+    which the steps of the average, :math:`\alpha \sum_i \nabla f_i / \sum_i w_i`, have their length.
+    Without a problem the limit is :math:`\sum_L u_i / \sum_L w_i`.
 
     Examples
     --------
@@ -89,6 +102,14 @@ class AsyncPushSum(PushSolver):
             s.news = True
             np.divide(s.u, s.w, out=s.x)
 
+    def mass(self, s: State) -> float:
+        return s.w
+
+    def go_on(self, s: State, before: State, scale: float) -> None:
+        s.k, s.w = before.k, scale * before.w
+        np.multiply(before.u, scale, out=s.u)
+        np.divide(s.u, s.w, out=s.x)
+
     def wake(
         self, s: State, received: np.ndarray | None, gradient: Gradient | None
     ) -> np.ndarray | None:
@@ -96,7 +117,7 @@ class AsyncPushSum(PushSolver):
         if gradient is not None:
             s.u -= self.size(s.k) * min(1.0, 10 * s.w) * gradient(s.x)
         s.k += 1
-        message = self._share(s) if s.news else None
+        message = self._share(s) if s.news and s.w >= _LEAST else None
         np.divide(s.u, s.w, out=s.x)
         return message
 

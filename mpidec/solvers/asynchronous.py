@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -89,6 +89,19 @@ class Asynchronous(Solver, ABC):
         "".
         """
         return ""
+
+    def mass(self, s: Any) -> float:
+        """Return the push-sum weight of an agent; 1 if the solver has none."""
+        return 1.0
+
+    def go_on(self, s: Any, before: Any, scale: float) -> None:
+        r"""Go on when other agents have died: take over in `s`, which `init` has made of the
+        iterate of this agent, what else stays of its state `before`.
+
+        `scale` is the number of agents that are left over the sum of their masses.  By default only
+        the count k stays: what the agent knows of its neighbours begins anew.
+        """
+        s.k = before.k
 
     def check(self, topology: Graph) -> None:
         """Refuse a schedule, and a graph that is not (strongly) connected."""
@@ -209,6 +222,14 @@ class PairwiseSolver(Asynchronous):
     """
 
     rate: Any
+
+    def go_on(self, s: Any, before: Any, scale: float) -> None:
+        for name in (field.name for field in fields(before) if field.name != "t"):
+            value = getattr(before, name)
+            if isinstance(value, np.ndarray):
+                getattr(s, name)[:] = value
+            else:
+                setattr(s, name, value)
 
     def __post_init__(self) -> None:
         super().__post_init__()

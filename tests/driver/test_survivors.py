@@ -140,10 +140,23 @@ def test_the_step_size_of_a_run_that_goes_on_from_its_file_is_judged_as_before(
         np.testing.assert_array_equal(array, arrays[name], err_msg=name)
 
 
+def test_agents_go_on_without_those_that_have_died():
+    if MPI.COMM_WORLD.rank or not OPEN_MPI:
+        return
+    names = ["push_sum", "tracking", "gossip"]
+    front = [launch.mpirun_command(4)[0], "--with-ft", "ulfm", "-n", "4", sys.executable]
+    path = os.path.join(launch.ROOT, "tests", "programs", "agents_dropped.py")
+    done = launch.finish(
+        launch.start([*front, path, "3", *names], text=True, stdout=-1, stderr=-1), 120
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines() if "died" in line] == names
+
+
 def test_a_loader_is_demanded():
     problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), [[1.0], [3.0], [0.0], [4.0]])
     with pytest.raises(TypeError, match="expected a function of the agents"):
         mpidec.solve(problem, "extra", "ring", steps=3, on_failure="continue")
-    with pytest.raises(ValueError, match="on_failure"):
+    with pytest.raises(ValueError, match="EXTRA is synchronous, and its agents cannot go on"):
         mpidec.solve(problem, "extra", "ring", steps=3, on_failure="drop")
     assert RanksLost("text", [1]).ranks == (1,)

@@ -22,6 +22,7 @@ import torch
 
 import mpidec
 from mpidec import topology
+from mpidec.topology.internals import restricted
 
 LR, STEPS, ROWS, D = 0.05, 30, 8, 5
 
@@ -44,16 +45,11 @@ def case(equations, graph=None, momentum=0.9, algorithm=None, **options):
     )
 
 
-def chain_of_ring(n):
-    """What is left of a ring without one worker."""
-    return topology.chain(n)
-
-
 CASES = {
     "atc": case(eq.atc, "one_peer_exponential"),
     "awc": case(eq.awc, "ring"),
     "overlap": case(eq.corrected(False), "chain", algorithm="d2", overlap=True),
-    "given": case(eq.atc, chain_of_ring, algorithm="atc"),
+    "given": case(eq.atc, "ring", algorithm="atc"),
     "d2": case(eq.corrected(False), "chain"),
     "exact_diffusion": case(eq.corrected(True), "ring"),
     "gradient_tracking": case(eq.gradient_tracking, "exponential"),
@@ -81,10 +77,8 @@ def gradient(x, worker):
     return A.T @ (A @ x - b) / ROWS
 
 
-def dense(case, X, B, workers, steps):
-    """The equations from X and the momenta B."""
-    make = getattr(topology, case.graph) if isinstance(case.graph, str) else case.graph
-    of = make and make(len(workers))
+def dense(case, of, X, B, workers, steps):
+    """The equations on the graph `of`, from X and the momenta B."""
     equations = case.equations(
         SimpleNamespace(
             X=X.copy(),
@@ -137,9 +131,16 @@ def trained(net, name, random):
     model = torch.nn.Linear(D, 1, bias=False).double()
     A, b = map(torch.from_numpy, data(worker))
     sgd = torch.optim.SGD(model.parameters(), lr=LR, momentum=case.momentum)
-    graph = topology.ring(net.n) if name == "given" else case.graph
+    make = case.graph and getattr(topology, case.graph)
+    given = make(net.n) if name == "given" else None
     optimizer = mpidec.optim.Decentralized(
-        sgd, model, graph, case.algorithm or name, net, on_failure="drop", **case.options
+        sgd,
+        model,
+        given or case.graph,
+        case.algorithm or name,
+        net,
+        on_failure="drop",
+        **case.options,
     )
     averager, starts = optimizer.averager, []
     begin = averager._begin_method
@@ -172,7 +173,9 @@ def trained(net, name, random):
     rows, X, B, before, after = (np.array(each) for each in zip(*found))
     assert net.size == first - 1, averager.lost
     assert after.mean() < before.mean(), (before, after)
-    expected = dense(case, X, B, averager.workers, averager.steps)
+    workers = averager.workers
+    of = restricted(given, workers) if given else make and make(len(workers))
+    expected = dense(case, of, X, B, workers, averager.steps)
     optimizer.close()
     return place, np.linalg.norm(rows - expected) / np.linalg.norm(expected)
 

@@ -374,8 +374,9 @@ class Matching:
         self._engine.interrupt(" ".join(f"{type(error).__name__}: {error}".split())[:_REASON])
 
     def look_for_leavers(self) -> None:
-        """Raise the exception with which another rank has left the network."""
+        """Raise the exception with which another rank has left the network, or that of its death."""
         self.departures.raise_error()
+        self._findings.raise_death()
 
     def _idle(self) -> bool:
         self.poll()

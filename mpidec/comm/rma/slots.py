@@ -4,7 +4,7 @@ writes to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -316,6 +316,16 @@ class Slots:
         """
         edge = self._edges.get((place, k))
         return int(self.agents[place].unread(k)) + (edge is not None and edge.under_way)
+
+    def retractable(self, place: int, dead: Container[int]) -> list[int]:
+        """Return the receivers of a local agent (k) to which rows can be taken back: those that
+        are `dead` on this node, and all on other nodes, whose rows may be in the outbox.
+        """
+        return [
+            k
+            for k, agent in enumerate(self.receivers[place])
+            if (place, k) in self._edges or agent in dead
+        ]
 
     @property
     def empty(self) -> bool:

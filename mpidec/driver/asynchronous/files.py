@@ -8,7 +8,7 @@ import math
 import time
 from bisect import bisect
 from collections import Counter, namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,10 +17,10 @@ import numpy as np
 from ..._complex import from_reals
 from ...comm.kernels import pairwise_sum
 from ...comm.mixing import Network
-from ...comm.runtime import MPI, over_mpi, wait_until
+from ...comm.runtime import MPI, on_all_ranks, over_mpi, wait_until
 from ...exceptions import ResumeError
 from ...protocols import Reductions
-from ...record import Record
+from ...record import Record, read
 from ...record.internals import Recorder
 from ...solvers.internals import PairwiseSolver, PushSolver
 from ...topology import Schedule, Topology
@@ -60,6 +60,10 @@ class Snapshots:
         self._copy, self._most = copy, max(4, min(_MOST, _BYTES // max(size, 1)))
         self._every, self._next = _FIRST, 0.0
         self._taken: list[tuple[float, np.ndarray, int, int]] = []
+
+    def follow(self, copy: Callable[[], np.ndarray]) -> None:
+        """Let `copy` return the rows from now on."""
+        self._copy = copy
 
     def look(self, now: float, events: int, messages: int, due: bool = False) -> None:
         """Take one if it is time to, or `due`."""
@@ -140,6 +144,9 @@ class AsyncFile:
         agents: LocalAgents,
         meta: Mapping[str, Any],
     ):
+        # Those that are left, if some have died with their ranks.
+        self._left: Sequence[int] | None = None
+        self._n = net.n
         # The step of the last record, on rank 0.
         self.record, self.last = record, -1
         self._net, self._solver, self._topology, self._agents = net, solver, topology, agents
@@ -174,9 +181,32 @@ class AsyncFile:
         self.later = self.recorder.resume(self.last, self._meta)
         return ResumedTotals(self.last, tuple(totals.tolist()), arrays)
 
+    def go_on(self, n: int, left: Sequence[int]) -> None:
+        """Reopen the file after its last record, as other ranks have died, and with them those of
+        the n agents that are not `left`.
+        """
+        self._n, self._left = n, left
+        with on_all_ranks(self._net):
+            if self._net.rank == 0:
+                self.last = int(read(self.record.path).metrics["step"][-1])
+        self.last = self._net.collectives.broadcast(self.last, 0, "the record")
+        self.recorder.resume(self.last, self._meta)
+
+    def _of_all(self, X: np.ndarray | None) -> np.ndarray | None:
+        """Return rows of all agents that are left, with rows of NaN for the others."""
+        if X is None or self._left is None:
+            return X
+        rows = np.full((self._n, *X.shape[1:]), np.nan, X.dtype)
+        rows[[*self._left]] = X
+        return rows
+
     @property
     def seconds(self) -> float:
-        """Between two checkpoints; infinite if the run cannot be resumed."""
+        """Between two checkpoints; infinite if the run cannot be resumed, or some agents have died:
+        a resumed run goes on from the last one before with all of them.
+        """
+        if self._left is not None:
+            return math.inf
         return math.inf if cannot_resume(self._solver) else self.record.checkpoint_seconds
 
     def append(self, row: Mapping[str, float], X: np.ndarray | None, flush: bool = False) -> None:
@@ -185,7 +215,7 @@ class AsyncFile:
         """
         if row["step"] > self.last:
             self.last = int(row["step"])
-            self.recorder.append_gathered(self.last, row, X, flush)
+            self.recorder.append_gathered(self.last, row, self._of_all(X), flush)
 
     def restart(self, step: int) -> None:
         """Drop the records after `step`: others replace them."""
@@ -203,7 +233,7 @@ class AsyncFile:
         activity : mapping
             The arrays of `Run.asynchronous`.
         """
-        if not cannot_resume(self._solver):
+        if not cannot_resume(self._solver) and self._left is None:
             totals = [row[name] for name in ("time", "messages", "bytes", "events")]
             self.recorder.checkpoint(
                 int(row["step"]), self._states(), np.array(totals, float), {}, activity
@@ -212,7 +242,10 @@ class AsyncFile:
 
     def finish(self, result: AsyncResult) -> None:
         """Write the result."""
-        self.recorder.finish(result.X, str(result.outcome), result.steps, result.activity_arrays())
+        X = self._of_all(self._net.gather(result.X))
+        self.recorder.finish_gathered(
+            X, str(result.outcome), result.steps, result.activity_arrays()
+        )
 
     def _states(self) -> tuple[Any, ...]:
         """Return the states of the local agents as a named tuple of arrays; without agents, of
@@ -252,6 +285,8 @@ class SnapshotRecords:
     file : AsyncFile or None
     target : Target or callable, optional
         `reached` says, on rank 0, whether a record during the run has reached it.
+    begun : float
+        The time of the run on this rank: no records are made of the time before.
 
     Notes
     -----
@@ -268,6 +303,7 @@ class SnapshotRecords:
         gradients: bool,
         file: AsyncFile | None,
         target: Target | StopFunction | None = None,
+        begun: float = 0.0,
     ):
         self._net, self._measure, self._snapshots, self._file = net, measure, snapshots, file
         self._target = target
@@ -275,7 +311,8 @@ class SnapshotRecords:
         seconds = math.inf if target is None else _TARGET
         if file is not None:
             seconds = min(seconds, max(file.record.flush_seconds, 1e-3))
-        self._seconds = self._next = net.collectives.broadcast(seconds, 0, "the record")
+        self._seconds = net.collectives.broadcast(seconds, 0, "the record")
+        self._next = self._seconds + (maximum(net, begun, "the record") if begun else 0.0)
         # during the run, reductions overlap with other calls of the network
         self._own = file is not None or target is not None
         comm = over_mpi(net.comm, "asynchronous agents")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -188,8 +188,17 @@ class PairwiseRunner(Runner):
             (agent.number, other, count)
             for agent in self.agents
             for other, count in zip(agent.neighbors, agent.averagings)
-            if agent.number < other
         ]
+
+    def rescue(self, dead: Container[int]) -> None:
+        """Complete the averagings whose other agent has answered, and forget the others."""
+        for agent in [] if self.slots.closed else self.agents:
+            k, mine = agent.partner, agent.mine
+            if mine is not None and agent.port.versions()[k]:
+                agent.port.take(k, agent.into)
+                self.solver.average(agent.state, mine, agent.into, agent.clock.now())
+                agent.averagings[k] += 1
+            agent.partner, agent.mine, agent.due = -1, None, None
 
     def run(
         self,
@@ -210,11 +219,11 @@ class PairwiseRunner(Runner):
         started = time.perf_counter()
         try:
             self._take_turns(interrupted, between_events, self._raise_error)
-            self.total += time.perf_counter() - started
         except BaseException:
             self._broken = True
             raise
         finally:
+            self.total += time.perf_counter() - started
             self._stop = True
             thread.join()
             sys.setswitchinterval(interval)

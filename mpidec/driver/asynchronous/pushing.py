@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,24 @@ class PushRunner(Runner):
     def collect(self) -> None:
         for i, s in enumerate(self.states):
             self.solver.collect(s, self._received(i))
+
+    def rescue(self, dead: Container[int]) -> None:
+        """Take the mass that has arrived, and take back what was held back, what has not left this
+        rank, and what lies in mailboxes of the dead on this node.
+        """
+        if not self.solver.accumulates or self.slots.closed:
+            return
+        for i, (s, port) in enumerate(zip(self.states, self.slots.agents)):
+            if any(port.versions()):
+                port.update(0.0, [1.0] * len(self.slots.senders[i]), True)
+                self.solver.collect(s, self.slots.values[i])
+            for k in self.slots.retractable(i, dead):
+                row = np.empty(*self._message)
+                if port.pop_outbox(k, row)[1]:
+                    self.solver.collect(s, row)
+        for _, _, i, _, row in self._waiting:
+            self.solver.collect(self.states[i], row)
+        self._waiting.clear()
 
     def _received(self, i: int) -> np.ndarray | None:
         """Return what has arrived."""

@@ -26,6 +26,7 @@ from ..plan import Plan, resumed_at
 from ..provenance import attributes
 from ..stepsize import Choice, Guard, Task, requested_rule, with_size
 from .draws import Gradient
+from .dropping import Dropping, Part
 from .events import Events
 from .files import (
     AsyncFile,
@@ -56,8 +57,9 @@ _SHARES = 100  # of a run, after which progress is reported
 _PAUSE = 50
 
 
-def run(plan: Plan) -> AsyncResult:
-    """Run an asynchronous method on the ranks of a network; see `mpidec.solve`.
+def run(plan: Plan, dropping: Dropping | None = None) -> AsyncResult:
+    """Run an asynchronous method on the ranks of a network, some of which may die with `dropping`;
+    see `mpidec.solve`.
 
     Notes
     -----
@@ -77,7 +79,7 @@ def run(plan: Plan) -> AsyncResult:
         _warn_of_sleepers(net, plan.straggler)
     plan = as_recorded(replace(plan, solver=solver))
     if plan.oracle is None or requested_rule(plan.solver) is None:
-        return _attempt(plan, faults)
+        return _attempt(plan, faults, dropping=dropping)
     events = Events.of_ranks(
         solver,
         topology,
@@ -103,7 +105,12 @@ def run(plan: Plan) -> AsyncResult:
         search,
         search(),
         lambda choice, guard, last: _attempt(
-            replace(plan, solver=with_size(solver, choice.step_size)), faults, choice, guard, last
+            replace(plan, solver=with_size(solver, choice.step_size)),
+            faults,
+            choice,
+            guard,
+            last,
+            dropping,
         ),
     )
 
@@ -114,13 +121,19 @@ def _attempt(
     choice: Choice | None = None,
     guard: Guard | None = None,
     last: bool = True,
+    dropping: Dropping | None = None,
 ) -> AsyncResult:
     """Return the run with one step size; `Retry` if it does not converge and is not the last
     attempt; collective.
     """
     net, solver = plan.net, as_asynchronous(plan.solver)
+    former = None if dropping is None else dropping.former
     agents = LocalAgents.of(solver, plan.topology.at(0), plan.X, net.agents)
-    measure = Metrics(net, plan.problem, plan.metrics, like=plan.X)
+    numbers = net.agents
+    if dropping is not None and former is not None:
+        dropping.hand_over(agents)
+        numbers = former.mine
+    measure = Metrics(net, plan.problem, plan.metrics, like=plan.X, agents=numbers)
     log = RunLog(measure, measure.names_of_events("rounds"))
     before, file = ResumedTotals(), None
     records = min(_RECORDS, int(plan.steps / plan.every) + 1)
@@ -159,13 +172,18 @@ def _attempt(
             agents=agents,
             meta=meta,
         )
-        before = file.begin(log.names, records)
-        if plan.record.resume:
+        if former is not None:
+            file.go_on(former.n, former.numbers)
+        else:
+            before = file.begin(log.names, records)
+        if plan.record.resume and former is None:
             plan.note(resumed_at(before.step, file.later))
     if choice is not None:
         plan.chosen(choice.line())
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
-        ranks = Ranks(plan, agents, log, faults, file, before)
+        if former is not None:
+            before = former.before
+        ranks = Ranks(plan, agents, log, faults, file, before, dropping)
         return ranks(Attempt(plan, ranks, choice, guard, last), records, interrupted)
 
 
@@ -182,7 +200,12 @@ class Ranks:
         faults: MessageFaults,
         file: AsyncFile | None,
         before: ResumedTotals,
+        dropping: Dropping | None = None,
     ):
+        self.dropping = dropping
+        self.former = None if dropping is None else dropping.former
+        if dropping is not None and self.former is None:
+            dropping.forget()
         self.plan, self.net, self.agents, self.log = plan, plan.net, agents, log
         self.file, self.before = file, before
         self.solver = solver = as_asynchronous(plan.solver)
@@ -196,7 +219,8 @@ class Ranks:
             None
             if oracle is None
             else FiniteGradient(
-                self._traced(of_one(oracle.gradients(net.agents, plan.seed))), net.lo
+                self._traced(of_one(oracle.gradients(self._numbers, plan.seed))),
+                self._numbers.start,
             )
         )
         common = (agents, slots, self.gradient, self.termination, faults)
@@ -205,7 +229,12 @@ class Ranks:
             if isinstance(solver, PairwiseSolver)
             else PushRunner(solver, *common, net.lo)
         )
-        self.snapshots = Snapshots(self.runner.rows, agents.stacks["x"].nbytes)
+        if self.former is None:
+            self.snapshots = Snapshots(self.runner.rows, agents.stacks["x"].nbytes)
+        else:
+            self.snapshots = self.former.snapshots
+            self.snapshots.follow(self.runner.rows)
+            self.runner.follow(self.former.runner)
         self.records = SnapshotRecords(
             net,
             log.measure,
@@ -215,7 +244,13 @@ class Ranks:
             gradients=problem is not None,
             file=file,
             target=plan.target,
+            begun=0.0 if self.former is None else time.perf_counter() - self.former.begun,
         )
+
+    @property
+    def _numbers(self) -> range:
+        """The local agents, by their numbers at the beginning of the run."""
+        return self.net.agents if self.former is None else self.former.mine
 
     def _traced(self, gradient: Gradient) -> Gradient:
         """Return the gradient, whose calls are events of the timeline if there is one."""
@@ -239,11 +274,9 @@ class Ranks:
     ) -> AsyncResult:
         """The result; an attempt whose guard refuses it raises `Retry`."""
         net, runner, file = self.net, self.runner, self.file
-        self.snapshots.look(0.0, 0, 0, due=True)
-        # The file exists from the beginning.
-        if file is not None and not file.record.resume:
-            file.checkpoint(self.records.now(0.0), {})
-        if isinstance(runner, PushRunner) and self.before.events:
+        if self.former is None:
+            self._first_record()
+        if isinstance(runner, PushRunner) and self.before.events and self.former is None:
             runner.send_again()
             runner.slots.wait()
             net.agree()  # everything is in its slot
@@ -253,6 +286,7 @@ class Ranks:
         k, s = int(log.records[-1]["step"]), Iterates(agents.X)
         end = self._end(attempt, reason, k, s)
         counts, averagings, staleness, idle = self._activity(elapsed)
+        former = self.former
         result = AsyncResult(
             **vars(attempt.result(k, s, log, end)),
             state=agents.collected() if agents.states else None,
@@ -261,6 +295,8 @@ class Ranks:
             staleness=staleness,
             solver=self.solver,
             idle=idle,
+            left=None if former is None else np.array(former.numbers),
+            lost_mass=0.0 if former is None else former.lost,
         )
         runner.slots.close()
         attempt.retry(end, k)
@@ -278,7 +314,9 @@ class Ranks:
         termination, snapshots, records = self.termination, self.snapshots, self.records
         timer = CheckpointTimer(math.inf if file is None or net.rank else file.seconds)
         net.agree()  # all ranks begin together
-        begun = time.perf_counter()
+        begun = time.perf_counter() if self.former is None else self.former.begun
+        if self.dropping is not None:
+            self.dropping.begin(self._part(begun))
 
         def clock() -> float:
             return time.perf_counter() - begun
@@ -314,6 +352,22 @@ class Ranks:
             abandon(records)  # MPI may still write to its arrays
             raise
 
+    def _first_record(self) -> None:
+        """The record at the beginning: the file exists from then on."""
+        file = self.file
+        self.snapshots.look(0.0, 0, 0, due=True)
+        if file is not None and not file.record.resume:
+            file.checkpoint(self.records.now(0.0), {})
+
+    def _part(self, begun: float) -> Part:
+        """Return what the living go on from when ranks die."""
+        now = self.plan, self.agents, self.runner
+        if self.former is not None:
+            plan, agents, runner = now
+            return replace(self.former, plan=plan, agents=agents, runner=runner)
+        n = self.net.n
+        return Part(n, range(n), self.net.agents, *now, self.snapshots, self.before, begun)
+
     def _end(self, attempt: Attempt, reason: int, k: int, s: Iterates) -> RunEnd:
         """Return the outcome."""
         found = self.gradient.found if self.gradient is not None else None
@@ -342,7 +396,11 @@ class Ranks:
         """
         runner = self.runner
         counts = self._everywhere(np.array([s.k for s in self.agents.states], np.int64))
-        pairs = self._everywhere(np.array(runner.averaging_counts(), np.int64).reshape(-1, 3))
+        mine = [pair for pair in runner.averaging_counts() if pair[0] < pair[1]]
+        if self.former is not None:
+            counts = self.former.of_all(counts)
+            mine = [*self.former.averagings, *self.former.named(mine)]
+        pairs = self._everywhere(np.array(mine, np.int64).reshape(-1, 3))
         idle = self._everywhere(np.array([runner.idle / (runner.total or elapsed)]))
         ages = sorted(runner.staleness.items())
         all_ages = self._everywhere(np.array(ages, np.int64).reshape(-1, 2))

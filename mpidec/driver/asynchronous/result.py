@@ -133,6 +133,12 @@ class AsyncResult(Result):
         On ranks: the share of the time in which each rank waited: its gradients for its averagings,
         or for something to read.
 
+    left : array of int or None
+        After deaths with `on_failure="drop"`: the agents that are left, whose rows and records the
+        others are; `counts` is 0 of those that have died.
+    lost_mass : float
+        The mass that was lost with them, of n at first; see `mpidec.solve`.
+
     Notes
     -----
     The other attributes are those of `mpidec.Result`.  On ranks `X` and `state` have the local
@@ -145,9 +151,14 @@ class AsyncResult(Result):
     staleness: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     solver: PairwiseSolver | PushSolver | None = None
     idle: np.ndarray | None = None
+    left: np.ndarray | None = None
+    lost_mass: float = 0.0
 
     def activity_arrays(self) -> dict[str, np.ndarray]:
-        return activity_arrays(self.counts, self.averagings, self.staleness, self.idle)
+        found = activity_arrays(self.counts, self.averagings, self.staleness, self.idle)
+        if self.left is None:
+            return found
+        return found | {"left": self.left, "lost_mass": np.array(self.lost_mass)}
 
     @property
     def obstacle(self) -> str:

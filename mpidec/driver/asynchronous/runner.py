@@ -8,7 +8,7 @@ import numbers
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -317,5 +317,16 @@ class Runner(ABC):
         return np.array(self._X)
 
     def averaging_counts(self) -> list[tuple[int, int, int]]:
-        """Averagings of the local agents with agents of larger numbers: (i, j, number)."""
+        """Averagings of the local agents with their neighbours: (i, j, number)."""
         return []
+
+    def rescue(self, dead: Container[int]) -> None:
+        """Take what has arrived, and end what is under way, when the agents `dead` have died and
+        nobody sends any more; without communication.
+        """
+
+    def follow(self, former: Runner) -> None:
+        """Go on counting where a former part of the run has ended."""
+        self.messages, self.idle, self.total = former.messages, former.idle, former.total
+        self.staleness = former.staleness
+        self.termination.count(former.termination.events)
