@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sized
 
 import torch
@@ -9,19 +10,30 @@ from torch.utils.data import DistributedSampler
 
 from ..protocols import Reductions
 
-# Epochs that have begun in this process, and those up to which some rank had begun its own when
-# others died: they keep the division of that time, so that all ranks take equally many batches.
-_BEGUN, _DIVIDED_BEFORE = [0], [0]
+
+class Epochs:
+    """Epochs of the samplers of a network, in this process.
+
+    Attributes
+    ----------
+    begun : int
+        How many have begun.
+    divided_before : int
+        Those up to which some rank had begun its own when others died: they keep the division of
+        that time, so that all ranks take equally many batches.
+    """
+
+    def __init__(self) -> None:
+        self.begun = self.divided_before = 0
 
 
-def epochs_begun() -> int:
-    """Return how many epochs of all samplers have begun in this process."""
-    return _BEGUN[0]
+# By the `id` of their networks, which live as long as the samplers.
+_OF: weakref.WeakValueDictionary[int, Epochs] = weakref.WeakValueDictionary()
 
 
-def divide_from(epoch: int) -> None:
-    """Let the samplers divide their data anew, if agents have died, from an epoch on."""
-    _DIVIDED_BEFORE[0] = epoch
+def epochs_of(net: Reductions) -> Epochs:
+    """Return those of a network, for one that keeps the network, too."""
+    return _OF.setdefault(id(net), Epochs())
 
 
 class AgentSampler(DistributedSampler[int]):
@@ -36,7 +48,7 @@ class AgentSampler(DistributedSampler[int]):
                 f"the data set has {len(data)} samples for {net.n} workers, expected at least "
                 f"one {'for each' if drop_last else 'sample'}"
             )
-        self._net = net
+        self._net, self._epochs = net, epochs_of(net)
         self._options = {"shuffle": shuffle, "seed": seed, "drop_last": drop_last}
         self._divide(data)
 
@@ -50,8 +62,9 @@ class AgentSampler(DistributedSampler[int]):
         return int(self.num_samples) * (self._hi - self._lo)
 
     def __iter__(self) -> Iterator[int]:
-        _BEGUN[0] += 1
-        if _BEGUN[0] > _DIVIDED_BEFORE[0] and self._n != self._net.n:
+        epochs = self._epochs
+        epochs.begun += 1
+        if epochs.begun > epochs.divided_before and self._n != self._net.n:
             epoch = int(self.epoch)
             self._divide(self.dataset)
             self.set_epoch(epoch)

@@ -10,7 +10,7 @@ from .._words import warn
 from ..comm.mixing import Network
 from ..comm.mixing.internals import lost_networks
 from ..comm.runtime import MPI, GroupComm, Survivors, cannot_survive
-from ..nn.internals import divide_from, epochs_begun
+from ..nn.internals import epochs_of
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class TrainingSurvivors:
         self._own, self._ranks = net.agents, Survivors(net.comm)
         self.lost = self._ranks.lost
         self._ranks.watch()
-        self._renew = net.renewal()
+        self._renew, self._epochs = net.renewal(), epochs_of(net)
         self._workers: Sequence[int] = range(net.n)
         # With the workers that there were when they began.
         self._users: list[tuple[weakref.ref[Renewed], Sequence[int]]] = []
@@ -126,7 +126,7 @@ class TrainingSurvivors:
     def _go_on(self, users: Sequence[tuple[Renewed, Sequence[int]]]) -> None:
         comm = self._ranks.comm
         self._workers = workers = [i for own in comm.allgather(self._own) for i in own]
-        divide_from(comm.allreduce(epochs_begun(), MPI.MAX))
+        self._epochs.divided_before = comm.allreduce(self._epochs.begun, MPI.MAX)
         self._renew(len(workers), comm)
         anew = [user.renew([first.index(i) for i in workers]) for user, first in users]
         self._ranks.going_on()

@@ -77,7 +77,7 @@ def test_what_is_left_of_a_graph():
 def test_the_data_of_the_dead_are_shared_out_from_the_next_epoch():
     from types import SimpleNamespace
 
-    from mpidec.nn.internals import divide_from, epochs_begun
+    from mpidec.nn.internals import epochs_of
 
     net = SimpleNamespace(n=3, lo=1, hi=2)
     sampler = mpidec.nn.sampler(range(6), net, shuffle=False)
@@ -86,5 +86,10 @@ def test_the_data_of_the_dead_are_shared_out_from_the_next_epoch():
     assert [*under_way] == [1, 4] and [*sampler] == [0, 2, 4] and len(sampler) == 3
     # another rank had begun one more epoch when a rank died
     net.n, net.lo, net.hi = 1, 0, 1
-    divide_from(epochs_begun() + 1)
+    epochs_of(net).divided_before = epochs_of(net).begun + 1
+    # Those of another network are not disturbed.
+    other = SimpleNamespace(n=2, lo=0, hi=1)
+    beside = mpidec.nn.sampler(range(6), other, shuffle=False)
+    other.n = 1
+    assert [*beside] == [0, 1, 2, 3, 4, 5]
     assert [*sampler] == [0, 2, 4] and [*sampler] == [0, 1, 2, 3, 4, 5]
