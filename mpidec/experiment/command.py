@@ -306,8 +306,9 @@ def _run(
         if line := ending(job, result, ranks):
             say("run", line)
         if not args.quiet:
+            more = worded(told), account_worded(private)
             print(
-                f"{summary(job, result, ranks, slow, worded(told), account_worded(private))}\n",
+                f"{summary(job, result, ranks, slow, *more, lost())}\n",
                 end="",
                 flush=True,
             )

@@ -65,10 +65,17 @@ def _given(job: Job, result: Result) -> dict[str, Any]:
 
 
 def summary(
-    job: Job, result: Result, ranks: int, slow: str = "", theory: str = "", privacy: str = ""
+    job: Job,
+    result: Result,
+    ranks: int,
+    slow: str = "",
+    theory: str = "",
+    privacy: str = "",
+    lost: str = "",
 ) -> str:
     """Return the table printed at the end of a run; `slow` says what makes it slow, `theory` what
-    is expected of it, and `privacy` what its noise hides.
+    is expected of it, `privacy` what its noise hides, and `lost` who has died, a line for each
+    time.
     """
     problem, wanted, n = job.experiment.problem, job.experiment.run, job.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
@@ -82,6 +89,7 @@ def summary(
         "data": _data(job),
         "classes": ", ".join(f"{word} = {number}" for number, word in _classes(job)),
         "agents": f"{n}, simulated" if wanted.simulate else f"{n} on {plural(ranks, 'rank')}",
+        "lost": "; ".join(lost.splitlines()),
         "runs": _runs(runs, wanted.seed),
         "topology": f"{short(topology.name)}{options(topology.options)}"
         + (f", spectral gap {gap:.4g}" if gap is not None else ""),

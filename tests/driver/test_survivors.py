@@ -22,7 +22,7 @@ from mpidec.exceptions import RanksLost
 pytestmark = [pytest.mark.most(1), pytest.mark.library]
 
 OPEN_MPI = "Open MPI" in library()
-FLAGS = "--steps=150 --agents=8 --step-size=0.01 --set=run.checkpoint=0.1 --force --quiet".split()
+FLAGS = "--steps=150 --agents=8 --step-size=0.01 --set=run.checkpoint=0.1 --force".split()
 WATCH = "driver.decisions.Control.watch"
 CLOSE = "comm.mixing.network.network.Network.close"
 MEET = "comm.runtime.agreement.meet"  # while rank 0 reads the arguments
@@ -95,6 +95,7 @@ def test_asynchronous_agents_go_on_from_their_last_pause():
         assert file.attrs["lost"].startswith("rank 1 of 2")
         assert file["result/x"].attrs["outcome"] == "completed"
         assert file["metrics/step"][-1] >= 1500
+        assert re.search(rf"^lost +{re.escape(file.attrs['lost'])}$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("died", [40, 100])  # in the attempt that fails, and in that after it
