@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from ....exceptions import on_all_ranks
 from ...arrays import native
 from ...kernels import joined, node_sums, nodes, pairwise_sum
-from ...runtime import CommRequest, Partition, Request, died, tree
+from ...runtime import CommRequest, Partition, Request, died, ranks_of_node, tree
 from ...transport import RowSums
 from ..base.agreement import Agreement
 from ..base.lifecycle import Lifecycle
@@ -25,7 +25,7 @@ from ..base.lifecycle import Lifecycle
 if TYPE_CHECKING:
     from ...runtime import Checked  # where jedi finds this, it cannot complete `net.`
 
-# Of the messages of sums along the tree, between those of clocks and of `RowSums`.
+# Of the messages of sums and gathers along a tree, between those of clocks and of `RowSums`.
 _TAG = 16001
 # Bytes of a rank's slice from which on all ranks sum at once: messages of this size take longer to
 # transfer than to begin.
@@ -180,7 +180,10 @@ class NetworkReductions(Lifecycle):
             )
             if counts is None:
                 counts = self.collectives.gather_all(np.array(len(rows)), "net.gather")
-            row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+            size = rows.itemsize * int(np.prod(rows.shape[1:]))
+            if size * int(counts.sum()) <= _SLICE * self.size:
+                return self._gather_by_tree(rows, counts, wait)
+            row = self.context.row_type(size)
             stack = (
                 np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype)
                 if self.rank == 0
@@ -189,6 +192,59 @@ class NetworkReductions(Lifecycle):
             into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
             wait(partial(self.comm.Igatherv, [rows, len(rows), row], into))
         return stack
+
+    def _gather_by_tree(
+        self, rows: np.ndarray, counts: np.ndarray, wait: Callable[..., None]
+    ) -> np.ndarray | None:
+        """Gather short rows along the tree of all ranks, whose subtrees hold consecutive ranks."""
+        parent, children = tree(self.rank, self.size)
+        row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+        parts = [rows]
+        for child in children:
+            held = int(counts[child : child + (child & -child)].sum())
+            parts.append(np.empty((held, *rows.shape[1:]), rows.dtype))
+            wait(partial(self.comm.Irecv, [parts[-1], held, row], child, _TAG))
+        stack = np.concatenate(parts)
+        if parent is None:
+            return stack
+        wait(partial(self.comm.Isend, [stack, len(stack), row], parent, _TAG))
+        return None
+
+    def node_firsts(self) -> np.ndarray:
+        """Return the first rank of the node of each rank, (ranks,); collective."""
+        local = ranks_of_node(self.comm, self.context.ranks_per_node)
+        first = local.bcast(self.rank)
+        local.Free()
+        return self.collectives.gather_all(np.array(first), "the ranks of the nodes")
+
+    def gather_on_node(
+        self, X: np.ndarray, counts: np.ndarray, firsts: np.ndarray
+    ) -> np.ndarray | None:
+        """Return the local rows of the ranks of this node, one rank after the other, on its first
+        rank; None on the others.
+
+        Parameters
+        ----------
+        X : array, (rows, ...)
+        counts : array, (ranks,)
+            The numbers of rows on each rank.
+        firsts : array, (ranks,)
+            The first rank of the node of each rank.
+        """
+        rows = np.ascontiguousarray(X)
+        row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+        with self.collectives:
+            wait = self.operation("net.gather_on_node", f"rows of {rows.shape[1:]} {rows.dtype}")
+            first = int(firsts[self.rank])
+            if first != self.rank:
+                wait(partial(self.comm.Isend, [rows, len(rows), row], first, _TAG))
+                return None
+            others = np.flatnonzero(firsts == first).tolist()[1:]
+            parts = [rows]
+            for rank in others:
+                parts.append(np.empty((int(counts[rank]), *rows.shape[1:]), rows.dtype))
+                wait(partial(self.comm.Irecv, [parts[-1], len(parts[-1]), row], rank, _TAG))
+        return np.concatenate(parts)
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
         """Return the local agents' rows of a stack `(n, ...)` that rank 0 holds; the inverse of
