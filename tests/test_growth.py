@@ -12,8 +12,9 @@ NOISE = 1.02  # random numbers have 1 to 9 bytes in a pickle
 
 
 @pytest.mark.parametrize("few, many", [(4, 7), pytest.param(8, 32, marks=pytest.mark.slow)])
-def test_messages_and_bytes_grow_as_the_logarithm(mpirun, few, many):
-    lines = mpirun(many, [PROGRAM, f"{few},{many}"], check=True).stdout.splitlines()
+def test_messages_and_bytes_grow_as_the_logarithm(mpirun, few, many, tmp_path):
+    given = [PROGRAM, f"{few},{many}", tmp_path / "run.h5"]
+    lines = mpirun(many, given, check=True).stdout.splitlines()
     here, there = map(json.loads, lines[-2:])
     depth = ceil(log2(many)) / ceil(log2(few))
     for part in PARTS:

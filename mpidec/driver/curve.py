@@ -27,6 +27,7 @@ from ..solvers.internals import name_of, step_size_of
 from ..topology import Schedule
 from .arguments import problem_of
 from .metrics import NONE, Metrics, Own
+from .provenance import agent_hash
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
@@ -61,7 +62,6 @@ def curve(
     """
     problem = problem_of(oracle)
     made = _codes(solver, oracle, topology, mixer, metrics, conditions)  # before more calls
-    rows = net.gather(X)
     found: Words = {
         "solver": type(solver).__name__,
         **_parts(solver, "solver."),
@@ -71,7 +71,7 @@ def curve(
         "metrics": word([*metrics]),
         **_metrics(net, metrics, X),
         "seed": str(seed),
-        "x0": word(number(rows)),
+        "x0": _initial(net, X),
         "dtype": str(X.dtype),
         "mixing": "W" if mixer is None else ADDRESS.sub("", mixer.calls),
         **_schedule(topology),
@@ -200,6 +200,20 @@ def _at_start(net: Network, problem: Problem | None, X: np.ndarray) -> Words:
     value, slope, square, *random, beside = net.sum(sums).tolist()
     found: Words = {} if random[0] else {"value at x0": [value], "value beside x0": [beside]}
     return found if random[1] else {**found, "gradient at x0": [slope, float(np.sqrt(square))]}
+
+
+def _initial(net: Network, X: np.ndarray) -> str:
+    """Return the number of which the initial rows of all agents consist, or their shape and hash;
+    collective.
+    """
+    first = net.collectives.broadcast(X.flat[0].item() if X.size else None, 0, "the record")
+    same = np.array([int(first is not None and bool((first == X).all()))])
+    if net.collectives.minimum(same, "the record")[0]:
+        return word(first)
+    words = np.zeros((net.m, 2), np.uint64)
+    for i, x in enumerate(X):
+        words[i] = agent_hash(net.lo + i, [x])
+    return f"array {(net.n, *X.shape[1:])} #{net.sum(words).tobytes().hex()}"
 
 
 def _minimizer(problem: Problem | None, X: np.ndarray) -> Words:

@@ -9,6 +9,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from importlib import metadata
 from itertools import chain
@@ -140,18 +141,21 @@ def data_hash(net: Reductions, problem: Problem | None) -> dict[str, Any]:
             parts = [
                 array[agent] if mask is None else array[agent][mask[agent]] for array in arrays
             ]
-            digest = hashlib.blake2b(digest_size=16)
-            for part in map(np.ascontiguousarray, chain(*map(numbers_of, parts))):
-                digest.update(f"{part.dtype.str}{part.shape}".encode())
-                digest.update(part.data)
-            mine[agent] = *np.frombuffer(digest.digest(), np.uint64), len(parts[1])
-    every = net.gather(mine)
-    if every is None or not every.any():
+            numbers = chain(*map(numbers_of, parts))
+            mine[agent] = *agent_hash(net.lo + agent, numbers), len(parts[1])
+    *digest, samples = net.sum(mine)
+    if net.rank or not samples:
         return {}
-    return {
-        "data_hash": hashlib.blake2b(every.tobytes(), digest_size=16).hexdigest(),
-        "data_samples": int(every[:, 2].sum()),
-    }
+    return {"data_hash": np.array(digest).tobytes().hex(), "data_samples": int(samples)}
+
+
+def agent_hash(agent: int, arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Hash of arrays of an agent, two words; those of all agents together have their sum."""
+    digest = hashlib.blake2b(digest_size=16, salt=agent.to_bytes(8, "little"))
+    for array in map(np.ascontiguousarray, arrays):
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(array.data)
+    return np.frombuffer(digest.digest(), np.uint64)
 
 
 def provenance() -> dict[str, str]:

@@ -18,6 +18,7 @@ from .._words import ByName
 from ..exceptions import ResumeError
 from .atomic import is_written
 from .checked import open_checked
+from .sharded import Sharded, readable, refuse_references, stored
 
 if TYPE_CHECKING:
     import h5py
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SCHEMA = 1
-# Largest ratio of uncompressed to compressed bytes: deflate reaches 1032, and there are headers.  A
-# file that claims more would exhaust the memory.
-EXPANSION = 1100
 # Outcome of a run that is in progress or was killed.
 RUNNING = "running"
 # Outcome of a run that an exception has ended.
@@ -117,7 +115,8 @@ class Run:
         """
         refused: Exception | None = None
         with open_run(self.path) as file:
-            steps, x = stored(file["trajectory/step"])[()], stored(file["trajectory/x"])
+            steps = stored(file["trajectory/step"])[()]
+            x = readable(file["trajectory/x"], self.path)
             try:
                 found = steps[records], x[records]
             except (IndexError, TypeError) as error:  # of the selection
@@ -177,7 +176,7 @@ class Run:
                     {name: stored(dataset)[()] for name, dataset in file["model"].items()}
                 )
             if X is None and len(file["trajectory/x"]):
-                X = stored(file["trajectory/x"])[-1]
+                X = readable(file["trajectory/x"], self.path)[-1]
         if model is None:
             raise ValueError(
                 f"{self.path} holds no linear model, expected the file of a run of a problem such "
@@ -232,6 +231,15 @@ def read(path: str | os.PathLike[str]) -> Run:
     >>> run.outcome, run.metrics["error"], run.attributes["agents"]
     ('running', array([1.]), 4)
     """
+    return _run(path, rows=True)
+
+
+def head(path: str | os.PathLike[str]) -> Run:
+    """Read a run file as `read`, but for the final rows of all agents."""
+    return _run(path, rows=False)
+
+
+def _run(path: str | os.PathLike[str], rows: bool) -> Run:
     with open_run(path) as file:
         attributes = {
             k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()
@@ -249,7 +257,9 @@ def read(path: str | os.PathLike[str]) -> Run:
             metrics=ByName((name, dataset[()]) for name, dataset in columns(file).items()),
             outcome=outcome,
             steps=int(result.attrs["steps"]),
-            x=None if outcome in (RUNNING, FAILED) or reason else stored(result)[()],
+            x=None
+            if outcome in (RUNNING, FAILED) or reason or not rows
+            else readable(result, os.fspath(path))[()],
             topology=tuple(_matrix(phase, n) for phase in _phases(file)),
             columns=tuple(_matrix(phase["C"], n) for phase in _phases(file) if "C" in phase),
             reason=reason,
@@ -304,6 +314,16 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     (10, {'X': array([[1.],
            [2.]]), 'k': 10})
     """
+    step, state = find_checkpoint(path)
+    return step, {
+        name: value[()] if isinstance(value, Sharded) else value for name, value in state.items()
+    }
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
+    """Read the last checkpoint as `last_checkpoint`, but for rows in shards: these are described
+    (`Sharded`).
+    """
     with open_run(path) as file:
         group = file.get("checkpoint")
         if group is None:
@@ -311,16 +331,23 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
                 f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it "
                 "again"
             )
-        state = {name: stored(dataset)[()] for name, dataset in group.items()}
+        state = {name: _value(dataset, os.fspath(path)) for name, dataset in group.items()}
         step = int(group.attrs["step"])
         if step < 0:
             raise ValueError(f"its checkpoint is that of step {step}, expected at least 0")
         counters = state.get("counters", np.zeros(5))
-        if counters.shape not in ((4,), (5,)):  # of asynchronous runs, of synchronous ones
+        if np.shape(counters) not in ((4,), (5,)):  # of asynchronous runs, of synchronous ones
             raise ValueError(
-                f"the counters of its checkpoint have the shape {counters.shape}, expected (5,)"
+                f"the counters of its checkpoint have the shape {np.shape(counters)}, expected (5,)"
             )
-        return step, {k: v if np.ndim(v) else v.item() for k, v in state.items()}
+        return step, state
+
+
+def _value(dataset: h5py.Dataset, path: str) -> Any:
+    found = readable(dataset, path)
+    if isinstance(found, Sharded):
+        return found
+    return found[()] if found.ndim else found[()].item()
 
 
 def checkpoint_step(path: str | os.PathLike[str]) -> int | None:
@@ -332,7 +359,7 @@ def checkpoint_step(path: str | os.PathLike[str]) -> int | None:
 @contextmanager
 def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a run file for reading; raise ``ValueError`` if it is not one, or if it refers to
-    other files.
+    other files than its shards.
     """
     # Imported on use: it is slow to load, and most ranks have no file.
     import h5py
@@ -350,7 +377,7 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
             "mpidec.train)"
         )
     with open_checked(path) as file:
-        _check_self_contained(file, path)
+        refuse_references(file, path, shards=True)
         schema = file.attrs.get("schema")
         if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
             raise ValueError(
@@ -364,63 +391,6 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
                 f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec"
             )
         yield file
-
-
-def _check_self_contained(file: h5py.File, path: str) -> None:
-    """Refuse a file that refers to other files: the program would read them, and a resumed run
-    would write to them.
-    """
-    from h5py import h5d, h5l, h5o
-
-    seen: set[int] = set()
-
-    def reference(name: bytes, info: h5l.LinkInfo) -> str | None:
-        if info.type != h5l.TYPE_HARD:
-            return f"/{name.decode(errors='replace')} is a symbolic or external link"
-        if info.u in seen:
-            return None
-        seen.add(info.u)
-        thing = h5o.open(file.id, name)
-        if not isinstance(thing, h5d.DatasetID):
-            return None
-        layout = thing.get_create_plist()
-        storage = (
-            "external"
-            if layout.get_external_count()
-            else "virtual"
-            if layout.get_layout() == h5d.VIRTUAL
-            else ""
-        )
-        return f"/{name.decode(errors='replace')} has {storage} storage" if storage else None
-
-    found = file.id.links.visit(reference, info=True)
-    if found is not None:
-        raise ValueError(
-            f"{path}: {found}, which can lead to other files: no run file of mpidec has that, and "
-            "it is not opened"
-        )
-
-
-def stored(dataset: h5py.Dataset) -> h5py.Dataset:
-    """Return a data set of numbers; one without (all of) its values is refused before memory is
-    taken for it.
-    """
-    kind = getattr(dataset, "dtype", None)
-    if kind is None or kind.kind not in "biufc":
-        raise ValueError(
-            f"{dataset.name} is "
-            f"{'a group' if kind is None else f'of type {kind}'}, "
-            "expected numbers"
-        )
-    size = dataset.id.get_storage_size()
-    compressed = dataset.id.get_create_plist().get_nfilters() > 0
-    if dataset.nbytes > size * (EXPANSION if compressed else 1):
-        raise ValueError(
-            f"{dataset.name} has the shape {dataset.shape} of "
-            f"{dataset.nbytes:,} "
-            f"bytes, of which {size:,} are stored"
-        )
-    return dataset
 
 
 def columns(file: h5py.File, grows: bool = False) -> dict[str, Any]:

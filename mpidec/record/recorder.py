@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ import numpy as np
 
 from .._words import warn
 from ..exceptions import ResumeError as ResumeError
-from ..protocols import Reductions
 from .atomic import check_format
 from .fingerprint import Fingerprint
-from .reader import last_checkpoint, read
-from .runfile import RunFile
+from .reader import find_checkpoint, head
+from .runfile import BUFFER_BYTES, RunFile
+from .sharded import Sharded
+from .shards import NodeCollectives, Shards
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -65,7 +67,7 @@ class Blocks(Protocol):
         """Number of agents on each rank."""
 
 
-class RowCollectives(Reductions, Protocol):
+class RowCollectives(NodeCollectives, Protocol):
     """A network that gathers and scatters rows of agents or of edges, `counts` on each rank."""
 
     @property
@@ -132,6 +134,13 @@ class Record:
     lost : str or callable
         The attribute `lost` of the file, if it is not empty, or a function `lost()` that returns
         it: ranks that have died, a line for each death that the run has survived.
+    sharded : bool, optional
+        Whether the rows of agents (trajectory, checkpoints, result) are in files beside the run
+        file, one for each node, whose names begin with that of the run file: no rank gathers the
+        rows of all nodes.  The run file refers to them by virtual data sets, and is read as any
+        other one, also by h5py; all these files are moved together.  All nodes have to see the
+        folder.  By default if there are several nodes, they see the folder, and a state takes 16
+        MiB or more.  A resumed run keeps to what its file has.
 
     Examples
     --------
@@ -149,6 +158,7 @@ class Record:
     sources: Mapping[str, str] | None = None
     changed: bool = False
     lost: str | Callable[[], str] = ""
+    sharded: bool | None = None
 
     def deaths(self) -> dict[str, str]:
         """Return the attribute `lost`, if ranks have died."""
@@ -194,6 +204,7 @@ class Recorder(Generic[State]):
         self._state: type[State] = type(state)
         self._counts = edge_counts(net, state, per_edge)
         self._file: RunFile | None = None
+        self._shards: Shards | None = None
         # Attribute `resumed` of a resumed run.
         self._parts = ""
         self._changes: list[str] = []  # since the part before
@@ -215,6 +226,7 @@ class Recorder(Generic[State]):
         """
         fields: tuple[str, ...] = state._fields  # type: ignore[attr-defined]
         shapes = {name: self._stacked(name, value) for name, value in zip(fields, state)}
+        self._shards = self._chosen_shards(shapes)
         self._on_root(
             lambda: RunFile(
                 self._spec.path,
@@ -230,8 +242,29 @@ class Recorder(Generic[State]):
                 dtype=shapes["X"][1],
                 flush_seconds=self._spec.flush_seconds,
                 records=records,
+                sharded=self._shards is not None,
             )
         )
+
+    def _chosen_shards(self, shapes: Mapping[str, tuple[tuple[int, ...], Any]]) -> Shards | None:
+        """Return the shards of a new run with states of these shapes and types, if it has any;
+        collective.
+        """
+        wanted = self._spec.sharded
+        size = sum(np.dtype(kind).itemsize * math.prod(shape) for shape, kind in shapes.values())
+        if wanted is False or (wanted is None and (self._net.size == 1 or size < BUFFER_BYTES)):
+            return None
+        shards = Shards(self._net, self._spec.path)
+        if wanted is None and shards.nodes == 1:
+            return None
+        if shards.in_reach():
+            return shards
+        if wanted:
+            raise ValueError(
+                f"Record({os.fspath(self._spec.path)!r}, sharded=True): not all nodes see the "
+                "folder of the file, expected one on a file system that they share"
+            )
+        return None
 
     def load(
         self, topology: Phases, meta: Mapping[str, Any]
@@ -246,8 +279,8 @@ class Recorder(Generic[State]):
         def stored_state() -> tuple[int, dict[str, Any]]:
             try:
                 found, run, given = (
-                    last_checkpoint(self._spec.path),
-                    read(self._spec.path),
+                    find_checkpoint(self._spec.path),
+                    head(self._spec.path),
                     phases(topology),
                 )
                 given = None if given is None else given + column_phases(topology)
@@ -265,7 +298,12 @@ class Recorder(Generic[State]):
         step, stored = self._try(stored_state) or nothing
         self._net.agree(self.error)
         step, counters = self._shared((step, stored.pop(_COUNTERS, np.zeros(5))))
-        kinds = self._shared({name: np.ndim(value) > 0 for name, value in stored.items()})
+        kinds = self._shared(
+            {
+                name: value if isinstance(value, Sharded) else np.ndim(value) > 0
+                for name, value in stored.items()
+            }
+        )
         fields: tuple[str, ...] = self._state._fields  # type: ignore[attr-defined]
         remembered = sorted(name for name in kinds if name.startswith(_MEMORY))
         if set(kinds) - set(remembered) != set(fields):
@@ -277,14 +315,35 @@ class Recorder(Generic[State]):
             )
         rows: dict[str, Any] = {}
         for name in (*fields, *remembered):
-            value = stored.get(name)
-            rows[name] = (
-                self._net.scatter(value, self._counts.get(name))
-                if kinds[name]
-                else self._shared(value)
-            )
+            value, kind = stored.get(name), kinds[name]
+            if isinstance(kind, Sharded):
+                rows[name] = self._read_own(name, kind)
+            elif kind:
+                rows[name] = self._net.scatter(value, self._counts.get(name))
+            else:
+                rows[name] = self._shared(value)
         state, memory = restored(self._state, rows)
         return step, state, counters, memory
+
+    def _read_own(self, name: str, rows: Sharded) -> np.ndarray:
+        """Return the rows of this rank, which are in shards; collective."""
+        counts = self._rows_of(name)
+        low, found, error = int(counts[: self._net.rank].sum()), np.empty(0), None
+        try:
+            if len(rows) != counts.sum():
+                raise ValueError(
+                    f"{rows.path}: its checkpoint has {len(rows)} rows of {name}, expected "
+                    f"{counts.sum()}"
+                )
+            found = rows[low : low + int(counts[self._net.rank])]
+        except ValueError as caught:
+            error = ResumeError(str(caught))
+        self._net.agree(error)
+        return found
+
+    def _rows_of(self, name: str) -> np.ndarray:
+        """Return the numbers of rows of a field on each rank."""
+        return self._counts.get(name, self._net.partition.counts())
 
     def _compare(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Find what has changed since the run began, by its root attributes; refuse it unless the
@@ -317,7 +376,7 @@ class Recorder(Generic[State]):
         """Return the arrays of `Run.asynchronous` and `Run.pending`; collective."""
 
         def arrays() -> dict[str, np.ndarray]:
-            run = read(self._spec.path)
+            run = head(self._spec.path)
             return {**run.asynchronous, **run.pending}
 
         found: dict[str, np.ndarray] = self._shared(self._try(arrays) or {})
@@ -347,8 +406,11 @@ class Recorder(Generic[State]):
 
         self._on_root(reopen)
         file = self._file
-        self._kept = self._shared(None if file is None else file.last)
-        return bool(self._shared(file is not None and file.later))
+        told = None if file is None else (file.last, file.later, file.sharded)
+        self._kept, later, sharded = self._shared(told) or (None, False, False)
+        self._close_shards()
+        self._shards = Shards(self._net, path) if sharded else None
+        return later
 
     def rejoin(
         self,
@@ -362,15 +424,14 @@ class Recorder(Generic[State]):
         """
 
         def parts() -> str:
-            return str(read(self._spec.path).attributes.get("resumed", ""))
+            return str(head(self._spec.path).attributes.get("resumed", ""))
 
         self._parts = self._try(parts) or ""
         self.resume(step, meta)
         for metrics in records:
             number = int(metrics["step"])
             if self._kept is not None and self._kept < number:
-                stack = self._net.gather(rows[number]) if self._spec.trajectory else None
-                self.append_gathered(number, metrics, stack)
+                self.append(number, metrics, rows.get(number, np.empty(0)))
 
     def saved(self) -> int:
         """Return the step up to which all records are in the file; collective."""
@@ -382,10 +443,19 @@ class Recorder(Generic[State]):
 
     def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
         """Add a record; collective if the trajectory is stored."""
-        self.append_gathered(step, metrics, self._net.gather(X) if self._spec.trajectory else None)
+        stack: np.ndarray | Sharded | None = None
+        if self._spec.trajectory and self._shards is None:
+            stack = self._net.gather(X)
+        elif self._spec.trajectory and self._shards is not None and not self.has(step):
+            stack = self._shards.append(X, self._net.partition.counts())
+        self.append_gathered(step, metrics, stack)
 
     def append_gathered(
-        self, step: int, metrics: Mapping[str, float], stack: np.ndarray | None, flush: bool = False
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        stack: np.ndarray | Sharded | None,
+        flush: bool = False,
     ) -> None:
         """Add a record of the rows of all agents, which rank 0 has already, and write it at once
         if asked to.
@@ -420,9 +490,29 @@ class Recorder(Generic[State]):
         The arrays `asynchronous` are those of `Run.asynchronous`, and under names that begin with
         "queue" those of `Run.pending`, the same on all ranks.
         """
-        stored = {name: self._gather(name, value) for name, value in held(s, memory).items()}
+        stored = self._gathered(held(s, memory))
         stored[_COUNTERS] = counters
-        self._on_file(lambda file: file.checkpoint(step, stored, asynchronous))
+
+        def write(file: RunFile) -> None:
+            file.checkpoint(step, stored, asynchronous)
+            self._tidy(file)
+
+        self._on_file(write)
+
+    def _gathered(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arrays of a checkpoint as rank 0 writes them into the run file; collective."""
+        rows = {name: value for name, value in found.items() if np.ndim(value)}
+        counts = {name: self._rows_of(name) for name in rows}
+        alone = {name: value for name, value in found.items() if name not in rows}
+        if self._shards is None:
+            return alone | {
+                name: self._net.gather_rows(value, counts[name]) for name, value in rows.items()
+            }
+        return alone | self._shards.write(rows, counts)
+
+    def _tidy(self, file: RunFile) -> None:
+        if self._shards is not None:
+            self._shards.tidy(file.shards)
 
     def finish(
         self,
@@ -435,11 +525,11 @@ class Recorder(Generic[State]):
 
         The arrays `asynchronous` are those of `Run.asynchronous`, the same on all ranks.
         """
-        self.finish_gathered(self._net.gather(X), outcome, steps, asynchronous)
+        self.finish_gathered(self._gathered({"X": X}).get("X"), outcome, steps, asynchronous)
 
     def finish_gathered(
         self,
-        stack: np.ndarray | None,
+        stack: np.ndarray | Sharded | None,
         outcome: str,
         steps: int,
         asynchronous: Mapping[str, np.ndarray] | None = None,
@@ -447,10 +537,11 @@ class Recorder(Generic[State]):
         """`finish` with the rows of all agents, which rank 0 has already."""
 
         def write(file: RunFile) -> None:
-            if stack is not None:
-                file.finish(stack, outcome, steps, asynchronous)
+            file.finish(stack, outcome, steps, asynchronous)
             file.close()
+            self._tidy(file)
 
+        self._close_shards()
         self._on_file(write)
         self._net.agree(self.error)
 
@@ -463,6 +554,11 @@ class Recorder(Generic[State]):
             self._on_file(lambda file: file.fail(reason))
         self.error = None
         self._on_file(RunFile.close)
+        self._close_shards()
+
+    def _close_shards(self) -> None:
+        if self._shards is not None:
+            self._shards.close()
 
     def _on_file(self, act: Callable[[RunFile], object]) -> None:
         """`act` with the file, on rank 0."""
@@ -501,13 +597,6 @@ class Recorder(Generic[State]):
             int(self._counts[name].sum()) if name in self._counts else self._net.n,
             *value.shape[1:],
         ), value.dtype
-
-    def _gather(self, name: str, value: Any) -> Any:
-        return (
-            value
-            if np.ndim(value) == 0
-            else self._net.gather_rows(value, self._counts.get(name, self._net.partition.counts()))
-        )
 
 
 def edge_counts(

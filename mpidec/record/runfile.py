@@ -6,7 +6,7 @@ import datetime
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .atomic import REMEDY, AtomicFile
-from .reader import FAILED, RUNNING, SCHEMA, columns, last_checkpoint, open_run, stored
+from .reader import FAILED, RUNNING, SCHEMA, columns, find_checkpoint, open_run
+from .sharded import Sharded, readable
 
 if TYPE_CHECKING:
     import h5py
@@ -63,6 +64,7 @@ class _Layout(NamedTuple):
     columns: tuple[csr_array, ...] = ()
     records: int = 0
     model: Mapping[str, NDArray[Any]] = {}
+    sharded: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -93,10 +95,17 @@ class _Layout(NamedTuple):
             ("x", rows, self.dtype, self._chunks()),
             ("step", (), np.int64, (self._chunk_rows(),)),
         ):
+            if name == "x" and self.sharded and self.trajectory:
+                self.nowhere((0, *row)).create(file.require_group("trajectory"), name)
+                continue
             grows = {} if not self.trajectory else {"maxshape": (None, *row), "chunks": chunks}
             file.create_dataset(f"trajectory/{name}", (0, *row), dtype, **grows)
         _add_scales(file)
-        file.create_dataset("result/x", rows, self.dtype, fillvalue=self.dtype.type(np.nan))
+        unknown = self.dtype.type(np.nan)
+        if self.sharded:
+            self.nowhere(rows).create(file.require_group("result"), "x", unknown)
+        else:
+            file.create_dataset("result/x", rows, self.dtype, fillvalue=unknown)
         _set_result(file, None, RUNNING, 0)
         for phase, W in enumerate(self.topology):
             group = file.require_group(
@@ -107,6 +116,10 @@ class _Layout(NamedTuple):
                 _add_matrix(group.create_group("C"), self.columns[phase])
         for name, array in self.model.items():
             file[f"model/{name}"] = array
+
+    def nowhere(self, shape: tuple[int, ...]) -> Sharded:
+        """Return a data set of which no shard has rows yet."""
+        return Sharded("", shape, self.dtype)
 
     def _chunks(self) -> tuple[int, ...]:
         """Return the shape of chunks of about 256 KB: whole records, or whole rows of one
@@ -154,6 +167,8 @@ class RunFile:
     per_agent : names of the metrics that have a number for each agent, arrays (n,); they become
         ``/agents/<name>``
     model : arrays from which predictions are made, ``/model/<name>``; see `Run.predict`
+    sharded : whether the rows of agents are in shards (see `Record`): those of `append`,
+        `checkpoint` and `finish` are then descriptions, not arrays
 
     Raises
     ------
@@ -206,6 +221,7 @@ class RunFile:
         records: int | None = None,
         per_agent: Sequence[str] = (),
         model: Mapping[str, NDArray[Any]] | None = None,
+        sharded: bool = False,
     ) -> None:
         names = [name for name in metrics if name != "step"]
         for given in (names, per_agent):
@@ -227,6 +243,7 @@ class RunFile:
             columns=tuple(columns),
             records=records if records is not None else 8 * CHUNK_ROWS,
             model=model or {},
+            sharded=sharded,
         )
         self._begin(AtomicFile(path), layout, flush_seconds)
 
@@ -260,17 +277,26 @@ class RunFile:
         ValueError
             If it is not a run file, or ``step`` is not given and there is no checkpoint.
         """
-        step = last_checkpoint(path)[0] if step is None else step
+        step = find_checkpoint(path)[0] if step is None else step
         with open_run(path) as file:
-            x, rows = stored(file["trajectory/x"]), file["result/x"].shape
-            if x.shape[1:] != rows:
+            x, result = readable(file["trajectory/x"], os.fspath(path)), file["result/x"]
+            if x.shape[1:] != result.shape:
                 raise ValueError(
-                    f"/trajectory/x has rows {x.shape[1:]}, expected those of /result/x, {rows}"
+                    f"/trajectory/x has rows {x.shape[1:]}, expected those of /result/x, "
+                    f"{result.shape}"
                 )
+            trajectory = isinstance(x, Sharded) or x.chunks is not None
             metrics = columns(file, grows=True)
             names = [name for name in metrics if name != "step"]
             names += [f"{AGENTS}{name}" for name in file.get("agents", ())]
-            layout = _Layout(x.shape[1:], x.dtype, names, x.chunks is not None)
+            layout = _Layout(
+                x.shape[1:], x.dtype, names, trajectory, sharded=bool(result.is_virtual)
+            )
+            of_checkpoint = [
+                Sharded.of(dataset, "").files
+                for dataset in file.get("checkpoint", {}).values()
+                if dataset.is_virtual
+            ]
             steps, every = metrics["step"][:], float(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
         # An interrupted run has a record of its last step, which an uninterrupted one would not
@@ -281,6 +307,9 @@ class RunFile:
         self = cls.__new__(cls)
         self._begin(AtomicFile(path, existing=True), layout, flush_seconds)
         self._exists, self._flushed = True, kept
+        self._shards = set().union(*of_checkpoint)
+        if isinstance(x, Sharded):
+            self._trajectory = x.first(kept)
         self._last = self._resumed = int(steps[-1]) if kept else -1
         self._ahead = ahead if ahead > step else self._last
         self._meta, self._resuming = dict(meta or {}), step
@@ -307,7 +336,19 @@ class RunFile:
         """The step up to which all records are in the file; -1 without records."""
         return int(self._rows[0][0]) - 1 if self._rows else self._last
 
-    def append(self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | None = None) -> None:
+    @property
+    def sharded(self) -> bool:
+        """Whether the rows of agents are in shards."""
+        return self._layout.sharded
+
+    @property
+    def shards(self) -> set[str]:
+        """The names of the shards that the file refers to."""
+        return self._shards | self._trajectory.files
+
+    def append(
+        self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | Sharded | None = None
+    ) -> None:
         """Record a step: its metrics and, if the trajectory is recorded, a copy of the rows X (n,
         d) of all agents.
 
@@ -332,14 +373,18 @@ class RunFile:
             raise ValueError(
                 f"record of step {step} lacks the metric {error}: expected {self._layout.names}"
             ) from None
-        if self._X is not None:
-            if X is None or X.shape != self._layout.shape:
+        if self._layout.trajectory:
+            expected = (1,) * self.sharded + self._layout.shape
+            if X is None or X.shape != expected:
                 got = None if X is None else X.shape
                 raise ValueError(
-                    f"record of step {step}: X has shape {got}, expected {self._layout.shape}: "
-                    "all agents' rows"
+                    f"record of step {step}: X has shape {got}, expected {expected}: all agents' "
+                    "rows"
                 )
-            self._X[len(self._rows)] = X
+            if isinstance(X, Sharded):
+                self._waiting = self._waiting.followed_by(X)
+            elif self._X is not None:
+                self._X[len(self._rows)] = X
         self._rows.append((step, *row))
         self._last = step
         due = not self._flushed or time.monotonic() >= self._due
@@ -355,7 +400,7 @@ class RunFile:
     def checkpoint(
         self,
         step: int,
-        state: Mapping[str, ArrayLike],
+        state: Mapping[str, ArrayLike | Sharded],
         asynchronous: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         """Replace the checkpoint by the solver's state after ``step`` steps, and flush all records.
@@ -368,7 +413,10 @@ class RunFile:
         state : arrays and numbers by name
         asynchronous : arrays of `Run.asynchronous` so far
         """
-        arrays = {name: np.asarray(value) for name, value in state.items()}
+        arrays = {
+            name: value if isinstance(value, Sharded) else np.asarray(value)
+            for name, value in state.items()
+        }
         for name, array in arrays.items():
             _check_storable(name, array.dtype)
         if self._last < self._ahead and len(self._rows) < self._capacity:
@@ -382,19 +430,14 @@ class RunFile:
             for name in set(group) - set(arrays):
                 del group[name]
             for name, array in arrays.items():
-                old = group.get(name)
-                if old is not None and (old.shape, old.dtype) == (array.shape, array.dtype):
-                    old[...] = array
-                else:
-                    if old is not None:
-                        del group[name]
-                    group[name] = array
+                _set(group, name, array)
             group.attrs["step"] = step
             _set_asynchronous(file, asynchronous or {})
+        self._shards = _files(arrays.values())
 
     def finish(
         self,
-        x: ArrayLike,
+        x: ArrayLike | Sharded,
         outcome: str,
         steps: int,
         asynchronous: Mapping[str, ArrayLike] | None = None,
@@ -404,7 +447,7 @@ class RunFile:
 
         The arrays `asynchronous` are those of `Run.asynchronous`.
         """
-        x = np.asarray(x)
+        x = x if isinstance(x, Sharded) else np.asarray(x)
         if x.shape != self._layout.shape:
             raise ValueError(
                 f"result x has shape {x.shape}, expected {self._layout.shape}: all agents' rows"
@@ -414,6 +457,7 @@ class RunFile:
             _set_result(
                 file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps
             )
+        self._shards |= _files([x])
 
     def fail(self, reason: str = "", outcome: str = FAILED) -> None:
         """Write the remaining records and the outcome with its reason; only these two
@@ -453,9 +497,11 @@ class RunFile:
         self._file, self._layout = file, layout
         self._capacity = buffered(layout.row_bytes)
         self._rows: list[tuple[Any, ...]] = []
-        self._X = (
-            np.empty((self._capacity, *layout.shape), layout.dtype) if layout.trajectory else None
-        )
+        whole = layout.trajectory and not layout.sharded
+        self._X = np.empty((self._capacity, *layout.shape), layout.dtype) if whole else None
+        # Of a trajectory in shards: what the file has, and what it has not yet.
+        self._trajectory = self._waiting = layout.nowhere((0, *layout.shape))
+        self._shards: set[str] = set()  # of checkpoint and result
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
         self._flushed = 0
@@ -490,12 +536,14 @@ class RunFile:
         self._exists, self._failed, self._resuming = True, False, None
         self._flushed += len(self._rows)
         self._rows.clear()
+        self._trajectory = self._trajectory.followed_by(self._waiting)
+        self._waiting = self._waiting.first(0)
         self._due = time.monotonic() + self._seconds
 
     def _shorten(self, file: h5py.File) -> None:
         """Drop what a resumed run has after its checkpoint, once."""
         if self._resuming is not None:
-            trajectory = file["trajectory"].values() if self._X is not None else ()
+            trajectory = file["trajectory"].values() if self._layout.trajectory else ()
             for dataset in (
                 *file["metrics"].values(),
                 *file.get("agents", {}).values(),
@@ -503,21 +551,23 @@ class RunFile:
             ):
                 if dataset.maxshape[:1] == (None,):
                     dataset.resize(self._flushed, axis=0)
-            _set_result(file, np.nan, RUNNING, self._resuming)
+            x = self._layout.nowhere(self._layout.shape) if self.sharded else np.nan
+            _set_result(file, x, RUNNING, self._resuming)
             file.attrs.update(self._meta)
 
     def _extend(self, file: h5py.File) -> None:
+        if self._layout.trajectory and self.sharded and (self._rows or self._resuming is not None):
+            _place_again(file["trajectory"], "x", self._trajectory.followed_by(self._waiting))
         if not self._rows:
             return
         names, columns = ("step", *self._layout.names), zip(*self._rows)
         data: list[tuple[Any, Any]] = [
             (file[_place(name)], column) for name, column in zip(names, columns)
         ]
+        if self._layout.trajectory:
+            data.append((file["trajectory/step"], data[0][1]))
         if self._X is not None:
-            data += [
-                (file["trajectory/step"], data[0][1]),
-                (file["trajectory/x"], self._X[: len(self._rows)]),
-            ]
+            data.append((file["trajectory/x"], self._X[: len(self._rows)]))
         for dataset, rows in data:
             start = dataset.shape[0]
             dataset.resize(start + len(rows), axis=0)
@@ -613,11 +663,50 @@ def _set_asynchronous(file: h5py.File, arrays: Mapping[str, ArrayLike]) -> None:
         group[name] = np.asarray(array)
 
 
+def _set(group: h5py.Group, name: str, array: NDArray[Any] | Sharded) -> None:
+    """Replace a data set of a group, or create it."""
+    old = group.get(name)
+    of_its_own = isinstance(array, np.ndarray) and old is not None and not old.is_virtual
+    if of_its_own and (old.shape, old.dtype) == (array.shape, array.dtype):
+        old[...] = array
+        return
+    if old is not None:
+        del group[name]
+    if isinstance(array, Sharded):
+        array.create(group, name)
+    else:
+        group[name] = array
+
+
+def _place_again(group: h5py.Group, name: str, rows: Sharded, fill: Any = None) -> h5py.Dataset:
+    """Replace a virtual data set, with its attributes and dimension scales."""
+    old = group[name]
+    scales = [list(dimension.values()) for dimension in old.dims]
+    for axis, found in enumerate(scales):
+        for scale in found:
+            old.dims[axis].detach_scale(scale)
+    attributes = dict(old.attrs)
+    del group[name]
+    new = rows.create(group, name, fill)
+    new.attrs.update(attributes)
+    for axis, found in enumerate(scales):
+        for scale in found:
+            new.dims[axis].attach_scale(scale)
+    return new
+
+
+def _files(arrays: Iterable[Any]) -> set[str]:
+    """Return the shards of those that are in shards."""
+    return {name for array in arrays if isinstance(array, Sharded) for name in array.files}
+
+
 def _set_result(
-    file: h5py.File, x: ArrayLike | None, outcome: str, steps: int, reason: str = ""
+    file: h5py.File, x: ArrayLike | Sharded | None, outcome: str, steps: int, reason: str = ""
 ) -> None:
     dataset = file["result/x"]
-    if x is not None:
+    if isinstance(x, Sharded):
+        dataset = _place_again(file["result"], "x", x, x.dtype.type(np.nan))
+    elif x is not None:
         dataset[...] = x
     if dataset.attrs.get("outcome") != outcome:
         dataset.attrs["outcome"] = outcome

@@ -1,13 +1,14 @@
 """Messages and bytes that a rank receives at most in `Network()`, a `solve` with records, and `close`, as JSON from rank 0.
 
-received.py SIZES [FILE], such as 4,7: on the first so many ranks, one after the other.
-Rows travel in messages, as between nodes.  Calls of all ranks are counted by what an implementation of MPI needs at
+received.py SIZES FILE, such as 4,7 run.h5: on the first so many ranks, one after the other.
+Rows travel in messages, and into shards, as between nodes.  Calls of all ranks are counted by what an implementation of MPI needs at
 least: along a tree where a message of each pair of ranks is not asked for.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
 from typing import Any
@@ -104,7 +105,7 @@ class Counted(MPI.Intracomm):
         return thing
 
 
-def measured(comm: Counted, file: str | None) -> dict[str, list[int]]:
+def measured(comm: Counted, file: str) -> dict[str, list[int]]:
     """Messages and bytes of each part, of the rank that receives most."""
     n, found = AGENTS * comm.size, {}
 
@@ -126,7 +127,7 @@ def measured(comm: Counted, file: str | None) -> dict[str, list[int]]:
         net=net,
         steps=20,
         every=2,
-        record=file and mpidec.Record(file, replace=True, trajectory=False),
+        record=mpidec.Record(file, replace=True, sharded=True),
     )
     note("solve")
     net.close()
@@ -134,7 +135,8 @@ def measured(comm: Counted, file: str | None) -> dict[str, list[int]]:
     return found
 
 
-def main(sizes: str, file: str | None = None) -> None:
+def main(sizes: str, file: str) -> None:
+    os.environ["MPIDEC_RANKS_PER_NODE"] = "1"
     world = MPI.COMM_WORLD
     for size in map(int, sizes.split(",")):
         part = world.Split(0 if world.rank < size else MPI.UNDEFINED)

@@ -1,0 +1,230 @@
+"""Shards of a run file: each has rows of the agents of one node, written there by its first rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from ..protocols import Reductions
+from .atomic import REMEDY, AtomicFile
+from .runfile import CHUNK_BYTES, FEWEST_ROWS
+from .sharded import SET, Block, Sharded
+
+T = TypeVar("T")
+_SERIES = "trajectory/x"
+
+
+class NodeCollectives(Reductions, Protocol):
+    """A network that collects rows on each node."""
+
+    def node_firsts(self) -> np.ndarray:
+        """Return the first rank of the node of each rank, (ranks,); collective."""
+
+    def gather_on_node(
+        self, X: np.ndarray, counts: np.ndarray, firsts: np.ndarray
+    ) -> np.ndarray | None:
+        """Return the rows of the ranks of this node, one rank after the other, on its first rank;
+        collective.
+        """
+
+
+class Shards:
+    """The shards of a run, files ``<path>.<set>.rank<first rank of a node>``, each complete before
+    the run file refers to it: a set for each checkpoint, for the result, and for the records of
+    each part of the run.  Collective, but for `close` and `tidy`.
+
+    Parameters
+    ----------
+    net : NodeCollectives
+    path : str or path
+        Of the run file.
+    """
+
+    def __init__(self, net: NodeCollectives, path: str | os.PathLike[str]):
+        self._net, self._path = net, os.path.realpath(path)
+        self._firsts = net.node_firsts()
+        self._series: AtomicFile | None = None  # of the trajectory, on first ranks
+        self._number, self._records = 0, 0
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return len(np.unique(self._firsts))
+
+    def in_reach(self) -> bool:
+        """Return whether all nodes see the folder of the run file."""
+        number = self._new_number()
+        probe = shard(self._path, number, 0)
+        with suppress(OSError):
+            if self._net.rank == 0:
+                os.close(os.open(probe, os.O_CREAT | os.O_EXCL))
+        self._net.agree(None)  # by then it is there
+        seen = np.array([int(os.path.exists(probe))])
+        everywhere = bool(self._net.collectives.minimum(seen, "the record")[0])
+        if self._net.rank == 0:
+            with suppress(OSError):
+                os.unlink(probe)
+        return everywhere
+
+    def write(
+        self, rows: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]
+    ) -> dict[str, Sharded]:
+        """Write a set of arrays of rows, by the name of their data set, `counts` on each rank;
+        return what the
+        run file refers to, on rank 0.
+
+        Raises
+        ------
+        OSError, ValueError
+            On every rank, if a shard cannot be written.
+        """
+        number = self._new_number()
+        gathered = {
+            name: self._net.gather_on_node(values, counts[name], self._firsts)
+            for name, values in rows.items()
+        }
+
+        def make() -> None:
+            arrays = {name: values for name, values in gathered.items() if values is not None}
+            write_shard(shard(self._path, number, self._net.rank), arrays)
+
+        self._on_first(make)
+        if self._net.rank:
+            return {}
+        return {
+            name: self._described(name, number, values, counts[name])
+            for name, values in rows.items()
+        }
+
+    def append(self, X: np.ndarray, counts: np.ndarray) -> Sharded | None:
+        """Write the rows X of a record, `counts` on each rank; return what the run file refers to,
+        a data set with one record, on rank 0.
+
+        Raises
+        ------
+        OSError, ValueError
+            As `write`.
+        """
+        if not self._records:
+            self._number = self._new_number()
+        rows = self._net.gather_on_node(X, counts, self._firsts)
+
+        def add() -> None:
+            if self._series is None:
+                self._series = AtomicFile(shard(self._path, self._number, self._net.rank))
+            if rows is not None and rows.size:
+                with self._series.update() as file:
+                    _add_record(file, self._records, rows)
+
+        self._on_first(add)
+        self._records += 1
+        if self._net.rank:
+            return None
+        return self._described(_SERIES, self._number, X, counts).as_record(self._records - 1)
+
+    def close(self) -> None:
+        """Close the shards of this rank.  May be called again."""
+        if self._series is not None:
+            self._series.close()
+
+    def tidy(self, kept: Collection[str]) -> None:
+        """Remove all shards of the run file but those `kept` by name, and those that are being
+        written; on rank 0.
+        """
+        ours = f"{self._number:08x}" if self._records else None
+        remove_shards(self._path, lambda name, number: name in kept or number == ours)
+
+    def _described(self, name: str, number: int, rows: np.ndarray, counts: np.ndarray) -> Sharded:
+        """What the run file refers to, of a data set of rows like these; on rank 0."""
+        totals = np.bincount(self._firsts, weights=counts).astype(int).tolist()
+        row, zero = rows.shape[1:], (0,) * (rows.ndim - 1)
+        blocks: list[Block] = []
+        low, on_node = 0, [0] * len(totals)
+        for first, count in zip(self._firsts.tolist(), counts.tolist()):
+            if not count:
+                continue
+            file = os.path.basename(shard(self._path, number, first))
+            source, whole = (on_node[first], *zero), (totals[first], *row)
+            block = Block((low, *zero), (count, *row), file, name, source, whole)
+            joined = blocks[-1].joined(block) if blocks else None
+            blocks[-1:] = [joined] if joined else [*blocks[-1:], block]
+            on_node[first] += count
+            low += count
+        return Sharded(self._path, (low, *row), rows.dtype, tuple(blocks))
+
+    def _new_number(self) -> int:
+        return self._net.collectives.broadcast(secrets.randbits(32), 0, "the record")
+
+    def _on_first(self, act: Callable[[], None]) -> None:
+        """`act` on the first rank of each node; an error is raised on all ranks."""
+        error: Exception | None = None
+        if self._firsts[self._net.rank] == self._net.rank:
+            try:
+                act()
+            except OSError as caught:
+                name, number = shard(self._path, self._number, self._net.rank), caught.errno or 0
+                remedy = REMEDY.get(number, "check that the disk is writable")
+                error = (
+                    OSError(number, f"cannot write {name}: {caught.strerror}: {remedy}")
+                    if number
+                    else caught
+                )
+            except ValueError as caught:
+                error = caught
+            except ImportError as caught:  # h5py is loaded here
+                error = OSError(f"cannot write {self._path}: {caught}: check h5py")
+        self._net.agree(error)
+
+
+def shard(path: str, number: int, first: int) -> str:
+    """Return the name of a shard of the run file `path`."""
+    return f"{path}.{number:08x}.rank{first}"
+
+
+def write_shard(name: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a shard at once, to the disk.
+
+    Raises
+    ------
+    OSError
+    """
+    with AtomicFile(name) as made, made.update(sync=True) as file:
+        for key, array in arrays.items():
+            file[key] = array
+
+
+def remove_shards(path: str, kept: Callable[[str, str], bool]) -> None:
+    """Remove all shards of the run file `path`, and what was left of them by a kill, but those of
+    which `kept(name, number of the set)` is true.
+    """
+    folder, run = os.path.split(os.path.realpath(path))
+    shards = re.compile(rf"{re.escape(run)}\.({SET})\.rank\d+")
+    hidden = re.compile(rf"\.{shards.pattern}\.(lock|{SET}\.spare(\.old)?)")
+    for other in os.listdir(folder):
+        whole, part = shards.fullmatch(other), hidden.fullmatch(other)
+        if (whole and not kept(other, whole[1])) or (part and not kept("", part[1])):
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, other))
+
+
+def _add_record(file: Any, number: int, rows: np.ndarray) -> None:
+    """Make these rows record `number` of the trajectory."""
+    if _SERIES not in file:
+        agents = min(max(CHUNK_BYTES // max(rows[:1].nbytes, 1), 1), len(rows))
+        records = min(max(CHUNK_BYTES // rows.nbytes, 1), FEWEST_ROWS)
+        file.create_dataset(
+            _SERIES,
+            (0, *rows.shape),
+            rows.dtype,
+            maxshape=(None, *rows.shape),
+            chunks=(records, agents, *rows.shape[1:]),
+        )
+    series = file[_SERIES]
+    series.resize(number + 1, axis=0)
+    series[number] = rows
