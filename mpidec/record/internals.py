@@ -17,8 +17,8 @@ from .fingerprint import (
 from .reader import (
     ABANDONED as ABANDONED,
     checkpoint_step as checkpoint_step,
+    head as head,
     last_values as last_values,
-    stored as stored,
 )
 from .recorder import (
     MODEL as MODEL,
@@ -34,4 +34,11 @@ from .runfile import (
     annotate as annotate,
     buffered as buffered,
     rises as rises,
+)
+from .sharded import stored as stored
+from .shards import (
+    Shards as Shards,
+    remove_shards as remove_shards,
+    shard as shard,
+    write_shard as write_shard,
 )

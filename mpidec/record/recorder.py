@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -447,7 +447,8 @@ class Recorder(Generic[State]):
         if self._spec.trajectory and self._shards is None:
             stack = self._net.gather(X)
         elif self._spec.trajectory and self._shards is not None and not self.has(step):
-            stack = self._shards.append(X, self._net.partition.counts())
+            shards, counts = self._shards, self._net.partition.counts()
+            stack = self._written(lambda: shards.append(X, counts), None)
         self.append_gathered(step, metrics, stack)
 
     def append_gathered(
@@ -504,11 +505,23 @@ class Recorder(Generic[State]):
         rows = {name: value for name, value in found.items() if np.ndim(value)}
         counts = {name: self._rows_of(name) for name in rows}
         alone = {name: value for name, value in found.items() if name not in rows}
-        if self._shards is None:
+        shards = self._shards
+        if shards is None:
             return alone | {
                 name: self._net.gather_rows(value, counts[name]) for name, value in rows.items()
             }
-        return alone | self._shards.write(rows, counts)
+        nothing = dict[str, Sharded]()
+        return alone | self._written(lambda: shards.write(rows, counts), nothing)
+
+    def _written(self, act: Callable[[], T], otherwise: T) -> T:
+        """Return what `act` has written into shards, and `otherwise` if it could not: the error is
+        then that of all ranks.
+        """
+        try:
+            return act()
+        except (OSError, ValueError) as error:
+            self.error = self.error or error
+            return otherwise
 
     def _tidy(self, file: RunFile) -> None:
         if self._shards is not None:
@@ -537,13 +550,15 @@ class Recorder(Generic[State]):
         """`finish` with the rows of all agents, which rank 0 has already."""
 
         def write(file: RunFile) -> None:
-            file.finish(stack, outcome, steps, asynchronous)
+            file.finish(cast(Any, stack), outcome, steps, asynchronous)
             file.close()
             self._tidy(file)
 
         self._close_shards()
         self._on_file(write)
-        self._net.agree(self.error)
+        if (failed := self.error) is not None:
+            self.abandon()
+        self._net.agree(failed)
 
     def abandon(self, reason: str = "") -> None:
         """Write what is recorded, and the outcome "failed" if there is a reason, and close the

@@ -203,6 +203,9 @@ class RunFile:
 
     _last: int
     _resumed: int
+    _shards: set[str]
+    _waiting: Sharded
+    _trajectory: Sharded
 
     def __init__(
         self,
@@ -501,7 +504,7 @@ class RunFile:
         self._X = np.empty((self._capacity, *layout.shape), layout.dtype) if whole else None
         # Of a trajectory in shards: what the file has, and what it has not yet.
         self._trajectory = self._waiting = layout.nowhere((0, *layout.shape))
-        self._shards: set[str] = set()  # of checkpoint and result
+        self._shards = set()  # of checkpoint and result
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
         self._flushed = 0

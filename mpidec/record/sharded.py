@@ -48,6 +48,14 @@ class Block:
         left = min(rows - self.start[0], self.shape[0])
         return replace(self, shape=(left, *self.shape[1:])) if left > 0 else None
 
+    def beyond(self, row: int) -> Block | None:
+        """Return the part of it from `row` on along the first axis; None if there is none."""
+        skipped = max(row - self.start[0], 0)
+        left = self.shape[0] - skipped
+        start, source = ((at[0] + skipped, *at[1:]) for at in (self.start, self.source))
+        shape = (left, *self.shape[1:])
+        return replace(self, start=start, source=source, shape=shape) if left > 0 else None
+
     def joined(self, other: Block) -> Block | None:
         """Return both as one, if the other one follows along the first axis."""
         length = self.shape[0]
@@ -137,6 +145,20 @@ class Sharded:
                 blocks.append(block)
         return replace(self, shape=(len(self) + len(other), *self.shape[1:]), blocks=tuple(blocks))
 
+    def spread(self, places: Sequence[int], rows: int) -> Sharded:
+        """Return a data set of so many rows, of which row `places[i]` is row i of this one, and the
+        others are unknown.
+        """
+        at = np.asarray(places)
+        ends = np.flatnonzero(np.diff(at) != 1) + 1
+        blocks = []
+        for low, high in zip([0, *ends], [*ends, len(at)]):
+            for block in self.blocks:
+                first = max(low, block.start[0])
+                if (part := block.within(high)) and (part := part.beyond(first)):
+                    blocks.append(replace(part, start=(int(at[first]), *part.start[1:])))
+        return replace(self, shape=(rows, *self.shape[1:]), blocks=tuple(blocks))
+
     def as_record(self, number: int) -> Sharded:
         """Return it as one record, which is record `number` and the last one in the shards."""
         blocks = [
@@ -171,7 +193,9 @@ class Sharded:
             slice(None) if isinstance(selection, tuple) else selection
         ]
         index = np.atleast_1d(chosen)
-        found = np.empty((len(index), *self.shape[1:]), self.dtype)
+        found = np.zeros((len(index), *self.shape[1:]), self.dtype)
+        if self.dtype.kind in "fc":
+            found.fill(np.nan)  # rows of workers that have died
         for file in sorted(self.files):
             try:
                 self._read(file, index, found)
@@ -199,20 +223,21 @@ class Sharded:
                     raise ValueError(f"/{block.name} has the shape {rows.shape}")
                 others = _box(block.start, block.shape)[1:]
                 theirs = _box(block.source, block.shape)[1:]
-                runs = np.split(inside, np.flatnonzero(np.diff(index[inside]) != 1) + 1)
-                for places in runs:
+                for places in np.split(inside, np.flatnonzero(np.diff(index[inside]) != 1) + 1):
                     at = int(index[places[0]]) - first + block.source[0]
-                    read = rows[(slice(at, at + len(places)), *theirs)]
-                    found[(places, *others)] = read
+                    there = (slice(at, at + len(places)), *theirs)
+                    for i, read in zip(places.tolist(), rows[there]):
+                        found[i][others] = read
 
     def _check_complete(self) -> None:
-        """Refuse a claim of more entries than the blocks have."""
+        """Refuse a claim of many more entries than the blocks have."""
         for block in self.blocks:
             ends = [a + b for a, b in zip(block.start, block.shape)]
             if len(ends) != len(self.shape) or any(a > b for a, b in zip(ends, self.shape)):
                 raise ValueError(f"{self.path}: damaged: a block of its rows is outside of them")
         there = sum(math.prod(block.shape) for block in self.blocks)
-        if there != math.prod(self.shape):
+        unknown = math.prod(self.shape) - there
+        if unknown and (self.dtype.kind not in "fc" or not 0 < unknown <= EXPANSION * there):
             raise ValueError(
                 f"{self.path}: damaged: rows of the shape {self.shape} lie in other files, which "
                 f"have {there:,} numbers of them"

@@ -1,5 +1,5 @@
 """File of a training: rank 0 writes the metrics, and the states of all ranks on one node; those of
-several nodes are in files beside it (`Shards`).
+several nodes are in files beside it (`RankStates`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 from .._version import __version__
 from ..comm.mixing import Network
 from ..driver.internals import provenance
-from ..record import RunFile, last_checkpoint, read
-from ..record.internals import Fingerprint, phases, resumed
+from ..record import RunFile, last_checkpoint
+from ..record.internals import Fingerprint, Shards, head, phases, remove_shards, resumed
 from ..topology import Schedule, Topology
-from .shards import SHARDS, Shards
+from .shards import SHARDS, RankStates
 from .states import flat, nested
 
 
@@ -36,8 +36,9 @@ class TrainFile:
     """
 
     def __init__(self, net: Network, path: str):
-        self._net, self.path, self._shards = net, path, Shards(net, path)
+        self._net, self.path, self._shards = net, path, RankStates(net, path)
         self._file: RunFile | None = None
+        self._kept = ""  # the set of shards of the checkpoint, on rank 0
         self._changes: list[str] = []  # since the part before
         # Attribute `resumed` of a resumed training.
         self._parts = ""
@@ -81,6 +82,7 @@ class TrainFile:
                 dtype=np.float32,
                 records=records,
                 per_agent=per_worker,
+                sharded=self._shards.several,
             )
 
         self._make, self._width = make, net.n
@@ -135,9 +137,10 @@ class TrainFile:
         parts: list[Any] = []
 
         def stored() -> None:
-            run, (step, arrays) = read(self.path), last_checkpoint(self.path)
+            run, (step, arrays) = head(self.path), last_checkpoint(self.path)
             # Those of the checkpoint: ranks may have died since.
             number, *firsts = arrays[SHARDS].tolist() if SHARDS in arrays else [None]
+            self._kept = _set_of(arrays)
             ranks = len(firsts) or len({name.partition(".")[0] for name in arrays})
             if ranks != self._net.size:
                 raise ValueError(
@@ -207,22 +210,44 @@ class TrainFile:
 
     def checkpoint(self, step: int, state: Mapping[str, object]) -> None:
         """Replace the checkpoint by the states of all ranks."""
-        merged = self._shards.gather(step, flat(state, f"rank{self._net.rank}."))
+        merged = self._shards.gather(flat(state, f"rank{self._net.rank}."))
 
         def write() -> None:
-            self._file.checkpoint(step, merged)  # type: ignore[union-attr]
-            self._shards.tidy(merged)
+            file: RunFile = self._file  # type: ignore[assignment]
+            file.checkpoint(step, merged)
+            self._kept = _set_of(merged)
+            self._tidy(file)
 
         self._on_root(write)
 
-    def finish(self, rows: np.ndarray | None, outcome: str, steps: int) -> None:
-        """Write the parameters of all workers, which the first rank has, and the outcome, and close
-        the file.
+    def finish(
+        self, rows: np.ndarray, places: Sequence[int], workers: int, outcome: str, steps: int
+    ) -> None:
+        """Write the parameters of all workers and the outcome, and close the file.
+
+        Parameters
+        ----------
+        rows : array, (m, d)
+            Of the workers of this rank.
+        places : sequence of int, (n,)
+            What number each of those that are left had among the `workers` at first; the parameters
+            of the others are NaN.
         """
+        net = self._net
+        x: Any = None
+        file: RunFile = self._file  # type: ignore[assignment]
+        if net.collectives.broadcast(net.rank == 0 and file.sharded, 0, "the result"):
+            shards = Shards(net, self.path)
+            found = shards.write({"x": rows}, {"x": net.partition.counts()}).get("x")
+            x = found and found.spread(places, workers)
+        elif (stack := net.gather(rows)) is not None:
+            x = np.full((workers, *stack.shape[1:]), np.nan, stack.dtype)
+            x[list(places)] = stack
 
         def write() -> None:
-            self._file.finish(rows, outcome, steps)  # type: ignore[union-attr, arg-type]
-            self._file.close()  # type: ignore[union-attr]
+            file.finish(x, outcome, steps)
+            file.close()
+            self._tidy(file)
 
         self._on_root(write)
 
@@ -234,6 +259,11 @@ class TrainFile:
                 self._file.close()
         except (OSError, ValueError):
             pass
+
+    def _tidy(self, file: RunFile) -> None:
+        """Remove the shards that the file does not refer to."""
+        kept, referred = self._kept, file.shards
+        remove_shards(self.path, lambda name, number: number == kept or name in referred)
 
     def _on_root(self, act: Callable[[], None]) -> None:
         error: Exception | None = None
@@ -250,6 +280,11 @@ class TrainFile:
             except ImportError as caught:  # h5py
                 error = OSError(f"cannot write {os.fspath(self.path)}: {caught}")
         self._net.agree(error)
+
+
+def _set_of(checkpoint: Mapping[str, np.ndarray]) -> str:
+    """Return the number of the shards of a checkpoint; "" if there are none."""
+    return f"{int(checkpoint[SHARDS][0]):08x}" if SHARDS in checkpoint else ""
 
 
 def _columns(record: Mapping[str, Any], per_worker: Sequence[str]) -> dict[str, Any]:

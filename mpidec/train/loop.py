@@ -530,9 +530,8 @@ class Training:
     def _finish(self, outcome: str) -> None:
         """Write the parameters of the workers and the outcome; collective."""
         if self._file is not None:
-            stack = self.net.gather(self.workers.rows())
-            rows = None if stack is None else self._of_first(stack)
-            self._file.finish(rows, outcome, self._step)
+            rows = self.workers.rows()
+            self._file.finish(rows, self._columns, self._width, outcome, self._step)
 
     def _forget(self) -> None:
         """Begin anew to sum losses of each worker, and to count their steps and seconds."""

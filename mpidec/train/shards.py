@@ -5,16 +5,13 @@ ranks one of them collects.
 from __future__ import annotations
 
 import os
-import re
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
 
 import numpy as np
 
 from ..comm.mixing import Network
 from ..comm.runtime import ranks_of_node
-from ..record.internals import AtomicFile, open_checked, stored
+from ..record.internals import open_checked, shard, stored, write_shard
 from .states import Arrays
 
 # Array of the checkpoint: the number of this set of files, and for each rank the first rank of its
@@ -22,9 +19,9 @@ from .states import Arrays
 SHARDS = "shards"
 
 
-class Shards:
-    """Files ``<path>.<set>.rank<first rank of a node>``, complete before the run file names their
-    set in its checkpoint; those of other sets are removed after that.  Collective.
+class RankStates:
+    """Shards with the states of the ranks of a node, complete before the run file names their set
+    in its checkpoint.  Collective.
 
     Parameters
     ----------
@@ -36,10 +33,11 @@ class Shards:
     def __init__(self, net: Network, path: str):
         self._net, self._path = net, os.path.realpath(path)
         local = ranks_of_node(net.comm, net.context.ranks_per_node)
-        self._several = local.size < net.size
+        # Whether there are several nodes.
+        self.several = local.size < net.size
         local.Free()
 
-    def gather(self, step: int, mine: Arrays) -> dict[str, np.ndarray]:
+    def gather(self, mine: Arrays) -> dict[str, np.ndarray]:
         """Return what the run file stores of the states of all ranks, on rank 0: these on one
         node, else the names of their files, which are written now.  Collective.
 
@@ -49,7 +47,7 @@ class Shards:
             On every rank, if a file cannot be written.
         """
         net = self._net
-        if not self._several:
+        if not self.several:
             return _merged(net.comm.gather(dict(mine)))
         local = ranks_of_node(net.comm, net.context.ranks_per_node)
         first, on_node = local.bcast(net.rank), local.gather(dict(mine))
@@ -58,7 +56,7 @@ class Shards:
         error: Exception | None = None
         try:
             if on_node is not None:
-                self._write(self._name(number, first), step, _merged(on_node))
+                write_shard(shard(self._path, number, first), _merged(on_node))
         except (OSError, ValueError) as caught:
             error = caught
         except ImportError as caught:  # h5py
@@ -70,35 +68,8 @@ class Shards:
     def load(self, number: int, first: int) -> dict[str, np.ndarray]:
         """Return the arrays of this rank, in the file of a set that has those of a node."""
         own = f"rank{self._net.rank}."
-        with open_checked(self._name(number, first)) as file:
+        with open_checked(shard(self._path, number, first)) as file:
             return {name: stored(array)[()] for name, array in file.items() if name.startswith(own)}
-
-    def tidy(self, checkpoint: Mapping[str, np.ndarray]) -> None:
-        """Remove the files of all sets but that of the checkpoint which the run file has now; on
-        rank 0.
-        """
-        kept = f"{int(checkpoint[SHARDS][0]):08x}" if SHARDS in checkpoint else ""
-        folder, name = os.path.split(self._path)
-        pattern = re.compile(rf"\.?{re.escape(name)}\.([0-9a-f]{{8}})\.rank\d+(\.lock)?")
-        for other in os.listdir(folder):
-            found = pattern.fullmatch(other)
-            if found and found[1] != kept:
-                with suppress(OSError):
-                    os.unlink(os.path.join(folder, other))
-
-    def _name(self, number: int, first: int) -> str:
-        return f"{self._path}.{number:08x}.rank{first}"
-
-    @staticmethod
-    def _write(name: str, step: int, arrays: Mapping[str, np.ndarray]) -> None:
-        part = AtomicFile(name)
-        try:
-            with part.update(sync=True) as file:
-                file.attrs["step"] = step
-                for key, array in arrays.items():
-                    file[key] = array
-        finally:
-            part.close()
 
 
 def _merged(parts: list[Arrays] | None) -> dict[str, np.ndarray]:

@@ -791,6 +791,7 @@ def test_a_resumed_run_has_the_data_of_its_beginning(net, shared_tmp):
         N, MPI.COMM_SELF
     ) as alone:  # the hash does not depend on the number of ranks
         whole = data_hash(alone, mpidec.problems.LeastSquares(A, b))
+        assert whole != data_hash(alone, mpidec.problems.LeastSquares(A[::-1], b[::-1]))
     assert len(whole["data_hash"]) == 32 and whole["data_samples"] == 5 * N
     assert whole.items() <= mpidec.read(path).attributes.items()
     A = A.copy()

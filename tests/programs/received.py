@@ -1,8 +1,8 @@
 """Messages and bytes that a rank receives at most in `Network()`, a `solve` with records, and `close`, as JSON from rank 0.
 
 received.py SIZES FILE, such as 4,7 run.h5: on the first so many ranks, one after the other.
-Rows travel in messages, and into shards, as between nodes.  Calls of all ranks are counted by what an implementation of MPI needs at
-least: along a tree where a message of each pair of ranks is not asked for.
+Rows travel in messages, and into shards, as between nodes.  Calls of all ranks are counted by what an implementation
+of MPI needs at least: along a tree where a message of each pair of ranks is not asked for.
 """
 
 from __future__ import annotations

@@ -156,9 +156,8 @@ def test_states_of_several_nodes_are_in_files_beside_that_of_the_training(shared
         net.barrier()
         of_nodes = {f"rank{first}" for first in range(0, net.size, 2)}
         beside = [name for name in os.listdir(shared_tmp) if "rank" in name]
-        assert {name.rsplit(".")[-1] for name in beside} == of_nodes and len(beside) == len(
-            of_nodes
-        )
+        assert {name.rsplit(".")[-1] for name in beside} == of_nodes
+        assert len(beside) == 2 * len(of_nodes)  # of the checkpoint, and of the result
         assert [*mpidec.record.last_checkpoint(path)[1]] == ["shards"]
         net.barrier()
         if net.rank == 0:  # a set that a killed job has left, and another folder
@@ -172,10 +171,13 @@ def test_states_of_several_nodes_are_in_files_beside_that_of_the_training(shared
         rest = fit(settings, net=net, resume=True)
         assert all(map(torch.equal, parameters(whole), parameters(rest)))
         net.barrier()
-        assert len([name for name in os.listdir(moved) if "rank" in name]) == len(of_nodes)
+        assert len([name for name in os.listdir(moved) if "rank" in name]) == 2 * len(of_nodes)
+        mine = torch.cat([values.flatten() for values in parameters(rest)])
+        assert np.array_equal(mpidec.read(settings.out).x[net.lo], mine)
         net.barrier()
         if net.rank == 0:
-            next(moved.glob("*.rank2")).unlink()
+            for name in moved.glob("*.rank2"):
+                name.unlink()
         net.barrier()
         with pytest.raises(OSError, match=r"states of rank 2 .*keep the files"):
             fit(settings, net=net, resume=True, epochs=4)

@@ -5,11 +5,13 @@ runs that are resumed.
 from __future__ import annotations
 
 import math
+import os
 import time
 from bisect import bisect
 from collections import Counter, namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,6 +149,12 @@ class AsyncFile:
         # Those that are left, if some have died with their ranks.
         self._left: Sequence[int] | None = None
         self._n = net.n
+        if record.sharded:
+            raise ValueError(
+                f"Record({os.fspath(record.path)!r}, sharded=True): an asynchronous run writes one "
+                "file, expected sharded=False or None"
+            )
+        record = replace(record, sharded=False)
         # The step of the last record, on rank 0.
         self.record, self.last = record, -1
         self._net, self._solver, self._topology, self._agents = net, solver, topology, agents
