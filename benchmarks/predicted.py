@@ -29,7 +29,7 @@ from mpidec.topology import Schedule, Topology
 
 GRAPHS: dict[str, Callable[[int], Topology | Schedule]] = {
     name: topology.CATALOGUE[name]
-    for name in ("ring", "grid", "exponential", "one_peer_exponential")
+    for name in ("ring", "grid", "exponential", "one_peer_exponential", "star")
 }
 WITHIN = 0.25
 
@@ -40,6 +40,8 @@ def graphs(node: np.ndarray) -> dict[str, Topology | Schedule]:
     found = {name: make(n) for name, make in GRAPHS.items()}
     if 2 < block < n and n % block == 0:
         found["inner_outer"] = topology.inner_outer(n, block)
+    if n > 2:
+        found["erdos_renyi"] = topology.erdos_renyi(n, 0.5, seed=n)  # as one of a file
     return found
 
 

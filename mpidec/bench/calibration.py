@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
+from math import nan
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..cli import Status
+from ..cli import Status, plural
 from ..comm.mixing import Network
 from ..comm.runtime import MPI, ranks_of_node, wait_for_other_nodes, wait_until
 from ..exceptions import InputError
@@ -25,12 +29,16 @@ from ..problems import LeastSquares
 from ..topology import ring
 from .report import size_name
 
-SIZES = (8, 1 << 9, 1 << 15, 1 << 18, 1 << 20)
+# Between these, a time is nearly a line in s: small messages are sent without an answer, from some
+# 100 B on they are acknowledged, and beyond some 50 KB the link is what takes the time.
+SIZES = (8, 1 << 7, 1 << 9, 1 << 12, 1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 20)
 NEIGHBORS = (1, 2, 4)
 QUANTILE = 0.1  # what other processes of a machine add to a time is never negative
 AGREEMENT = 0.1
 ROUNDS = 16  # of measuring, before a time counts as unsettled
-BLOCK_SECONDS, MOST_CALLS, ROUND_SECONDS, FEWEST_BLOCKS, MOST_BLOCKS = 0.05, 50, 0.5, 8, 40
+REPETITIONS = 6  # of a time that is only shown
+SECONDS = 300.0  # of all rounds, by default
+BLOCK_SECONDS, MOST_CALLS, ROUND_SECONDS, FEWEST_BLOCKS, MOST_BLOCKS = 0.05, 50, 0.3, 5, 40
 POLL_SECONDS = 0.005  # a rank that waits leaves its core to those that are measured
 SAMPLES, UNKNOWNS = 256, 512  # of the gradient that is timed: 1 MB, as in a cache of one core
 SCHEMA = {
@@ -45,23 +53,35 @@ SCHEMA = {
 }
 
 
-def settled(measure: Callable[[], float]) -> tuple[float | None, list[float]]:
-    """Return the mean of the two smallest times when they agree within 10 %, of four or more also
-    of the next two, or None if they do not after `ROUNDS`; and all that were measured.
+def agreed(times: Sequence[float]) -> float | None:
+    """Return the mean of the two smallest times if they agree within 10 %, of four or more also of
+    the next two, or else None.
 
     Examples
     --------
-    >>> settled(iter([1.0, 2.0, 1.05]).__next__)
-    (1.025, [1.0, 2.0, 1.05])
+    >>> agreed([1.0, 2.0]), agreed([1.0, 2.0, 1.05])
+    (None, 1.025)
     """
-    times = [measure()]
-    while len(times) < ROUNDS:
-        times.append(measure())
-        least = sorted(times)[: 3 if len(times) > 3 else 2]
-        for low, high in pairwise(least):
-            if high <= (1 + AGREEMENT) * low:
-                return (low + high) / 2, times
-    return None, times
+    least = sorted(times)[: 3 if len(times) > 3 else 2]
+    for low, high in pairwise(least):
+        if high <= (1 + AGREEMENT) * low:
+            return (low + high) / 2
+    return None
+
+
+def lower_bounds(times: ArrayLike) -> np.ndarray:
+    """Return times that increase along each axis, in place of measured ones: of no more than those
+    of larger messages, and of more neighbours.
+
+    Examples
+    --------
+    >>> lower_bounds([[1.0, 3.0, 2.0], [4.0, 2.0, 5.0]]).tolist()
+    [[1.0, 2.0, 2.0], [2.0, 2.0, 5.0]]
+    """
+    found = np.array(times, float)
+    for axis in range(found.ndim):
+        found = np.flip(np.minimum.accumulate(np.flip(found, axis), axis), axis)
+    return found
 
 
 def timed(call: Callable[[], object], comm: MPI.Intracomm) -> float:
@@ -81,6 +101,29 @@ def timed(call: Callable[[], object], comm: MPI.Intracomm) -> float:
     first = block(calls)
     count = int(np.clip(ROUND_SECONDS / (first * calls), FEWEST_BLOCKS, MOST_BLOCKS))
     return float(np.quantile([first, *(block(calls) for _ in range(count - 1))], QUANTILE))
+
+
+def computed(call: Callable[[], object], comm: MPI.Intracomm) -> float:
+    """Return the seconds of a call that does not communicate: the 10 % quantile over the calls of
+    each rank, and the largest one of the ranks; collective, the same on all.
+    """
+    times, end = list[float](), time.perf_counter() + ROUND_SECONDS
+    call()
+    while len(times) < FEWEST_BLOCKS or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(comm.allreduce(float(np.quantile(times, QUANTILE)), MPI.MAX))
+
+
+def repeated(call: Callable[[], object], comm: MPI.Intracomm) -> float:
+    """Return the time of a call when two measurements agree, or the smallest one of some;
+    collective, the same on all ranks.
+    """
+    times = [timed(call, comm)]
+    while (found := agreed(times)) is None and len(times) < REPETITIONS:
+        times.append(timed(call, comm))
+    return found or min(times)
 
 
 def neighbors(nodes: int, k: int) -> list[int]:
@@ -131,6 +174,32 @@ def gradient() -> Callable[[], object]:
     return lambda: problem.grad(X)
 
 
+@dataclass
+class Figure:
+    """A time that is measured in several rounds.
+
+    Attributes
+    ----------
+    name : str
+    measure : callable
+        Of the ranks that are measured.
+    active : bool
+        Whether this rank is one of them; the others wait.
+    times : list of float
+        Those of all rounds.
+    """
+
+    name: str
+    measure: Callable[[], float]
+    active: bool = True
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def settled(self) -> float | None:
+        """The time, or None if the rounds do not agree."""
+        return agreed(self.times)
+
+
 class Calibration:
     """The measurements, and those of them that have not settled; all methods are collective.
 
@@ -155,7 +224,7 @@ class Calibration:
         wait_for_other_nodes()
         with self._part(min(self.local.rank, 1)) as first:
             self.node = int(self.local.bcast(first.rank))
-        self.unsettled: dict[str, list[float]] = {}
+        self.unsettled: list[Figure] = []
         if len(set(counts)) > 1 or self.nodes < 2:
             self.local.Free()
             raise InputError(
@@ -170,38 +239,75 @@ class Calibration:
         yield part
         part.Free()
 
-    def measure(self, sizes: Sequence[int]) -> dict[str, Any]:
-        """Return the content of the file, but for the description of the machine."""
-        comm, local = self.comm, self.local
-        found: dict[str, Any] = {"schema": SCHEMA, "bytes": list(sizes)}
-        with self._part(min(local.rank, 1)) as first:
-            found["exchange_seconds"] = {
-                str(k): [
-                    self._settled(
-                        f"exchange with {k}", s, exchange(first, k, s), first, not local.rank
-                    )
-                    for s in sizes
-                ]
-                for k in NEIGHBORS
-            }
+    def measure(self, sizes: Sequence[int], seconds: float = SECONDS) -> dict[str, Any]:
+        """Return the content of the file, but for the description of the machine.
+
+        The figures are measured in rounds, each time those that have not settled, until all have or
+        the seconds are over.  Large messages come first: the windows of connections grow.
+        """
+        with ExitStack() as stack:
+            rows = self._rows(sizes, stack)
+            memory = Figure("W(X) on a node", partial(self._memory, max(sizes)))
+            compute = Figure("gradient", lambda: computed(gradient(), self.comm))
+            figures = [row[i] for i in reversed(range(len(sizes))) for row in rows.values()]
+            self._settle([*figures, memory, compute], seconds)
+        found = {
+            key: [figure.settled or min(figure.times, default=nan) for figure in row]
+            for key, row in rows.items()
+        }
+        exchanged = lower_bounds([found["exchange", str(k)] for k in NEIGHBORS]).tolist()
+        summed = 2 * -(-self._agents // self.local.size) * max(sizes)  # bytes of a rank
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "bytes": list(sizes),
+            "exchange_seconds": dict(zip(map(str, NEIGHBORS), exchanged)),
+            "allreduce_seconds": {
+                key: row for (kind, key), row in found.items() if kind == "allreduce"
+            },
+            "memory_seconds_per_byte": (memory.settled or nan) / summed,
+            "gradient_seconds": compute.settled,
+            "nodes": self.nodes,
+            "ranks_per_node": self.local.size,
+        }
+        if ("shared", "") in found:
+            content["shared_exchange_seconds"] = lower_bounds(found["shared", ""]).tolist()
+        return content
+
+    def _rows(self, sizes: Sequence[int], stack: ExitStack) -> dict[tuple[str, str], list[Figure]]:
+        """Return the figures of each table and row, one for each size."""
+        local, comm = self.local, self.comm
+        rows = {}
+        first = stack.enter_context(self._part(min(local.rank, 1)))
+        for k in NEIGHBORS:
+            rows["exchange", str(k)] = [
+                Figure(
+                    f"exchange with {plural(k, 'neighbour')}, {size_name(s)}",
+                    partial(_exchanged, first, k, s, first),
+                    not local.rank,
+                )
+                for s in sizes
+            ]
         if local.size > 1:
-            with self._part(local.rank) as across:
-                name = f"exchange of {local.size} ranks a node"
-                found["shared_exchange_seconds"] = [
-                    self._settled(name, s, exchange(across, 1, s), comm) for s in sizes
-                ]
-        reduced = found["allreduce_seconds"] = {}
+            across = stack.enter_context(self._part(local.rank))
+            rows["shared", ""] = [
+                Figure(
+                    f"exchange of {local.size} ranks a node, {size_name(s)}",
+                    partial(_exchanged, across, 1, s, comm),
+                )
+                for s in sizes
+            ]
         for nodes, per_node in self._parts():
             active = self.node < nodes and local.rank < per_node
-            with self._part(int(not active)) as part:
-                name = f"MPI_Allreduce of {nodes} x {per_node} ranks"
-                reduced[f"{nodes}x{per_node}"] = [
-                    self._settled(name, s, allreduce(part, s), part, active) for s in sizes
-                ]
-        found["memory_seconds_per_byte"] = self._memory(max(sizes))
-        size = 8 * SAMPLES * UNKNOWNS
-        found["gradient_seconds"] = self._settled("gradient", size, gradient(), comm)
-        return {**found, "nodes": self.nodes, "ranks_per_node": local.size}
+            part = stack.enter_context(self._part(int(not active)))
+            rows["allreduce", f"{nodes}x{per_node}"] = [
+                Figure(
+                    f"MPI_Allreduce of {nodes} x {per_node} ranks, {size_name(s)}",
+                    partial(_reduced, part, s),
+                    active,
+                )
+                for s in sizes
+            ]
+        return rows
 
     def _parts(self) -> list[tuple[int, int]]:
         """Return the nodes, and the ranks on each, that call MPI_Allreduce: all; three quarters,
@@ -212,34 +318,40 @@ class Calibration:
         return list(dict.fromkeys([(every, per_node), *fewer, (every, 1)]))
 
     def _memory(self, size: int) -> float:
-        """Return the seconds per byte of a neighbour's row, of a ring on each node."""
-        agents = max(3, self.local.size)
-        with Network(agents, comm=self.local) as net:
-            W, X, Y = net.mixer(ring(agents)), net.empty((size // 8,)), net.empty((size // 8,))
+        """Return the seconds of a mixing over a ring on each node."""
+        with Network(self._agents, comm=self.local) as net:
+            W, shape = net.mixer(ring(self._agents)), (size // 8,)
+            X, Y = net.empty(shape), net.empty(shape)
             X[:] = 1.0
-            rows = 2 * -(-agents // self.local.size)
-            seconds = self._settled("W(X) on a node", size, lambda: W.at(0)(X, Y), self.comm)
-        return seconds / (rows * size)
+            return timed(lambda: W.at(0)(X, Y), self.comm)
 
-    def _settled(
-        self,
-        name: str,
-        size: int,
-        call: Callable[[], object],
-        comm: MPI.Intracomm,
-        active: bool = True,
-    ) -> float:
-        """Return the time of a call by the active ranks, which are those of `comm`; the others
-        wait.  Of what does not settle, the last time.
+    @property
+    def _agents(self) -> int:
+        """Those of the mixing on a node: a ring has at least three."""
+        return max(3, self.local.size)
+
+    def _settle(self, figures: Sequence[Figure], seconds: float) -> None:
+        """Measure the figures until they have settled, in at most `ROUNDS` rounds and so many
+        seconds.
         """
-        found = settled(lambda: timed(call, comm)) if active else None
+        end = time.monotonic() + seconds
+        self.unsettled = list(figures)
+        for _ in range(ROUNDS):
+            for figure in self.unsettled:
+                if self.comm.bcast(time.monotonic() > end):
+                    break
+                figure.times.append(self._together(figure))
+            self.unsettled = [each for each in self.unsettled if each.settled is None]
+            if not self.unsettled or self.comm.bcast(time.monotonic() > end):
+                return
+
+    def _together(self, figure: Figure) -> float:
+        """Return the time that the active ranks measure; the others wait."""
+        seconds = figure.measure() if figure.active else None
         waited = self.comm.Ibarrier()
         while not waited.Test():
             time.sleep(POLL_SECONDS)
-        seconds, times = self.comm.bcast(found)
-        if seconds is None:
-            self.unsettled[f"{name}, {size_name(size)}"] = times
-        return float(seconds or times[-1])
+        return float(self.comm.bcast(seconds))
 
     def check(self) -> None:
         """Refuse times that have not settled.
@@ -248,20 +360,34 @@ class Calibration:
         ------
         InputError
         """
-        if self.unsettled:
-            name, times = next(iter(self.unsettled.items()))
-            figures = ", ".join(f"{1e3 * seconds:.3g}" for seconds in times)
-            others = f" and {len(self.unsettled) - 1} more" * (len(self.unsettled) > 1)
-            raise InputError(
-                f"--calibrate: {name}{others}: {figures} ms, the two smallest differ by more than "
-                f"{AGREEMENT:.0%}; nothing is written: repeat it on nodes and a network that do "
-                "nothing else",
-                Status.FAILED,
+        if not self.unsettled:
+            return
+        worst = self.unsettled[0]
+        others = f" and {plural(len(self.unsettled) - 1, 'other figure')}"
+        measured = ", ".join(f"{1e3 * seconds:.3g}" for seconds in worst.times)
+        raise InputError(
+            f"--calibrate: {worst.name}{others * (len(self.unsettled) > 1)}: "
+            + (
+                f"{measured} ms, the smallest differ by more than {AGREEMENT:.0%}"
+                if len(worst.times) > 1
+                else "not measured twice in the time"
             )
+            + "; nothing is written: repeat it on nodes and a network that do nothing else, with "
+            "more --seconds or fewer --sizes",
+            Status.FAILED,
+        )
 
     def close(self) -> None:
         """Free the communicator."""
         self.local.Free()
+
+
+def _exchanged(across: MPI.Intracomm, k: int, size: int, comm: MPI.Intracomm) -> float:
+    return timed(exchange(across, k, size), comm)
+
+
+def _reduced(comm: MPI.Intracomm, size: int) -> float:
+    return timed(allreduce(comm, size), comm)
 
 
 def write(path: str, content: Mapping[str, Any], machine: Mapping[str, Any]) -> None:

@@ -26,7 +26,12 @@ from ..comm.runtime import MPI, library
 from ..diagnostics import host
 from ..exceptions import InputError, WrongResult
 from ..plugins import canonical, nearest
-from .calibration import SIZES as EXCHANGED, Calibration, write as write_calibration
+from .calibration import (
+    SECONDS as CALIBRATING,
+    SIZES as EXCHANGED,
+    Calibration,
+    write as write_calibration,
+)
 from .cells import AGENTS_ALONE, Cell, Options
 from .mixing import LocalCell, MixingCell, NodesCell
 from .report import (
@@ -96,11 +101,13 @@ The results of all contenders are compared with the dense product before they ar
 With --calibrate, times of exchanges between the nodes are measured instead, in both directions at
 once with 1, 2 and 4 neighbours, by one rank a node; then of exchanges by all ranks of the nodes at
 once, of MPI_Allreduce, of W(X) on a node and of a gradient.  Each is the 10 % quantile over blocks,
-repeated until the two smallest agree within 10 %.  If some do not agree, nothing is written.
+repeated until the two smallest agree within 10 %.  If some do not agree within --seconds, nothing
+is written.
 
 exit status: 0 measured, 1 a contender's result is wrong, or times do not settle, 2 something in the command line is wrong."""
 
 
+MEASURING = 60.0  # seconds, by default
 CELLS: dict[str, type[Cell]] = {
     "mixing": MixingCell,
     "nodes": NodesCell,
@@ -199,8 +206,9 @@ class Suite:
             Flag(
                 "--seconds",
                 type=float,
-                default=60,
-                help="time to measure for, about, in all (default: %(default)s)",
+                help=f"time to measure for, about, in all (default: {MEASURING:g}"
+                + f"; of --calibrate at most, {CALIBRATING:g}" * (MixingCell in self.cells.values())
+                + ")",
             ),
             Flag(
                 "--json", metavar="FILE", help="write all numbers and a description of the machine"
@@ -225,8 +233,9 @@ class Suite:
             needs = self.cells[name].requires
             if needs and importlib.util.find_spec(needs) is None:
                 raise ValueError(f"--rows {name} needs {needs}: {command_of_extras(needs)}")
-        if not 0 < args.seconds < 1e6:
+        if args.seconds is not None and not 0 < args.seconds < 1e6:
             raise ValueError(f"--seconds is {args.seconds}, expected a time > 0")
+        calibrates = vars(args).get("calibrate")
         for path in filter(None, (args.json, args.plot, vars(args).get("out"))):
             _check_writable(path)
         if args.plot and importlib.util.find_spec("matplotlib") is None:
@@ -237,7 +246,7 @@ class Suite:
             sizes=sizes,
             graphs=graphs or None,
             transports=transports,
-            seconds=args.seconds,
+            seconds=args.seconds or (CALIBRATING if calibrates else MEASURING),
             json=args.json,
             plot=args.plot,
             **_of_training(args),
@@ -375,7 +384,7 @@ def calibrate(options: Options, comm: MPI.Intracomm) -> int:
         per_node = net.context.ranks_per_node
     calibration = Calibration(comm, per_node)
     sizes = options.sizes or EXCHANGED
-    found = calibration.measure(sizes)
+    found = calibration.measure(sizes, options.seconds)
     calibration.close()
     calibration.check()
     facts["load_average_after"] = host.load()

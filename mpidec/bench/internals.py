@@ -1,3 +1,8 @@
 """What the rest of the package uses of mpidec.bench."""
 
-from .calibration import allreduce as allreduce, gradient as gradient, timed as timed
+from .calibration import (
+    allreduce as allreduce,
+    computed as computed,
+    gradient as gradient,
+    repeated as repeated,
+)

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ..bench.internals import allreduce, gradient, timed
+from ..bench.internals import allreduce, computed, gradient, repeated
 from ..comm.mixing import Network
 from ..comm.mixing.internals import StepOperator
 from ..comm.runtime import MPI, ranks_of_node
@@ -20,7 +20,7 @@ from .model import mean_cost
 
 def gradient_seconds() -> float:
     """Return the seconds of the gradient of a calibration in this process."""
-    return timed(gradient(), MPI.COMM_SELF)
+    return computed(gradient(), MPI.COMM_SELF)
 
 
 def nodes_of_job(comm: MPI.Intracomm) -> np.ndarray:
@@ -49,11 +49,11 @@ def compared(
             X, Y = ranks.empty((d,)), ranks.empty((d,))
             X[:] = 1.0
             steps = [W.at(k) for k in range(graph.period or PHASES)]
-            seconds = timed(partial(_each, steps, X, Y), comm) / len(steps)
+            seconds = repeated(partial(_each, steps, X, Y), comm) / len(steps)
         yield name, seconds, mean_cost(graph, node, 8 * d, net).seconds
     whole, nodes = 8 * max(int(reduced) // 8, 1), int(node.max()) + 1
     predicted = net.allreduce(nodes, -(-comm.size // nodes), whole)
-    yield "all-reduce", timed(allreduce(comm, whole), comm), predicted
+    yield "all-reduce", repeated(allreduce(comm, whole), comm), predicted
 
 
 def _each(steps: Sequence[StepOperator], X: np.ndarray, Y: np.ndarray) -> None:

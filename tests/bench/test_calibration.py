@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpidec.bench import calibration, command as bench
-from mpidec.bench.calibration import ROUNDS, Calibration, neighbors, settled, write
+from mpidec.bench.calibration import Calibration, Figure, agreed, lower_bounds, neighbors, write
 from mpidec.comm.runtime import MPI
 from mpidec.exceptions import InputError
 from mpidec.predict.cluster import cluster
@@ -16,11 +16,18 @@ from mpidec.predict.cluster import cluster
 
 @pytest.mark.serial
 def test_the_two_smallest_times_settle_when_they_agree():
-    assert settled(iter([1.0, 1.2, 1.09, 1.1]).__next__) == (pytest.approx(1.045), [1.0, 1.2, 1.09])
-    assert settled(iter([1.2, 1.0, 2.0, 1.05]).__next__)[0] == pytest.approx(1.025)
-    assert settled(iter([1.0, 3.0, 2.0, 1.25, 1.3]).__next__)[0] == pytest.approx(1.275)
-    never = [2.0**-k for k in range(ROUNDS + 1)]
-    assert settled(iter(never).__next__) == (None, never[:ROUNDS])
+    assert agreed([1.0]) is None and agreed([1.0, 1.2, 1.12]) is None
+    assert agreed([1.0, 1.2, 1.09]) == pytest.approx(1.045)
+    assert agreed([1.2, 1.0, 2.0, 1.05]) == pytest.approx(1.025)
+    assert agreed([1.0, 3.0, 2.0, 1.25, 1.3]) == pytest.approx(1.275)
+    assert agreed([1.0, 3.0, 1.25]) is None
+
+
+@pytest.mark.serial
+def test_no_message_takes_longer_than_a_larger_one():
+    times = np.random.default_rng(0).uniform(size=(3, 5))
+    expected = [[times[k:, s:].min() for s in range(5)] for k in range(3)]
+    np.testing.assert_array_equal(lower_bounds(times), expected)
 
 
 @pytest.mark.serial
@@ -36,19 +43,42 @@ def test_a_node_sends_as_many_rows_as_it_receives(nodes):
 @pytest.mark.serial
 def test_times_that_do_not_settle_are_refused():
     measured = Calibration.__new__(Calibration)
-    measured.unsettled = {"exchange with 1, 8 B": [1e-3, 2e-3], "MPI_Allreduce": [1.0, 2.0]}
+    once = Figure("gradient", float, times=[1.0])
+    measured.unsettled = [Figure("exchange, 8 B", float, times=[1e-3, 2e-3]), once]
     with pytest.raises(
-        InputError, match=r"8 B and 1 more: 1, 2 ms, the two smallest .* nothing is written"
+        InputError, match=r"8 B and 1 other figure: 1, 2 ms, the smallest .* nothing is written"
     ) as e:
         measured.check()
     assert e.value.status == 1
-    measured.unsettled = {}
+    measured.unsettled = [once]
+    with pytest.raises(InputError, match="gradient: not measured twice in the time"):
+        measured.check()
+    measured.unsettled = []
     measured.check()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_calibration_ends():
+    """Of times that never agree, when the rounds or the seconds are over."""
+    measured = Calibration(MPI.COMM_WORLD, per_node=1)
+    times = iter(2.0**-k for k in range(100))
+    never, at_once = Figure("never", times.__next__), Figure("at once", lambda: 1.0)
+    measured._settle([never, at_once], 60)
+    assert len(never.times) == calibration.ROUNDS and at_once.times == [1.0, 1.0]
+    assert measured.unsettled == [never]
+    measured._settle([Figure("slow", lambda: 1.0)], -1)
+    assert not measured.unsettled[0].times
+    measured.close()
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    "argument, said", [("--sizes=8", "at least 2"), ("--out=no/where.json", "cannot be written")]
+    "argument, said",
+    [
+        ("--sizes=8", "at least 2"),
+        ("--out=no/where.json", "cannot be written"),
+        ("--seconds=0", "> 0"),
+    ],
 )
 def test_a_bad_argument_is_said(argument, said, capsys):
     assert bench.main(["--calibrate", argument]) == 2
