@@ -25,14 +25,14 @@ has ended (of a sweep, table.csv; of reproduce, index.md), whatever the status o
 mpirun may return 0 after a rank or a host is lost.  A run continues with --resume from its last
 checkpoint, with the bits of an undisturbed one; a sweep and reproduce continue by themselves.
 A command that got no further in two starts in a row, or whose program raised an exception before it
-got further, is not started again.
+got further, is not started again; nor is one that failed three times before it wrote a file.
 
 Hosts that do not answer are left out: those of -hosts, --host, a host file, or of the allocation of
-Slurm or PBS.  Runs, sweeps and reproduce go on on fewer ranks, trainings on as many as before.
-A job in which ranks of this machine wait for one that has ended, before it has written anything or
-after its end, is ended and started again.  With --silent so is any job whose files have not changed
-for so long, such as one that waits for a host without power: choose more than the longest time
-between two records or checkpoints.
+Slurm or PBS.  Runs, sweeps and reproduce continue on fewer ranks, trainings on as many as before.
+A job is ended and started again if a host has not answered twice, 30 s apart, while no file has
+changed, or if ranks of this machine wait for one that has ended, before the job has written anything
+or after its end.  With --silent so is any job whose files have not changed for so long: choose more
+than the longest time between two records or checkpoints.
 
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 are passed on to the launcher, and the job is not started again.
 

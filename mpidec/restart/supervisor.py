@@ -9,6 +9,7 @@ import os
 import shlex
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from ..cli import Status, plural, say
 from .hosts import HostProbe, Launcher
@@ -58,7 +59,8 @@ class Supervisor:
                 if self.starts:
                     self._tell(f"start {self.starts + 1}: {shlex.join(words)}")
                 self.starts += 1
-                end = processes.run(words, Watch(self.job, self.silent))
+                lost = partial(self.probe.silent, left)
+                end = processes.run(words, Watch(self.job, self.silent, lost))
                 status = end if isinstance(end, int) else KILLED
                 if killed := processes.clean():
                     self._tell(f"the launcher has left processes of the job: {killed} killed")

@@ -157,6 +157,30 @@ def test_the_others_wait_for_a_rank_that_has_ended(monkeypatch, written, ended, 
     assert "written nothing for 500 s" in at(520, both)
 
 
+def test_a_job_on_a_host_that_does_not_answer_twice_is_ended(monkeypatch):
+    class Stand:
+        path, any_ranks, patience, changes = "study", True, 30.0, 0
+
+        def touched(self):
+            return self.changes
+
+        def ending(self, status):
+            return None
+
+    clock, job, silent = [0.0], Stand(), list[str]()
+    monkeypatch.setattr("mpidec.restart.watch.time.monotonic", lambda: clock[0])
+    watch = Watch(job, 500.0, lambda: [*silent])
+
+    def at(now: float, *hosts: str, changes: int = 0) -> str:
+        clock[0], silent[:], job.changes = now, hosts, changes
+        return watch.hangs({b"PMI_RANK=0"})
+
+    assert not at(29, "b") and not at(31, "b") and not at(40, "b")
+    assert not at(62) and not at(93, "a") and not at(94, "a", changes=1)  # it goes on
+    assert not at(125, "a", "b", changes=1)
+    assert at(156, "b", changes=1) == "no answer from b, and it has written nothing meanwhile"
+
+
 MPIRUN = (
     '#!/bin/sh\n[ "$1" = --version ] && echo HYDRA && exit\necho "$*" >>launched\ntouch dead-b\n'
 )
