@@ -97,6 +97,8 @@ class Supervisor:
         reached = self.job.reached()
         further = reached is not None and reached > (-1 if before is None else before)
         self.idle = 0 if further else self.idle + 1
+        if self.starts > self.times and self.idle > IDLE:
+            return f"{self.idle} starts in a row added nothing: mend what is reported above"
         if self.starts > self.times:
             return f"no restart is left of {self.times}: allow more --times"
         if further:

@@ -65,7 +65,7 @@ def test_a_status_is_not_believed(own, capsys):
         ("sys.exit(7)", ("--times", "1"), 100, (7, 2), "no restart is left of 1"),
         ("sys.exit(7)", ("--times", "0"), 100, (7, 1), "no restart is left of 0"),
         ("sys.exit(130)", (), 100, (130, 1), ""),
-        ("time.sleep(60 * (done == 0))", ("--silent", "0.5"), 100, (0, 3), "written nothing for"),
+        ("time.sleep(60 * (done == 0))", ("--silent", "2"), 100, (0, 3), "written nothing for"),
     ],
 )
 def test_a_job_ends_when_it_gets_no_further(own, capsys, tail, flags, limit, expected, why):
@@ -213,6 +213,21 @@ def test_hosts_that_do_not_answer_are_left_out(own, capsys, tmp_path, monkeypatc
         )
     else:
         assert second.startswith(given)
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_a_lost_host_goes_on_without_it(own, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("mpidec.restart.watch.ASKED", 0.5)
+    (tmp_path / "mpirun").write_text(MPIRUN + 'shift 4\nexec "$@"\n')
+    (tmp_path / "mpirun").chmod(0o755)
+    launcher = (f"{tmp_path}/mpirun", "-n", "2", "-hosts", "a:2,b:2")
+    tail, probe = "time.sleep(60 * (done == 0))", ("--probe", "test ! -e dead-{}")
+    assert own(tail, *probe, launcher=launcher) == (0, 3)
+    said = capsys.readouterr().err
+    assert (
+        "no answer from b, and it has written nothing meanwhile; the supervisor has ended" in said
+    )
+    assert Path("launched").read_text().splitlines()[1].startswith("-hosts a:2 -n 2")
 
 
 @pytest.mark.parametrize(
