@@ -27,7 +27,6 @@ from .._version import __version__
 from ..comm.runtime import (
     MPI,
     REFUSALS,
-    Survivors,
     abort_when_uncaught,
     cannot_survive,
     check_launcher,
@@ -38,7 +37,7 @@ from ..comm.runtime import (
     living,
     message,
     on_root,
-    surviving,
+    on_those_left,
 )
 from ..exceptions import ConfigError, InputError, RanksLost
 from ..plugins import nearest
@@ -333,12 +332,8 @@ class Command(Generic[T]):
         size = comm.size
         if not self.needs_mpi:
             return self._refusing(self.prepare, args, size), comm
-        if size == 1 or not self.survives(args) or cannot_survive():
-            return on_root(comm, self.prepare, args, size), comm
-        ranks = Survivors(comm)
-        asked = surviving(lambda left: on_root(left.comm, self.prepare, args, size), ranks)
-        ranks.going_on()
-        return asked, ranks.comm
+        survive = self.survives(args) and not cannot_survive()
+        return on_those_left(lambda left: on_root(left, self.prepare, args, size), comm, survive)
 
     def _end(self, job: LaunchedJob, text: str, status: int) -> int:
         """Print a text on rank 0, before any rank exits, and return the exit status."""

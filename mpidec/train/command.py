@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,7 +39,7 @@ from ..cli import (
 )
 from ..comm.mixing import Network
 from ..comm.mixing.internals import lost_networks
-from ..comm.runtime import MPI, REFUSALS, Communicator, Survivors, end_job, surviving
+from ..comm.runtime import MPI, REFUSALS, Communicator, end_job, on_those_left
 from ..exceptions import ConfigError, InputError
 from ..experiment import Setting, schema, stragglers, timeline_of, traced
 from ..plugins import short
@@ -206,7 +206,7 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
         return net, Training(settings, net, args.resume is not None, survive=args.survive)
 
     try:
-        net, training = _begun(ready, comm, args.survive)
+        (net, training), comm = on_those_left(ready, comm, args.survive, lost_networks)
     except REFUSALS as error:  # raised on all ranks
         full = getattr(error, "errno", None) in DISK
         raise InputError(
@@ -250,13 +250,6 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
             say("train", f"warning: {complaint}")
     net.close()
     return Status.of(trained.outcome)
-
-
-def _begun(ready: Callable[[Communicator], T], comm: MPI.Intracomm, survive: bool) -> T:
-    """Return what `ready(comm)` makes; with `survive` on the ranks that are left, if some die."""
-    if not survive or comm.size == 1:
-        return ready(comm)
-    return surviving(lambda ranks: ready(ranks.comm), Survivors(comm), lost_networks)
 
 
 def line(metrics: Mapping[str, Any]) -> str:

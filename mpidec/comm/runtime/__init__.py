@@ -62,6 +62,7 @@ from .survivors import (
     died as died,
     living as living,
     losses as losses,
+    on_those_left as on_those_left,
     registered as registered,
     surviving as surviving,
     without_the_dead as without_the_dead,

@@ -231,6 +231,23 @@ def surviving(
                 ranks.shrink()
 
 
+def on_those_left(
+    act: Callable[[MPI.Intracomm], T],
+    comm: MPI.Intracomm,
+    survive: bool,
+    leaving: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+) -> tuple[T, MPI.Intracomm]:
+    """Return what `act(comm)` returns, and its ranks: with `survive` those that are left if some
+    die; collective.  The parameters are those of `surviving`.
+    """
+    if not survive or comm.size == 1:
+        return act(comm), comm
+    ranks = Survivors(comm)
+    result = surviving(lambda left: act(left.comm), ranks, leaving)
+    ranks.going_on()
+    return result, ranks.comm
+
+
 def _end(pids: Sequence[int]) -> None:
     """End processes of this host, whose locks of files are free then."""
     for pid in pids:
