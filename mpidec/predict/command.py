@@ -14,7 +14,7 @@ from .. import registry as catalogue, topology
 from .._validation import number
 from ..cli import EXPERIMENT, Command, Flag, Status, aligned, plural, quantity
 from ..comm.runtime import MPI, on_root
-from ..exceptions import ConfigError, InputError
+from ..exceptions import ConfigError, InputError, Unstable
 from ..experiment import Experiment, Setting, accepted, schema, settings as config
 from ..topology import Schedule, Topology
 from .checking import compared, gradient_seconds, nodes_of_job
@@ -39,9 +39,10 @@ over the same link, the weighted sum), and gradients and updates, as this machin
 run.agents.  Mixings a step, bytes of a row (codecs) and gradients a step are counted in a run of a
 few steps.  The rows over the busiest link are counted from the graph and the placement.
 
-With --accuracy, steps until the relative error of the agents are simulated in this process, with
-the data of the experiment if there are some for all agents, or else with random least squares of 10
-unknowns.  A number with "~" is continued by the rate of theory for the graph's 1 - rho.  "auto" is
+With --accuracy, steps until the relative error of the agents' average (--stop-error of a run) are
+simulated in this process, with the data of the experiment if there are some for all agents, or else
+with random least squares of 10 unknowns.  A number with "~" is continued by the rate of theory for
+the graph's 1 - rho, a bound: that of the slowest mode.  "auto" is
 searched for with at most 16 agents; others take the safe step size.
 
 The networks are typical figures (latency, link of a node): infiniband 2 us, 100 Gbit/s; ethernet
@@ -120,7 +121,7 @@ class Subject:
         Bytes of an all-reduce that takes the place of the mixings.
     agents : int or None
         None: one per rank.
-    experiment : Experiment or None
+    simulator : Simulator or None
         None: a training.
     """
 
@@ -129,7 +130,12 @@ class Subject:
     demand: Demand
     reduced: float
     agents: int | None = None
-    experiment: Experiment | None = None
+    simulator: Simulator | None = None
+
+    @property
+    def experiment(self) -> Experiment | None:
+        """That of the simulator."""
+        return None if self.simulator is None else self.simulator.experiment
 
 
 def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
@@ -160,7 +166,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
         args.ranks_per_node,
         args.placement,
         cluster(args.network),
-        None if args.accuracy is None else number(args.accuracy, "--accuracy", least=1e-15),
+        _accuracy(args.accuracy),
         number(args.seconds, "--seconds", least=0),
         args.check,
     )
@@ -170,6 +176,15 @@ def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
             "of the model, and the steps that it needs are not predicted"
         )
     return asked
+
+
+def _accuracy(given: float | None) -> float | None:
+    if given is None or 1e-15 <= given < 1:
+        return given
+    raise ConfigError(
+        f"--accuracy {given:g}: expected a relative error from 1e-15 to below 1, which it is at the "
+        "start, such as 1e-6"
+    )
 
 
 def subject(asked: Forecast) -> Subject:
@@ -183,7 +198,7 @@ def subject(asked: Forecast) -> Subject:
     name, options = experiment.topology.name, dict(experiment.topology.options)
     demand = simulator.demand(_graph(name, options, AGENTS))
     agents = experiment.run.agents if given else None
-    return Subject(name, options, demand, 8.0 * simulator.d, agents, experiment)
+    return Subject(name, options, demand, 8.0 * simulator.d, agents, simulator)
 
 
 def _graph(name: str, options: Mapping[str, Any], n: int) -> Topology | Schedule:
@@ -246,9 +261,7 @@ def predict(asked: Forecast, about: Subject) -> None:
         f"{demand.gradients:.3g} gradients of an agent; {asked.per_node} ranks a node, placed by "
         f"{asked.placement}, network {net.name}"
     )
-    simulator = None
-    if asked.accuracy and about.experiment:
-        simulator = Simulator(about.experiment, asked.dimension)
+    simulator = about.simulator if asked.accuracy else None
     share = asked.seconds / (len(asked.ranks) * (len(OTHERS) + 1))
     pace = net.gradient / gradient_seconds() if net.gradient else 1.0
     for ranks in asked.ranks:
@@ -257,16 +270,17 @@ def predict(asked: Forecast, about: Subject) -> None:
             raise InputError(f"run.agents is {n}: expected at most as many --ranks, not {ranks}")
         node = nodes_of(ranks, asked.per_node, asked.placement)
         compute = demand.compute * -(-n // ranks) * pace
-        lines = {}
+        lines, left_out = {}, {}
         for name, graph in graphs(about, n, asked.per_node * n // ranks).items():
             mixing = mean_cost(graph, node, demand.size, net).times(demand.mixings)
             course = Course(None)
             if simulator and asked.accuracy:
                 try:
                     course = simulator.course(graph, asked.accuracy, share)
-                except InputError:  # a codec with error feedback excludes graphs that change
+                except (InputError, Unstable) as error:  # such as codecs on graphs that change
                     if name == about.name:
-                        raise
+                        raise InputError(f"{name}: {error}") from error
+                    left_out[name] = str(error)
                     continue
             lines[name] = Line(mixing, compute, course)
         nodes = int(node.max()) + 1
@@ -280,8 +294,25 @@ def predict(asked: Forecast, about: Subject) -> None:
         )
         if lines:
             _best(lines, asked.accuracy)
-        if simulator and simulator.synthetic(n):
-            print(f"simulated: random least squares of {plural(n, 'agent')}, {UNKNOWNS} unknowns")
+        for name, why in left_out.items():
+            print(f"left out: {name}: {why}")
+        if simulator:
+            _how(lines, simulator, n)
+
+
+def _how(lines: Mapping[str, Line], simulator: Simulator, n: int) -> None:
+    """Print where the numbers of steps come from."""
+    data = "the data of the experiment"
+    if simulator.synthetic(n):
+        data = f"random least squares of {plural(n, 'agent')}, {UNKNOWNS} unknowns"
+    bounded = [each.course.simulated for each in lines.values() if each.course.how]
+    text = f"steps: simulated with {data}"
+    if bounded:
+        text += (
+            f"; those with ~ after {min(bounded)} steps or more by the rate of theory, that of the "
+            "slowest mode: a bound, runs may take fewer (more --seconds simulate more)"
+        )
+    print(text, flush=True)
 
 
 def _table(lines: Mapping[str, Line], accuracy: float | None) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..comm.mixing import Network
 from ..comm.runtime import ALONE
-from ..driver.internals import Result, iterate, requested_rule, solve
+from ..driver.internals import Result, iterate, requested_rule, solve, tune
 from ..exceptions import InputError
 from ..experiment import Experiment, build
 from ..problems import LeastSquares
@@ -24,6 +24,7 @@ from ..topology import Schedule, Topology, from_weights
 
 AGENTS = 16  # of the runs in which a step is counted
 COUNTED = 12  # their steps
+TIMED = 3  # their number: the first one sets up, and other processes disturb some
 SEARCHED = 16  # agents up to which "auto" is searched for; beyond, the safe step size is taken
 UNKNOWNS, SAMPLES = 10, 12  # of the synthetic problem of a simulation
 NUMBERS = 4_000_000  # data of the synthetic problem in which a step is counted, at most
@@ -50,7 +51,7 @@ class Course:
     ----------
     steps : float or None
     how : str
-        "", or "~" with the rate of theory.
+        "" of a simulation, or "~" with the rate of theory.
     simulated : int
         Steps that were simulated.
     """
@@ -120,27 +121,34 @@ class Simulator:
         # What is sent depends on no step size, and nothing diverges.
         if requested_rule(job.solver) is not None:
             job = replace(job, solver=with_step_size(job.solver, 1e-9))
-        for _ in range(2):  # the second one is timed: with what is set up
+        seconds: list[float] = []
+        for _ in range(TIMED):
             counted = _solved(job, COUNTED).metrics
-        sent = {name: float(counted[name][-1]) for name in ("rounds", "rows", "bytes", "time")}
+            seconds.append(float(counted["time"][-1]))
+        sent = {name: float(counted[name][-1]) for name in ("rounds", "rows", "bytes")}
         return Demand(
             sent["rounds"] / COUNTED,
             sent["bytes"] / max(sent["rows"], 1),
             float(counted["gradients"][-1]) / COUNTED,
-            sent["time"] / (COUNTED * topology.n),
+            min(seconds) / (COUNTED * topology.n),
         )
 
     def course(self, topology: Topology | Schedule, accuracy: float, seconds: float) -> Course:
-        """Return the steps until the relative error of the agents is `accuracy`, in a simulation of
-        so many seconds, and from there on by the rate of theory.
+        """Return the steps until the relative error of the average of the agents, at which runs
+        stop, is `accuracy`, in a simulation of so many seconds, and from there on by the rate of
+        theory.
+
+        Raises
+        ------
+        Unstable
+            No step size converges on the graph.
         """
         job = self._job(topology, min(self.d, UNKNOWNS))
         if job.x_star is None:
             return Course(None)
         if rule := requested_rule(job.solver):
-            rule = rule if topology.n <= SEARCHED else "safe"
-            found = _solved(replace(job, solver=with_step_size(job.solver, rule)), 1).step_size
-            job = replace(job, solver=with_step_size(job.solver, cast("float", found)))
+            size = _searched(job) if rule == "auto" and topology.n <= SEARCHED else _safe(job)
+            job = replace(job, solver=with_step_size(job.solver, size))
         steps, error = _simulated(job, accuracy, seconds)
         if error <= accuracy:
             return Course(steps, simulated=steps)
@@ -182,9 +190,32 @@ def _solved(job: build.Job, steps: int) -> Result:
         )
 
 
+def _searched(job: build.Job) -> float:
+    """Return the step size that is found for a run of the experiment."""
+    with Network(job.topology.n, comm=ALONE) as net, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return tune(
+            job.oracle,
+            job.solver,
+            job.topology,
+            steps=job.experiment.run.steps,
+            x0=job.x0,
+            net=net,
+            seed=job.experiment.run.seed,
+            mixing=job.mixing,
+        ).step_size
+
+
+def _safe(job: build.Job) -> float:
+    """Return the safe step size."""
+    return cast(
+        "float", _solved(replace(job, solver=with_step_size(job.solver, "safe")), 1).step_size
+    )
+
+
 def _simulated(job: build.Job, accuracy: float, seconds: float) -> tuple[int, float]:
-    """Return the steps, and the relative root-mean-square error after them, when it is small
-    enough or the time has come.
+    """Return the steps, and the relative error of the average after them, when it is small enough
+    or the time has come.
     """
     n, x_star = job.topology.n, np.asarray(job.x_star)
     X = np.zeros((n, len(x_star))) if job.x0 is None else job.x0
@@ -194,7 +225,7 @@ def _simulated(job: build.Job, accuracy: float, seconds: float) -> tuple[int, fl
         seed, end = job.experiment.run.seed, time.perf_counter() + seconds
         for state in iterate(job.solver, job.oracle, W, X, steps=MOST_STEPS, seed=seed):
             steps += 1
-            error = float(np.linalg.norm(state.X - x_star)) / (unit * np.sqrt(n))
+            error = float(np.linalg.norm(state.X.mean(axis=0) - x_star)) / unit
             if error <= accuracy or not np.isfinite(error) or time.perf_counter() > end:
                 break
     return steps, error
