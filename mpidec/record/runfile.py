@@ -66,6 +66,19 @@ class _Layout(NamedTuple):
     model: Mapping[str, NDArray[Any]] = {}
     sharded: bool = False
 
+    @classmethod
+    def of(cls, file: h5py.File) -> _Layout:
+        """Return that of an existing file."""
+        x, result = file["trajectory/x"], file["result/x"]
+        if x.shape[1:] != result.shape:
+            raise ValueError(
+                f"/trajectory/x has rows {x.shape[1:]}, expected those of /result/x, {result.shape}"
+            )
+        names = [name for name in columns(file, grows=True) if name != "step"]
+        names += [f"{AGENTS}{name}" for name in file.get("agents", ())]
+        recorded = bool(x.is_virtual or x.chunks)
+        return cls(result.shape, x.dtype, names, recorded, sharded=bool(result.is_virtual))
+
     @property
     def row_bytes(self) -> int:
         """Size of what a record consists of."""
@@ -138,6 +151,53 @@ class _Layout(NamedTuple):
         return min(max(self.records // 8, FEWEST_ROWS), CHUNK_ROWS)
 
 
+class _Trajectory:
+    """The iterates of records that wait for being written: their rows, or where in shards these
+    are.
+    """
+
+    def __init__(self, layout: _Layout, capacity: int):
+        self._layout = layout
+        self._X = None if layout.sharded else np.empty((capacity, *layout.shape), layout.dtype)
+        # Of a trajectory in shards: what the file has, but for records that a resumed run drops.
+        self._known = self._waiting = layout.nowhere((0, *layout.shape))
+        self._shortened = False
+
+    @property
+    def shards(self) -> set[str]:
+        """The names of the shards that the file refers to."""
+        return self._known.files
+
+    def begin_with(self, known: Sharded) -> None:
+        """Go on after these records, in shards, of those that the file has."""
+        self._known, self._shortened = known, True
+
+    def add(self, step: int, place: int, X: NDArray[Any] | Sharded | None) -> None:
+        """Add those of a record, the `place`-th one that waits."""
+        expected = (1,) * self._layout.sharded + self._layout.shape
+        if X is None or X.shape != expected:
+            got = None if X is None else X.shape
+            raise ValueError(
+                f"record of step {step}: X has shape {got}, expected {expected}: all agents' rows"
+            )
+        if isinstance(X, Sharded):
+            self._waiting = self._waiting.followed_by(X)
+        elif self._X is not None:
+            self._X[place] = X
+
+    def write(self, group: h5py.Group, waiting: int) -> None:
+        """Write so many records, or refer to them."""
+        if self._X is not None:
+            _grow(group["x"], self._X[:waiting])
+        elif waiting or self._shortened:
+            _place_again(group, "x", self._known.followed_by(self._waiting))
+
+    def written(self) -> None:
+        """Forget what has waited."""
+        self._known = self._known.followed_by(self._waiting)
+        self._waiting, self._shortened = self._waiting.first(0), False
+
+
 class RunFile:
     """Run file, written by one process.
 
@@ -204,8 +264,6 @@ class RunFile:
     _last: int
     _resumed: int
     _shards: set[str]
-    _waiting: Sharded
-    _trajectory: Sharded
 
     def __init__(
         self,
@@ -282,25 +340,13 @@ class RunFile:
         """
         step = find_checkpoint(path)[0] if step is None else step
         with open_run(path) as file:
-            x, result = readable(file["trajectory/x"], os.fspath(path)), file["result/x"]
-            if x.shape[1:] != result.shape:
-                raise ValueError(
-                    f"/trajectory/x has rows {x.shape[1:]}, expected those of /result/x, "
-                    f"{result.shape}"
-                )
-            trajectory = isinstance(x, Sharded) or x.chunks is not None
-            metrics = columns(file, grows=True)
-            names = [name for name in metrics if name != "step"]
-            names += [f"{AGENTS}{name}" for name in file.get("agents", ())]
-            layout = _Layout(
-                x.shape[1:], x.dtype, names, trajectory, sharded=bool(result.is_virtual)
-            )
+            layout, x = _Layout.of(file), readable(file["trajectory/x"], os.fspath(path))
             of_checkpoint = [
                 Sharded.of(dataset, "").files
                 for dataset in file.get("checkpoint", {}).values()
                 if dataset.is_virtual
             ]
-            steps, every = metrics["step"][:], float(file.attrs.get("every", 1))
+            steps, every = file["metrics/step"][:], float(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
         # An interrupted run has a record of its last step, which an uninterrupted one would not
         # have between two records: it is dropped.
@@ -311,8 +357,8 @@ class RunFile:
         self._begin(AtomicFile(path, existing=True), layout, flush_seconds)
         self._exists, self._flushed = True, kept
         self._shards = set().union(*of_checkpoint)
-        if isinstance(x, Sharded):
-            self._trajectory = x.first(kept)
+        if self._trajectory is not None and isinstance(x, Sharded):
+            self._trajectory.begin_with(x.first(kept))
         self._last = self._resumed = int(steps[-1]) if kept else -1
         self._ahead = ahead if ahead > step else self._last
         self._meta, self._resuming = dict(meta or {}), step
@@ -347,7 +393,7 @@ class RunFile:
     @property
     def shards(self) -> set[str]:
         """The names of the shards that the file refers to."""
-        return self._shards | self._trajectory.files
+        return self._shards | (self._trajectory.shards if self._trajectory else set())
 
     def append(
         self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | Sharded | None = None
@@ -376,18 +422,8 @@ class RunFile:
             raise ValueError(
                 f"record of step {step} lacks the metric {error}: expected {self._layout.names}"
             ) from None
-        if self._layout.trajectory:
-            expected = (1,) * self.sharded + self._layout.shape
-            if X is None or X.shape != expected:
-                got = None if X is None else X.shape
-                raise ValueError(
-                    f"record of step {step}: X has shape {got}, expected {expected}: all agents' "
-                    "rows"
-                )
-            if isinstance(X, Sharded):
-                self._waiting = self._waiting.followed_by(X)
-            elif self._X is not None:
-                self._X[len(self._rows)] = X
+        if self._trajectory is not None:
+            self._trajectory.add(step, len(self._rows), X)
         self._rows.append((step, *row))
         self._last = step
         due = not self._flushed or time.monotonic() >= self._due
@@ -500,10 +536,7 @@ class RunFile:
         self._file, self._layout = file, layout
         self._capacity = buffered(layout.row_bytes)
         self._rows: list[tuple[Any, ...]] = []
-        whole = layout.trajectory and not layout.sharded
-        self._X = np.empty((self._capacity, *layout.shape), layout.dtype) if whole else None
-        # Of a trajectory in shards: what the file has, and what it has not yet.
-        self._trajectory = self._waiting = layout.nowhere((0, *layout.shape))
+        self._trajectory = _Trajectory(layout, self._capacity) if layout.trajectory else None
         self._shards = set()  # of checkpoint and result
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
@@ -539,14 +572,14 @@ class RunFile:
         self._exists, self._failed, self._resuming = True, False, None
         self._flushed += len(self._rows)
         self._rows.clear()
-        self._trajectory = self._trajectory.followed_by(self._waiting)
-        self._waiting = self._waiting.first(0)
+        if self._trajectory is not None:
+            self._trajectory.written()
         self._due = time.monotonic() + self._seconds
 
     def _shorten(self, file: h5py.File) -> None:
         """Drop what a resumed run has after its checkpoint, once."""
         if self._resuming is not None:
-            trajectory = file["trajectory"].values() if self._layout.trajectory else ()
+            trajectory = file["trajectory"].values() if self._trajectory else ()
             for dataset in (
                 *file["metrics"].values(),
                 *file.get("agents", {}).values(),
@@ -559,22 +592,18 @@ class RunFile:
             file.attrs.update(self._meta)
 
     def _extend(self, file: h5py.File) -> None:
-        if self._layout.trajectory and self.sharded and (self._rows or self._resuming is not None):
-            _place_again(file["trajectory"], "x", self._trajectory.followed_by(self._waiting))
+        if self._trajectory is not None:
+            self._trajectory.write(file["trajectory"], len(self._rows))
         if not self._rows:
             return
         names, columns = ("step", *self._layout.names), zip(*self._rows)
         data: list[tuple[Any, Any]] = [
             (file[_place(name)], column) for name, column in zip(names, columns)
         ]
-        if self._layout.trajectory:
+        if self._trajectory is not None:
             data.append((file["trajectory/step"], data[0][1]))
-        if self._X is not None:
-            data.append((file["trajectory/x"], self._X[: len(self._rows)]))
         for dataset, rows in data:
-            start = dataset.shape[0]
-            dataset.resize(start + len(rows), axis=0)
-            dataset[start:] = np.asarray(rows, dataset.dtype)
+            _grow(dataset, rows)
         _set_result(file, None, RUNNING, self._last)
 
     def _explain(self, error: OSError, what: str) -> OSError:
@@ -664,6 +693,14 @@ def _set_asynchronous(file: h5py.File, arrays: Mapping[str, ArrayLike]) -> None:
         if name in group:
             del group[name]
         group[name] = np.asarray(array)
+
+
+def _grow(dataset: h5py.Dataset, rows: ArrayLike) -> None:
+    """Add rows to a data set."""
+    added = np.asarray(rows, dataset.dtype)
+    start = dataset.shape[0]
+    dataset.resize(start + len(added), axis=0)
+    dataset[start:] = added
 
 
 def _set(group: h5py.Group, name: str, array: NDArray[Any] | Sharded) -> None:

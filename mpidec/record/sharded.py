@@ -31,7 +31,7 @@ Selection = Union[slice, int, Sequence[int], "NDArray[Any]", tuple[()]]
 
 
 @dataclass(frozen=True)
-class Block:
+class Box:
     """A box of a data set: from `start` on, of this `shape`; its entries are those from `source`
     on of the data set `name`, of shape `whole`, in `file`.
     """
@@ -43,12 +43,12 @@ class Block:
     source: tuple[int, ...]
     whole: tuple[int, ...]
 
-    def within(self, rows: int) -> Block | None:
+    def within(self, rows: int) -> Box | None:
         """Return the part of it in the first `rows` along the first axis; None if there is none."""
         left = min(rows - self.start[0], self.shape[0])
         return replace(self, shape=(left, *self.shape[1:])) if left > 0 else None
 
-    def beyond(self, row: int) -> Block | None:
+    def beyond(self, row: int) -> Box | None:
         """Return the part of it from `row` on along the first axis; None if there is none."""
         skipped = max(row - self.start[0], 0)
         left = self.shape[0] - skipped
@@ -56,7 +56,7 @@ class Block:
         shape = (left, *self.shape[1:])
         return replace(self, start=start, source=source, shape=shape) if left > 0 else None
 
-    def joined(self, other: Block) -> Block | None:
+    def joined(self, other: Box) -> Box | None:
         """Return both as one, if the other one follows along the first axis."""
         length = self.shape[0]
         ends = [(at[0] + length, *at[1:]) for at in (self.start, self.source)]
@@ -83,7 +83,7 @@ class Sharded:
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[Box, ...] = ()
 
     @classmethod
     def of(cls, dataset: h5py.Dataset, path: str) -> Sharded:
@@ -104,7 +104,7 @@ class Sharded:
             if not box or shape != tuple(b - a + 1 for a, b in zip(low, high)):
                 raise ValueError(f"{dataset.name} is not made of boxes of other data sets")
             names, whole = (source.file_name, source.dset_name), source.src_space.shape
-            blocks.append(Block(tuple(start), shape, *names, tuple(low), tuple(whole)))
+            blocks.append(Box(tuple(start), shape, *names, tuple(low), tuple(whole)))
         return cls(path, dataset.shape, dataset.dtype, tuple(blocks))
 
     @property
@@ -162,7 +162,7 @@ class Sharded:
     def as_record(self, number: int) -> Sharded:
         """Return it as one record, which is record `number` and the last one in the shards."""
         blocks = [
-            Block(
+            Box(
                 (0, *block.start),
                 (1, *block.shape),
                 block.file,

@@ -14,7 +14,7 @@ import numpy as np
 from ..protocols import Reductions
 from .atomic import REMEDY, AtomicFile
 from .runfile import CHUNK_BYTES, FEWEST_ROWS
-from .sharded import SET, Block, Sharded
+from .sharded import SET, Box, Sharded
 
 T = TypeVar("T")
 _SERIES = "trajectory/x"
@@ -144,14 +144,14 @@ class Shards:
         """What the run file refers to, of a data set of rows like these; on rank 0."""
         totals = np.bincount(self._firsts, weights=counts).astype(int).tolist()
         row, zero = rows.shape[1:], (0,) * (rows.ndim - 1)
-        blocks: list[Block] = []
+        blocks: list[Box] = []
         low, on_node = 0, [0] * len(totals)
         for first, count in zip(self._firsts.tolist(), counts.tolist()):
             if not count:
                 continue
             file = os.path.basename(shard(self._path, number, first))
             source, whole = (on_node[first], *zero), (totals[first], *row)
-            block = Block((low, *zero), (count, *row), file, name, source, whole)
+            block = Box((low, *zero), (count, *row), file, name, source, whole)
             joined = blocks[-1].joined(block) if blocks else None
             blocks[-1:] = [joined] if joined else [*blocks[-1:], block]
             on_node[first] += count
