@@ -984,15 +984,14 @@ LIMITED = """
 import resource, sys
 from mpi4py import MPI                                      # before the limit: it needs large files of its own
 from mpidec.experiment import command as run
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (800_000, 800_000))
 sys.exit(run.main(sys.argv[1:]))
 """
 
 
 @pytest.mark.launch
 def test_a_full_disk_is_told_and_the_file_reads():
-    line = [*LONG, "--every=1", "--set=run.checkpoint=0.1"]
-    done = launch.mpirun(2, ["-c", LIMITED, *line], timeout=60)
+    done = launch.mpirun(2, ["-c", LIMITED, *LONG, "--every=1"], timeout=60)
     said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
     assert (
         done.returncode == 1
