@@ -103,8 +103,9 @@ class Sharded:
             box = source.vspace.get_select_npoints() == math.prod(shape)
             if not box or shape != tuple(b - a + 1 for a, b in zip(low, high)):
                 raise ValueError(f"{dataset.name} is not made of boxes of other data sets")
-            names, whole = (source.file_name, source.dset_name), source.src_space.shape
-            blocks.append(Box(tuple(start), shape, *names, tuple(low), tuple(whole)))
+            file, name = (name.replace("%%", "%") for name in (source.file_name, source.dset_name))
+            whole = source.src_space.shape
+            blocks.append(Box(tuple(start), shape, file, name, tuple(low), tuple(whole)))
         return cls(path, dataset.shape, dataset.dtype, tuple(blocks))
 
     @property
@@ -123,7 +124,8 @@ class Sharded:
 
         layout = h5py.VirtualLayout(self.shape, self.dtype)
         for block in self.blocks:
-            source = h5py.VirtualSource(block.file, block.name, block.whole, self.dtype)
+            names = [name.replace("%", "%%") for name in (block.file, block.name)]  # for HDF5
+            source = h5py.VirtualSource(*names, block.whole, self.dtype)
             layout[_box(block.start, block.shape)] = source[_box(block.source, block.shape)]
         return group.create_virtual_dataset(name, layout, fillvalue=fill)
 

@@ -199,7 +199,7 @@ def write_shard(name: str, arrays: Mapping[str, np.ndarray]) -> None:
             file[key] = array
 
 
-def remove_shards(path: str, kept: Callable[[str, str], bool]) -> None:
+def remove_shards(path: str | os.PathLike[str], kept: Callable[[str, str], bool]) -> None:
     """Remove all shards of the run file `path`, and what was left of them by a kill, but those of
     which `kept(name, number of the set)` is true.
     """
