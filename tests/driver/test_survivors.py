@@ -158,6 +158,9 @@ def test_a_loader_is_demanded():
     problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), [[1.0], [3.0], [0.0], [4.0]])
     with pytest.raises(TypeError, match="expected a function of the agents"):
         mpidec.solve(problem, "extra", "ring", steps=3, on_failure="continue")
-    with pytest.raises(ValueError, match="EXTRA is synchronous, and its agents cannot go on"):
-        mpidec.solve(problem, "extra", "ring", steps=3, on_failure="drop")
+    with (
+        mpidec.Network(4, MPI.COMM_SELF) as net,
+        pytest.raises(ValueError, match="EXTRA is synchronous, and its agents cannot go on"),
+    ):
+        mpidec.solve(problem, "extra", "ring", steps=3, net=net, on_failure="drop")
     assert RanksLost("text", [1]).ranks == (1,)
