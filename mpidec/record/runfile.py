@@ -262,6 +262,7 @@ class RunFile:
     """
 
     _last: int
+    _ahead: int
     _resumed: int
     _shards: set[str]
 
@@ -386,6 +387,13 @@ class RunFile:
         return int(self._rows[0][0]) - 1 if self._rows else self._last
 
     @property
+    def checkpointed(self) -> int:
+        """The step of the last checkpoint that was written since the file was opened; -1 without
+        one.
+        """
+        return self._checkpoint
+
+    @property
     def sharded(self) -> bool:
         """Whether the rows of agents are in shards."""
         return self._layout.sharded
@@ -442,7 +450,8 @@ class RunFile:
         state: Mapping[str, ArrayLike | Sharded],
         asynchronous: Mapping[str, ArrayLike] | None = None,
     ) -> None:
-        """Replace the checkpoint by the solver's state after ``step`` steps, and flush all records.
+        """Replace the checkpoint by the solver's state after ``step`` steps, and flush all records;
+        nothing is written while the file holds later records than a resumed run has made.
 
         If the process is killed during the call, the previous checkpoint remains.
 
@@ -459,7 +468,6 @@ class RunFile:
         for name, array in arrays.items():
             _check_storable(name, array.dtype)
         if self._last < self._ahead and len(self._rows) < self._capacity:
-            # The file holds more than this resumed run has made so far.
             return
         with self._update(
             f"the checkpoint of step {step} ({sum(array.nbytes for array in arrays.values()):,} "
@@ -472,7 +480,7 @@ class RunFile:
                 _set(group, name, array)
             group.attrs["step"] = step
             _set_asynchronous(file, asynchronous or {})
-        self._shards = _files(arrays.values())
+        self._shards, self._checkpoint = _files(arrays.values()), step
 
     def finish(
         self,
@@ -538,6 +546,7 @@ class RunFile:
         self._rows: list[tuple[Any, ...]] = []
         self._trajectory = _Trajectory(layout, self._capacity) if layout.trajectory else None
         self._shards = set()  # of checkpoint and result
+        self._checkpoint = -1
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
         self._flushed = 0

@@ -227,9 +227,9 @@ class Sharded:
                 theirs = _box(block.source, block.shape)[1:]
                 for places in np.split(inside, np.flatnonzero(np.diff(index[inside]) != 1) + 1):
                     at = int(index[places[0]]) - first + block.source[0]
+                    here: tuple[Any, ...] = (places, *others)
                     there = (slice(at, at + len(places)), *theirs)
-                    for i, read in zip(places.tolist(), rows[there]):
-                        found[i][others] = read
+                    found[here] = rows[there]
 
     def _check_complete(self) -> None:
         """Refuse a claim of many more entries than the blocks have."""
@@ -244,6 +244,20 @@ class Sharded:
                 f"{self.path}: damaged: rows of the shape {self.shape} lie in other files, which "
                 f"have {there:,} numbers of them"
             )
+
+
+def spread(rows: NDArray[Any], places: Sequence[int], n: int) -> NDArray[Any]:
+    """Return n rows, of which row `places[i]` is row i of these, and the others are NaN: those of
+    agents that have died.
+
+    Examples
+    --------
+    >>> spread(np.ones(2), [0, 2], 3)
+    array([ 1., nan,  1.])
+    """
+    whole = np.full((n, *rows.shape[1:]), np.nan, rows.dtype)
+    whole[[*places]] = rows
+    return whole
 
 
 def stored(dataset: h5py.Dataset) -> h5py.Dataset:

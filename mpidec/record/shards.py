@@ -58,14 +58,16 @@ class Shards:
         return len(np.unique(self._firsts))
 
     def in_reach(self) -> bool:
-        """Return whether all nodes see the folder of the run file."""
-        number = self._new_number()
-        probe = shard(self._path, number, 0)
+        """Return whether all nodes see the folder of the run file; also if rank 0 cannot write
+        there, of which the run file tells.
+        """
+        probe, made = shard(self._path, self._new_number(), 0), False
         with suppress(OSError):
             if self._net.rank == 0:
                 os.close(os.open(probe, os.O_CREAT | os.O_EXCL))
-        self._net.agree(None)  # by then it is there
-        seen = np.array([int(os.path.exists(probe))])
+                made = True
+        made = self._net.collectives.broadcast(made, 0, "the record")
+        seen = np.array([int(not made or os.path.exists(probe))])
         everywhere = bool(self._net.collectives.minimum(seen, "the record")[0])
         if self._net.rank == 0:
             with suppress(OSError):
@@ -76,8 +78,7 @@ class Shards:
         self, rows: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]
     ) -> dict[str, Sharded]:
         """Write a set of arrays of rows, by the name of their data set, `counts` on each rank;
-        return what the
-        run file refers to, on rank 0.
+        return what the run file refers to, on rank 0.
 
         Raises
         ------
@@ -92,9 +93,9 @@ class Shards:
 
         def make() -> None:
             arrays = {name: values for name, values in gathered.items() if values is not None}
-            write_shard(shard(self._path, number, self._net.rank), arrays)
+            write_shard(self._own(number), arrays)
 
-        self._on_first(make)
+        self._on_first(make, number)
         if self._net.rank:
             return {}
         return {
@@ -117,12 +118,12 @@ class Shards:
 
         def add() -> None:
             if self._series is None:
-                self._series = AtomicFile(shard(self._path, self._number, self._net.rank))
+                self._series = AtomicFile(self._own(self._number))
             if rows is not None and rows.size:
                 with self._series.update() as file:
                     _add_record(file, self._records, rows)
 
-        self._on_first(add)
+        self._on_first(add, self._number)
         self._records += 1
         if self._net.rank:
             return None
@@ -161,20 +162,24 @@ class Shards:
     def _new_number(self) -> int:
         return self._net.collectives.broadcast(secrets.randbits(32), 0, "the record")
 
-    def _on_first(self, act: Callable[[], None]) -> None:
-        """`act` on the first rank of each node; an error is raised on all ranks."""
+    def _own(self, number: int) -> str:
+        """Return the name of the shard of this rank in a set."""
+        return shard(self._path, number, self._net.rank)
+
+    def _on_first(self, act: Callable[[], None], number: int) -> None:
+        """`act`, which writes a shard of a set, on the first rank of each node; an error is raised
+        on all ranks.
+        """
         error: Exception | None = None
         if self._firsts[self._net.rank] == self._net.rank:
             try:
                 act()
             except OSError as caught:
-                name, number = shard(self._path, self._number, self._net.rank), caught.errno or 0
-                remedy = REMEDY.get(number, "check that the disk is writable")
-                error = (
-                    OSError(number, f"cannot write {name}: {caught.strerror}: {remedy}")
-                    if number
-                    else caught
-                )
+                error = caught
+                if caught.errno:
+                    remedy = REMEDY.get(caught.errno, "check that the disk is writable")
+                    text = f"cannot write {self._own(number)}: {caught.strerror}: {remedy}"
+                    error = OSError(caught.errno, text)
             except ValueError as caught:
                 error = caught
             except ImportError as caught:  # h5py is loaded here

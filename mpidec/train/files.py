@@ -14,7 +14,7 @@ from .._version import __version__
 from ..comm.mixing import Network
 from ..driver.internals import provenance
 from ..record import RunFile, last_checkpoint
-from ..record.internals import Fingerprint, Shards, head, phases, remove_shards, resumed
+from ..record.internals import Fingerprint, Shards, head, phases, remove_shards, resumed, spread
 from ..topology import Schedule, Topology
 from .shards import SHARDS, RankStates
 from .states import flat, nested
@@ -215,7 +215,8 @@ class TrainFile:
         def write() -> None:
             file: RunFile = self._file  # type: ignore[assignment]
             file.checkpoint(step, merged)
-            self._kept = _set_of(merged)
+            if file.checkpointed == step:
+                self._kept = _set_of(merged)
             self._tidy(file)
 
         self._on_root(write)
@@ -241,8 +242,7 @@ class TrainFile:
             found = shards.write({"x": rows}, {"x": net.partition.counts()}).get("x")
             x = found and found.spread(places, workers)
         elif (stack := net.gather(rows)) is not None:
-            x = np.full((workers, *stack.shape[1:]), np.nan, stack.dtype)
-            x[list(places)] = stack
+            x = spread(stack, places, workers)
 
         def write() -> None:
             file.finish(x, outcome, steps)

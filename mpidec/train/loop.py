@@ -32,7 +32,7 @@ from ..comm.runtime import (
 )
 from ..nn.internals import BATCHED
 from ..plugins import short
-from ..record.internals import DATA, Fingerprint, file_hashes
+from ..record.internals import DATA, Fingerprint, file_hashes, spread
 from ..topology import Schedule, Topology
 from .components import Rate, make_optimizer
 from .files import TrainFile
@@ -523,9 +523,7 @@ class Training:
 
     def _of_first(self, values: np.ndarray) -> np.ndarray:
         """Return values of the workers for all that there were at first: NaN of the dead."""
-        whole = np.full((self._width, *values.shape[1:]), np.nan, values.dtype)
-        whole[self._columns] = values
-        return whole
+        return spread(values, self._columns, self._width)
 
     def _finish(self, outcome: str) -> None:
         """Write the parameters of the workers and the outcome; collective."""

@@ -190,10 +190,14 @@ def test_ranks_of_a_node_need_not_follow_each_other(tmp_path):
         mine = X[np.array(firsts)[ranks] == first]
         shards.write_shard(shards.shard(str(tmp_path / "run.h5"), 7, first), {"x": mine})
     assert np.array_equal(description[()], X) and np.array_equal(description[[6, 2]], X[[6, 2]])
+    column = written._described("w", 8, X[:, 0], counts)
+    for first in set(firsts):
+        mine = X[np.array(firsts)[ranks] == first, 0]
+        shards.write_shard(shards.shard(str(tmp_path / "run.h5"), 8, first), {"w": mine})
+    assert np.array_equal(column[()], X[:, 0]) and np.array_equal(column[[6, 2]], X[[6, 2], 0])
     places = [0, 1, 4, 5, 6, 8, 9, 11]
     spread = description.spread(places, 12)
-    expected = np.full((12, 2), np.nan)
-    expected[places] = X
+    expected = sharded.spread(X, places, 12)
     assert np.array_equal(spread[()], expected, equal_nan=True)
     with h5py.File(tmp_path / "run.h5", "w") as file:
         spread.create(file, "x", np.nan)
@@ -270,6 +274,11 @@ def test_run_files_take_descriptions_or_arrays(tmp_path):
         pytest.raises(ValueError, match=rf"X has shape .*expected \(1, {N}, {D}\)"),
     ):
         file.append(0, {"error": 1.0}, np.zeros((N, D)))
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*create it"):
+        solved(MPI.COMM_SELF, tmp_path / "nowhere" / "run.h5", 4, sharded=True)
 
 
 def test_an_asynchronous_run_writes_one_file(tmp_path):

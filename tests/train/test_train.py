@@ -20,8 +20,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import mpidec  # noqa: E402
+from mpidec.record.internals import Fingerprint  # noqa: E402
 from mpidec.train import Settings, fit, loop  # noqa: E402
 from mpidec.train.command import main  # noqa: E402
+from mpidec.train.files import TrainFile  # noqa: E402
 from mpidec.train.loop import Training  # noqa: E402
 from mpidec.train.settings import read_toml  # noqa: E402
 from mpidec.train.states import flat, nested  # noqa: E402
@@ -181,6 +183,26 @@ def test_states_of_several_nodes_are_in_files_beside_that_of_the_training(shared
         net.barrier()
         with pytest.raises(OSError, match=r"states of rank 2 .*keep the files"):
             fit(settings, net=net, resume=True, epochs=4)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_states_that_the_file_refers_to_stay_while_it_has_later_records(shared_tmp, monkeypatch):
+    monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "2")
+    path, known = str(shared_tmp / "train.h5"), Fingerprint({})
+    record = {"step": 0, "loss": 1.0}
+    with mpidec.Network() as net:
+        file = TrainFile(net, path)
+        file.create("", 0, "", 1, ["loss"], [], None, 3, known)
+        file.append(0, record, ())
+        file.checkpoint(0, {"k": 0})
+        file.append(10, record, ())
+        file.abandon("", "failed")
+        for _ in range(2):
+            file = TrainFile(net, path)
+            assert file.load(known, lambda text: {}, False)[:2] == (0, {"k": 0})
+            file.resume(0, "", known)
+            file.checkpoint(5, {"k": 5})
+            file.abandon("", "failed")
 
 
 def test_what_shapes_the_curve_of_a_training_is_refused_by_name(net, shared_tmp):

@@ -23,7 +23,7 @@ from ...comm.runtime import MPI, on_all_ranks, over_mpi, wait_until
 from ...exceptions import ResumeError
 from ...protocols import Reductions
 from ...record import Record, read
-from ...record.internals import Recorder
+from ...record.internals import Recorder, spread
 from ...solvers.internals import PairwiseSolver, PushSolver
 from ...topology import Schedule, Topology
 from ..metrics import Metrics, of_events
@@ -202,11 +202,7 @@ class AsyncFile:
 
     def _of_all(self, X: np.ndarray | None) -> np.ndarray | None:
         """Return rows of all agents that are left, with rows of NaN for the others."""
-        if X is None or self._left is None:
-            return X
-        rows = np.full((self._n, *X.shape[1:]), np.nan, X.dtype)
-        rows[[*self._left]] = X
-        return rows
+        return X if X is None or self._left is None else spread(X, self._left, self._n)
 
     @property
     def seconds(self) -> float:

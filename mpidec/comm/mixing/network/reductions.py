@@ -5,7 +5,7 @@ ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from itertools import chain
@@ -180,10 +180,9 @@ class NetworkReductions(Lifecycle):
             )
             if counts is None:
                 counts = self.collectives.gather_all(np.array(len(rows)), "net.gather")
-            size = rows.itemsize * int(np.prod(rows.shape[1:]))
-            if size * int(counts.sum()) <= _SLICE * self.size:
+            if _row_bytes(rows) * int(counts.sum()) <= _SLICE * self.size:
                 return self._gather_by_tree(rows, counts, wait)
-            row = self.context.row_type(size)
+            row = self.context.row_type(_row_bytes(rows))
             stack = (
                 np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype)
                 if self.rank == 0
@@ -198,16 +197,27 @@ class NetworkReductions(Lifecycle):
     ) -> np.ndarray | None:
         """Gather short rows along the tree of all ranks, whose subtrees hold consecutive ranks."""
         parent, children = tree(self.rank, self.size)
-        row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
-        parts = [rows]
-        for child in children:
-            held = int(counts[child : child + (child & -child)].sum())
-            parts.append(np.empty((held, *rows.shape[1:]), rows.dtype))
-            wait(partial(self.comm.Irecv, [parts[-1], held, row], child, _TAG))
+        held = {child: int(counts[child : child + (child & -child)].sum()) for child in children}
+        return self._passed_on(rows, held, parent, wait)
+
+    def _passed_on(
+        self,
+        rows: np.ndarray,
+        senders: Mapping[int, int],
+        receiver: int | None,
+        wait: Callable[..., None],
+    ) -> np.ndarray | None:
+        """Send these rows, and behind them those that the `senders` have, so many each, to the
+        receiver; return them without one.
+        """
+        row, parts = self.context.row_type(_row_bytes(rows)), [rows]
+        for rank, count in senders.items():
+            parts.append(np.empty((count, *rows.shape[1:]), rows.dtype))
+            wait(partial(self.comm.Irecv, [parts[-1], count, row], rank, _TAG))
         stack = np.concatenate(parts)
-        if parent is None:
+        if receiver is None:
             return stack
-        wait(partial(self.comm.Isend, [stack, len(stack), row], parent, _TAG))
+        wait(partial(self.comm.Isend, [stack, len(stack), row], receiver, _TAG))
         return None
 
     def node_firsts(self) -> np.ndarray:
@@ -231,20 +241,12 @@ class NetworkReductions(Lifecycle):
         firsts : array, (ranks,)
             The first rank of the node of each rank.
         """
-        rows = np.ascontiguousarray(X)
-        row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+        rows, first = np.ascontiguousarray(X), int(firsts[self.rank])
+        others = np.flatnonzero(firsts == first).tolist()[1:] if first == self.rank else ()
         with self.collectives:
             wait = self.operation("net.gather_on_node", f"rows of {rows.shape[1:]} {rows.dtype}")
-            first = int(firsts[self.rank])
-            if first != self.rank:
-                wait(partial(self.comm.Isend, [rows, len(rows), row], first, _TAG))
-                return None
-            others = np.flatnonzero(firsts == first).tolist()[1:]
-            parts = [rows]
-            for rank in others:
-                parts.append(np.empty((int(counts[rank]), *rows.shape[1:]), rows.dtype))
-                wait(partial(self.comm.Irecv, [parts[-1], len(parts[-1]), row], rank, _TAG))
-        return np.concatenate(parts)
+            held = {rank: int(counts[rank]) for rank in others}
+            return self._passed_on(rows, held, None if first == self.rank else first, wait)
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
         """Return the local agents' rows of a stack `(n, ...)` that rank 0 holds; the inverse of
@@ -271,7 +273,7 @@ class NetworkReductions(Lifecycle):
             wait = self.operation("net.scatter")
             shape, dtype = self.collectives.broadcast((whole.shape, whole.dtype), 0, "net.scatter")
             rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)
-            row = self.context.row_type(rows.itemsize * int(np.prod(shape[1:])))
+            row = self.context.row_type(_row_bytes(rows))
             source = [whole, (counts, np.cumsum(counts) - counts), row] if self.rank == 0 else None
             wait(partial(self.comm.Iscatterv, source, [rows, len(rows), row]))
         return rows
@@ -340,3 +342,8 @@ class NetworkReductions(Lifecycle):
             self.withdraw(op, error)
             raise
         return rows
+
+
+def _row_bytes(rows: np.ndarray) -> int:
+    """Return the size of one of these rows."""
+    return rows.itemsize * math.prod(rows.shape[1:])
