@@ -356,15 +356,6 @@ def checkpoint_step(path: str | os.PathLike[str]) -> int | None:
         return int(file["checkpoint"].attrs["step"]) if "checkpoint" in file else None
 
 
-def has_shards(path: str | os.PathLike[str]) -> bool:
-    """Return whether there is a run file whose rows are in shards."""
-    try:
-        with open_run(path) as file:
-            return bool(file["result/x"].is_virtual)
-    except (OSError, ValueError):
-        return False
-
-
 @contextmanager
 def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a run file for reading; raise ``ValueError`` if it is not one, or if it refers to

@@ -14,7 +14,7 @@ from .._words import warn
 from ..exceptions import ResumeError as ResumeError
 from .atomic import check_format
 from .fingerprint import Fingerprint
-from .reader import find_checkpoint, has_shards, head
+from .reader import find_checkpoint, head
 from .runfile import BUFFER_BYTES, RunFile
 from .sharded import Sharded
 from .shards import NodeCollectives, Shards, remove_shards
@@ -205,7 +205,7 @@ class Recorder(Generic[State]):
         self._counts = edge_counts(net, state, per_edge)
         self._file: RunFile | None = None
         self._shards: Shards | None = None
-        self._replaces = False  # a file with shards, which are removed with the first checkpoint
+        self._replaces = False  # a file, whose shards are removed with the first checkpoint
         # Attribute `resumed` of a resumed run.
         self._parts = ""
         self._changes: list[str] = []  # since the part before
@@ -228,7 +228,7 @@ class Recorder(Generic[State]):
         fields: tuple[str, ...] = state._fields  # type: ignore[attr-defined]
         shapes = {name: self._stacked(name, value) for name, value in zip(fields, state)}
         self._shards = self._chosen_shards(shapes)
-        self._replaces = self._net.rank == 0 and has_shards(self._spec.path)
+        self._replaces = self._net.rank == 0 and os.path.isfile(self._spec.path)
         self._on_root(
             lambda: RunFile(
                 self._spec.path,
