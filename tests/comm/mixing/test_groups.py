@@ -95,7 +95,7 @@ def end():
 
 with mpidec.Network(process_group=world) as net:
     told("window", "no one-sided transfers; start the program with mpirun", lambda: net.window(np.ones(3), "ring"))
-told("other calls", "rank 0 in net.gather call 1: every rank must make the same calls", differ)
+told("other calls", "rank 0 is in net.gather call 1, rank 1 in net.mean call 1 (rows of 2 float64): every rank must make", differ)
 told("no group", "make Network(process_group=", lambda: mpidec.Network())
 part = dist.new_group([0, 2])
 if rank == 1:

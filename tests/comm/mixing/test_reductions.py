@@ -74,3 +74,29 @@ def test_sums_are_those_of_a_tree_of_the_agents(monkeypatch, n, from_bytes):
         np.testing.assert_array_equal(
             net.sum(X[net.lo : net.hi]), tree_sum(X, 0, (n - 1).bit_length())
         )
+
+
+KINDS = {
+    "shape": lambda rows, first: rows if first else rows.reshape(len(rows), 2, 3),
+    "type": lambda rows, first: rows.astype(np.float16 if first else np.float32),
+    "width": lambda rows, first: rows if first else np.ones((len(rows), 4000)),
+}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", ["sum", "mean", "gather"])
+def test_rows_of_different_kinds_are_refused_on_all_ranks(op, kind, known, comm):
+    """Also where each rank has made such calls before, in which all agreed."""
+    with mpidec.Network() as net:
+        call, rows = getattr(net, op), np.ones((net.m, 6))
+        if known:
+            call(KINDS[kind](rows, True))
+            call(KINDS[kind](rows, False))
+        with pytest.raises(mpidec.RankMismatchError) as caught:
+            call(KINDS[kind](rows, net.rank == 0))
+        texts = comm.allgather(str(caught.value))
+        assert texts == [texts[0]] * comm.size
+        assert "rank 0 is in net." in texts[0] and "(rows of " in texts[0]
+        assert call(rows) is None or net.rank == 0 or op != "gather"  # and everything goes on

@@ -69,8 +69,8 @@ class Agreement:
     def operation(
         self, op: str, signature: str = ""
     ) -> Callable[[Callable[[], CommRequest]], None]:
-        """Begin a call of all ranks, after they have agreed on its signature once; the function
-        that completes its requests.
+        """Begin a call of all ranks, of the same signature on all; the function that completes its
+        requests.
         """
         number, ask = self._asking(op, signature)
         if self.context.matching.check:
@@ -81,22 +81,28 @@ class Agreement:
         """Begin a call of all ranks whose messages meet no others, after they have agreed on its
         signature once; the function that waits for its requests.
         """
-        _, ask = self._asking(op, signature)
+        if signature and self.context.matching.check and (op, signature) not in self._agreed:
+            with self.context.engine:
+                number, before = self.context.matching.agree(op, signature), self.context.mixings
+                self._agreed.add((op, signature))
+                ask = self._asks(number, op, signature, before)
+        else:
+            _, ask = self._asking(op, signature)
         return lambda request: self.collectives.complete(request.test, op, ask)
 
     def _asking(self, op: str, signature: str = "") -> tuple[int, Callable[[], None]]:
         with self.context.engine:
-            matching, before = self.context.matching, self.context.mixings
-            if signature and matching.check and (op, signature) not in self._agreed:
-                number = matching.agree(op, signature)
-                self._agreed.add((op, signature))
-            else:
-                number = matching.register(PastOperation(op, "", signature, self.others, ""))
-        ask = partial(matching.ask, self._near, number, op, signature, before)
-        self.collectives.ask = (
-            ask  # also of waits that this call consists of, and of those after it
-        )
-        return number, ask
+            before = self.context.mixings
+            number = self.context.matching.register(
+                PastOperation(op, "", signature, self.others, "")
+            )
+        return number, self._asks(number, op, signature, before)
+
+    def _asks(self, number: int, op: str, signature: str, before: int) -> Callable[[], None]:
+        ask = partial(self.context.matching.ask, self._near, number, op, signature, before)
+        # Also of waits that this call consists of, and of those after it.
+        self.collectives.ask = ask
+        return ask
 
     def _compare(
         self,

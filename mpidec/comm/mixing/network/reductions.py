@@ -68,21 +68,21 @@ class NetworkReductions(Lifecycle):
         holds.  A rank receives messages from log P others; of long rows, slices from all.
         """
         rows = self._rows("net.sum", X)
-        if rows.dtype == np.float16:
-            return self._sum("net.sum", rows.astype(np.float32)).astype(np.float16)
-        return self._sum("net.sum", rows)
+        total = self._sum("net.sum", rows)
+        return total.astype(np.float16) if rows.dtype == np.float16 else total
 
     def _sum(self, op: str, X: np.ndarray) -> np.ndarray:
-        """Return the sum of checked rows."""
+        """Return the sum of checked rows: of float16 in float32, of whole numbers in 64 bits."""
         Z = X.reshape(self.m, math.prod(X.shape[1:]))
-        # Whole numbers as NumPy sums them: int64 or uint64.
-        if Z.dtype.kind not in "fc":
+        if Z.dtype == np.float16:
+            Z = Z.astype(np.float32)
+        elif Z.dtype.kind not in "fc":
             Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)
         if self.size == 1:
             return pairwise_sum(Z).reshape(X.shape[1:])
         sums = node_sums(Z, self.lo, self.n)
         with self.collectives:
-            wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
+            wait = self.operation(op, _kind(X))
             by_slices = Z.shape[1] * Z.itemsize >= _SLICE * self.size
             total = self._by_slices(sums, wait) if by_slices else self._by_tree(sums, wait)
         return total.reshape(X.shape[1:])
@@ -142,9 +142,8 @@ class NetworkReductions(Lifecycle):
         [3.0, 1.0]
         """
         rows = self._rows("net.mean", X)
-        if rows.dtype == np.float16:  # summed in float32, rounded once
-            return (self._sum("net.mean", rows.astype(np.float32)) / self.n).astype(np.float16)
-        return self._sum("net.mean", rows) / self.n
+        mean = self._sum("net.mean", rows) / self.n
+        return mean.astype(np.float16) if rows.dtype == np.float16 else mean
 
     def gather(self, X: np.ndarray) -> np.ndarray | None:
         """Return the rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the
@@ -175,9 +174,7 @@ class NetworkReductions(Lifecycle):
         if self.size == 1:
             return np.array(rows)
         with self.collectives:
-            wait = self.operation(
-                "net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}"
-            )
+            wait = self.operation("net.gather", _kind(rows))
             if counts is None:
                 counts = self.collectives.gather_all(np.array(len(rows)), "net.gather")
             if _row_bytes(rows) * int(counts.sum()) <= _SLICE * self.size:
@@ -244,7 +241,7 @@ class NetworkReductions(Lifecycle):
         rows, first = np.ascontiguousarray(X), int(firsts[self.rank])
         others = np.flatnonzero(firsts == first).tolist()[1:] if first == self.rank else ()
         with self.collectives:
-            wait = self.operation("net.gather_on_node", f"rows of {rows.shape[1:]} {rows.dtype}")
+            wait = self.operation("net.gather_on_node", _kind(rows))
             held = {rank: int(counts[rank]) for rank in others}
             return self._passed_on(rows, held, None if first == self.rank else first, wait)
 
@@ -342,6 +339,11 @@ class NetworkReductions(Lifecycle):
             self.withdraw(op, error)
             raise
         return rows
+
+
+def _kind(rows: np.ndarray) -> str:
+    """Return what these rows consist of, which must be the same on all ranks."""
+    return f"rows of {' x '.join(map(str, rows.shape[1:])) or 1} {rows.dtype}"
 
 
 def _row_bytes(rows: np.ndarray) -> int:
