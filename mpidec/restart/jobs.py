@@ -14,7 +14,7 @@ from ..exceptions import ConfigError
 from ..plugins import nearest
 from ..record import read
 from ..record.internals import checkpoint_step, is_written, stamp
-from .progress import files_of, progress
+from .progress import files_of, progress, started
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -311,7 +311,7 @@ class OwnJob(OneFile):
 
     def reached(self) -> float | None:
         """Return the first number in the file, or the step of its last checkpoint."""
-        if not os.path.exists(self.path):
+        if not started(self.path):
             return None
         if self.path.endswith(".h5"):
             return checkpoint_step(self.path) or 0
@@ -330,7 +330,7 @@ class OwnJob(OneFile):
         if self.path.endswith(".h5"):
             return outcome(self.path, self._mark)
         done, end = progress(self.path)
-        unknown = end == math.inf and os.path.exists(self.path) and status == Status.OK
+        unknown = end == math.inf and started(self.path) and status == Status.OK
         return Ending(status, f"is at {done:g} of {end:g}") if done >= end or unknown else None
 
     def why(self) -> str:

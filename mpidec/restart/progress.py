@@ -30,18 +30,21 @@ def progress(path: str) -> tuple[float, float]:
     in a text file, or what is in the files of a folder.
 
     The end of a run that stops at a limit is unknown: infinite.  A file that does not exist is at
-    0.
+    0, and so is an empty one, whose writer was killed.
     """
-    if not os.path.exists(path):
-        return 0.0, math.inf
     if os.path.isdir(path):
         return sum(map(_size, files_of(path))), math.inf
+    if not started(path):
+        return 0.0, math.inf
     if not path.endswith(".h5"):
         text = Path(path).read_text(encoding="utf-8")
         try:
             done, end = map(float, text.split())
         except ValueError:
-            raise ConfigError(f"{path}: expected two numbers, done and end, got {text!r}") from None
+            raise ConfigError(
+                f"{path}: expected two numbers, done and end, got {text!r}: write them into another "
+                "file and rename it (os.replace), which a death does not interrupt"
+            ) from None
         return done, end
     run = read(path)
     said = tomllib.loads(run.config)
@@ -51,6 +54,11 @@ def progress(path: str) -> tuple[float, float]:
     given = said.get("run", {})
     fixed = "steps" in given and not {"stop_error", "stop"} & given.keys()
     return float(run.steps), float(given["steps"]) if fixed else math.inf
+
+
+def started(path: str) -> bool:
+    """Return whether something has been written into a file."""
+    return os.path.exists(path) and os.path.getsize(path) > 0
 
 
 def files_of(folder: str) -> list[str]:

@@ -15,6 +15,7 @@ from ..cli import Status, plural, say
 from .hosts import HostProbe, Launcher
 from .jobs import Ending, Restartable
 from .processes import Processes
+from .progress import started
 from .watch import Watch
 
 # Starts in a row that may add nothing: a rank can die before the first checkpoint of a start.
@@ -97,12 +98,14 @@ class Supervisor:
         reached = self.job.reached()
         further = reached is not None and reached > (-1 if before is None else before)
         self.idle = 0 if further else self.idle + 1
-        if self.starts > self.times and self.idle > IDLE:
+        if self.starts <= self.times:
+            return None if further else self._stuck(reached, status)
+        if self.idle > IDLE:
             return f"{self.idle} starts in a row added nothing: mend what is reported above"
-        if self.starts > self.times:
-            return f"no restart is left of {self.times}: allow more --times"
-        if further:
-            return None
+        return f"no restart is left of {self.times}: allow more --times"
+
+    def _stuck(self, reached: float | None, status: int) -> str | None:
+        """Return why a job whose last start added nothing does not start again."""
         if status in (Status.INPUT, Status.INTERRUPTED, *NO_COMMAND):
             return "a restart would end likewise"
         # A job whose ranks die before there is a file starts anew, as often as --times says.
@@ -136,9 +139,9 @@ class Supervisor:
         path, reached = self.job.path, self.job.reached()
         if reached is not None:
             return f"{path} {self.job.shown(reached)}"
-        return f"{path} " + (
-            "is as it was before" if os.path.exists(path) else "is not written yet"
-        )
+        if not os.path.exists(path):
+            return f"{path} is not written yet"
+        return f"{path} " + ("is as it was before" if started(path) else "is empty")
 
     def _how(self, end: int | str) -> str:
         if isinstance(end, str):

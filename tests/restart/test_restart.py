@@ -27,7 +27,7 @@ pytestmark = pytest.mark.serial
 STEP = """
 import os, pathlib, subprocess, sys, time
 file = pathlib.Path("progress.txt")
-done = int(file.read_text().split()[0]) if file.exists() else 0
+done = int((file.read_text().split() or ["40"])[0]) if file.exists() else 0
 open("starts", "a").write(" ".join(sys.argv[1:]) + chr(10))
 file.write_text(f"{min(done + 40, LIMIT)} 100")
 TAIL
@@ -55,6 +55,13 @@ def test_a_status_is_not_believed(own, capsys):
         "mpidec.restart: progress.txt is at 40: the launcher ended with status 0; it starts again"
     )
     assert said[-1] == "mpidec.restart: progress.txt: is at 100 of 100, after 2 restarts"
+
+
+def test_a_file_whose_writer_was_killed_is_no_end(own, capsys):
+    assert own("if not done: file.write_text('')") == (0, 3)
+    said = capsys.readouterr().err
+    assert "progress.txt is empty: the launcher ended with status 0; it starts again" in said
+    assert said.endswith("progress.txt: is at 100 of 100, after 2 restarts\n")
 
 
 @pytest.mark.slow
