@@ -345,8 +345,8 @@ SHARED = {
     "integrations": "TopologyLike mean",
     "bluefog": "MPI Bucket Checked Collectives Pending Timeline Window buckets clock repeatable unscale",
     "sweep": "MPI CHOSEN FLAGS Fingerprint MISSING Outcome Result RunLine View X abort_when_uncaught arrange cannot_resume "
-    "check_name check_names displayed drawn file_hashes find flat look on_root own_names rises split "
-    "step_size_of together worded",
+    "check_name check_names displayed drawn file_hashes find flat look on_root own_names ranks rises split "
+    "step_size_of timeout together worded",
     "reproduce": "ALONE MPI AVERAGING AtomicFile Fingerprint GRADIENT Training WorkQueue graph interrupts iterate mean_cost "
     "meetings modelled nodes_of on_root open_checked simulate solve stored",
 }

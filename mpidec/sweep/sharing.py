@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from ..comm.runtime import MPI
+from ..comm.runtime import MPI, ranks, timeout
 
 R = TypeVar("R")  # what a group reports of a number
 ASK, ANSWER = 1, 2
@@ -19,7 +21,8 @@ class WorkQueue(Generic[R]):
 
     Rank 0 answers whenever it calls `poll`, which it does at every record of its own runs, and
     until all groups have finished. Ranks that wait sleep, and leave their core to the others.  A
-    context manager, collective.
+    number may take any time, and a group that works gives no sign, so rank 0 cannot tell a long run
+    from a lost host: it waits without a limit, and says for whom.  A context manager, collective.
 
     Parameters
     ----------
@@ -34,8 +37,8 @@ class WorkQueue(Generic[R]):
         self.count = comm.size // size
         self._on_report, self._size = on_report, size
         self._numbers: Sequence[int] = ()
-        # Groups that have not been sent the end.
-        self._waiting = self.count - 1
+        # When the groups that have not been sent the end were heard of, by their first ranks.
+        self._heard = dict.fromkeys(range(size, self.count * size, size), time.monotonic())
         self._interrupted = False
         self._comm = comm.Dup()
         group = comm.rank // size
@@ -73,7 +76,7 @@ class WorkQueue(Generic[R]):
                 break
             report = act(number)
         # Rank 0 answers until every group has been told that nothing is left.
-        self._wait(lambda: not (self.poll() or self._waiting) or self._comm.rank > 0)
+        self._wait(lambda: self._comm.rank > 0 or not (self.poll() or self._late()))
         self._wait(self._comm.Ibarrier().Test)
 
     def poll(self) -> bool:
@@ -83,10 +86,26 @@ class WorkQueue(Generic[R]):
         while self._comm.rank == 0 and self._comm.Iprobe(MPI.ANY_SOURCE, ASK, state):
             report, end = self._comm.recv(source=state.source, tag=ASK)
             number = self._taken(report, end)
-            self._waiting -= number is None
+            self._heard[state.source] = time.monotonic()
+            if number is None:
+                del self._heard[state.source]
             self._comm.send(number, dest=state.source, tag=ANSWER)
             served = True
         return served
+
+    def _late(self) -> bool:
+        """Return whether rank 0 waits for groups; name once those it has not heard of for long."""
+        now = time.monotonic()
+        if late := [rank for rank, heard in self._heard.items() if now - heard > timeout()]:
+            longest = now - min(self._heard[rank] for rank in late)
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - longest))
+            sys.stderr.write(
+                f"[rank 0] mpidec: waits for {ranks(late)}, not heard of since {since}: either they "
+                "are still at work, or their hosts are lost; then end the job, and repeat the same "
+                "command, which continues (mpidec restart does both)\n"
+            )
+            self._heard |= dict.fromkeys(late, math.inf)
+        return bool(self._heard)
 
     def _next(self, report: R | None, end: bool) -> int | None:
         if self._comm.rank == 0:

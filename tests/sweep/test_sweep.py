@@ -257,6 +257,19 @@ def test_an_end_is_heard_by_all_groups():
     assert WORLD.allreduce(len(done)) < 100
 
 
+def test_rank_0_names_once_those_for_which_it_waits(monkeypatch, capfd):
+    monkeypatch.setenv("MPIDEC_TIMEOUT", "0.2")
+    with WorkQueue(WORLD, 1, lambda number: None) as groups:
+        groups.map([0], lambda number: number, lambda number: False)
+        if WORLD.rank == 0:
+            assert not groups._late()  # all have been told the end
+            groups._heard[1] = 0.0
+            assert groups._late() and groups._late()
+            (line,) = capfd.readouterr().err.splitlines()
+            assert line.startswith("[rank 0] mpidec: waits for rank 1, not heard of since ")
+            assert "mpidec restart" in line
+
+
 # -- in one process ---------------------------------------------------------------------------------------------------
 
 
