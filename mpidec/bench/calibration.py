@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
+from functools import cache, partial
+from itertools import chain, pairwise, zip_longest
 from math import nan
 from pathlib import Path
 from typing import Any, cast
@@ -29,12 +29,13 @@ from ..problems import LeastSquares
 from ..topology import ring
 from .report import size_name
 
-# Between these, a time is nearly a line in s: small messages are sent without an answer, from some
-# 100 B on they are acknowledged, and beyond some 50 KB the link is what takes the time.
+# Between these, a time is nearly a line in s, but where it jumps: `_sizes` adds these.
 SIZES = (8, 1 << 7, 1 << 9, 1 << 12, 1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 20)
 NEIGHBORS = (1, 2, 4)
 QUANTILE = 0.1  # what other processes of a machine add to a time is never negative
 AGREEMENT = 0.1
+JUMP = 0.25  # of a time, beside the bytes: a larger rise between two sizes is looked into
+NARROW = 16  # part of a size to which a jump is located, that of the size itself
 ROUNDS = 16  # of measuring, before a time counts as unsettled
 REPETITIONS = 6  # of a time that is only shown
 SECONDS = 300.0  # of all rounds, by default
@@ -45,7 +46,8 @@ SCHEMA = {
     "bytes": "sizes s of a row",
     "exchange_seconds": "T_k(s) by k: one rank a node exchanges rows with k others, both directions "
     "at once; with fewer other nodes, several rows with each",
-    "shared_exchange_seconds": "T_1(s) of all ranks of the nodes at once; absent with one rank a node",
+    "shared_exchange_seconds": "T_1(s) of all ranks of the nodes at once, for the two largest sizes; "
+    "absent with one rank a node",
     "allreduce_seconds": "MPI_Allreduce of s bytes, by nodes x ranks on each",
     "memory_seconds_per_byte": "of W(X) within a node, per byte of a neighbour's row",
     "gradient_seconds": f"of least squares with {SAMPLES} samples of {UNKNOWNS} unknowns, by all "
@@ -126,17 +128,21 @@ def repeated(call: Callable[[], object], comm: MPI.Intracomm) -> float:
     return found or min(times)
 
 
-def neighbors(nodes: int, k: int) -> list[int]:
-    """Return the distances along a circle of nodes at which a node has its k neighbours.
+def neighbors(node: int, nodes: int, k: int) -> list[int]:
+    """Return the nodes with which one of a number of nodes exchanges k rows: the other one of its
+    pair, which the last of an odd number has not; or the nearest ones on a circle, some of them
+    twice where there are few.
 
     Examples
     --------
-    >>> neighbors(8, 4), neighbors(3, 4), neighbors(2, 2)
-    ([1, -1, 2, -2], [1, -1, 2, -2], [1, -1])
-    >>> neighbors(2, 4)
-    [1, -1, 1, -1]
+    >>> neighbors(3, 8, 1), neighbors(3, 8, 2), neighbors(3, 8, 4)
+    ([2], [4, 2], [4, 2, 5, 1])
+    >>> neighbors(2, 3, 1), neighbors(0, 2, 4)
+    ([], [1, 1, 1, 1])
     """
-    return [h if h % nodes else h // 2 for h in (1, -1, 2, -2)[:k]]
+    if k == 1:
+        return [node ^ 1] if node ^ 1 < nodes else []
+    return [(node + (h if h % nodes else h // 2)) % nodes for h in (1, -1, 2, -2)[:k]]
 
 
 def exchange(comm: MPI.Intracomm, k: int, size: int) -> Callable[[], object]:
@@ -145,18 +151,43 @@ def exchange(comm: MPI.Intracomm, k: int, size: int) -> Callable[[], object]:
     """
     sent = np.zeros(size, np.uint8)
     received = np.zeros((k, size), np.uint8)
-    distances = neighbors(comm.size, k)
+    others = neighbors(comm.rank, comm.size, k)
 
     def call() -> None:
-        requests = [
-            comm.Irecv(received[i], (comm.rank - h) % comm.size, i) for i, h in enumerate(distances)
-        ]
-        requests += [
-            comm.Isend(sent, (comm.rank + h) % comm.size, i) for i, h in enumerate(distances)
-        ]
+        requests = [comm.Irecv(row, other) for row, other in zip(received, others)]
+        requests += [comm.Isend(sent, other) for other in others]
         wait_until(lambda: MPI.Request.Testall(requests), "the calibration")
 
     return call
+
+
+def jump(
+    time_of: Callable[[int], float], low: int, high: int, seconds_per_byte: float
+) -> tuple[int, int] | None:
+    """Return the sizes, multiples of 8, between which a time jumps: it rises by more than 25 %
+    beside the time of the bytes.  None if it does not.
+
+    Messages of more than some size wait for an acknowledgement, or for a handshake.
+
+    Examples
+    --------
+    >>> jump(lambda s: 5.0 if s <= 128 else 11.0, 128, 512, 0.001)
+    (128, 136)
+    >>> jump(lambda s: s, 128, 512, 1.0)
+    """
+
+    def rises() -> bool:
+        return after - before > JUMP * before + (high - low) * seconds_per_byte
+
+    before, after = time_of(low), time_of(high)
+    while rises() and high - low >= max(16, high // NARROW):
+        middle = (low + high) // 16 * 8
+        between = time_of(middle)
+        if between - before > after - between:
+            high, after = middle, between
+        else:
+            low, before = middle, between
+    return (low, high) if rises() else None
 
 
 def allreduce(comm: MPI.Intracomm, size: int) -> Callable[[], object]:
@@ -245,12 +276,16 @@ class Calibration:
         The figures are measured in rounds, each time those that have not settled, until all have or
         the seconds are over.  Large messages come first: the windows of connections grow.
         """
+        end = time.monotonic() + seconds
         with ExitStack() as stack:
-            rows = self._rows(sizes, stack)
+            first = stack.enter_context(self._part(min(self.local.rank, 1)))
+            sizes = self._sizes(sizes, first)
+            rows = self._rows(sizes, first, stack)
             memory = Figure("W(X) on a node", partial(self._memory, max(sizes)))
             compute = Figure("gradient", lambda: computed(gradient(), self.comm))
-            figures = [row[i] for i in reversed(range(len(sizes))) for row in rows.values()]
-            self._settle([*figures, memory, compute], seconds)
+            falling = [reversed(row) for row in rows.values()]
+            figures = [each for together in zip_longest(*falling) for each in together if each]
+            self._settle([*figures, memory, compute], end - time.monotonic())
         found = {
             key: [figure.settled or min(figure.times, default=nan) for figure in row]
             for key, row in rows.items()
@@ -273,11 +308,25 @@ class Calibration:
             content["shared_exchange_seconds"] = lower_bounds(found["shared", ""]).tolist()
         return content
 
-    def _rows(self, sizes: Sequence[int], stack: ExitStack) -> dict[tuple[str, str], list[Figure]]:
-        """Return the figures of each table and row, one for each size."""
+    def _sizes(self, sizes: Sequence[int], first: MPI.Intracomm) -> list[int]:
+        """Return the sizes, and those between which T_1 jumps."""
+
+        @cache
+        def time_of(size: int) -> float:
+            measured = partial(repeated, exchange(first, 1, size), first)
+            return self._together(Figure("T_1", measured, not self.local.rank))
+
+        last, largest = sizes[-2:]
+        rate = (time_of(largest) - time_of(last)) / (largest - last)
+        jumps = [jump(time_of, *pair, rate) for pair in pairwise(sizes)]
+        return sorted({*sizes, *chain.from_iterable(filter(None, jumps))})
+
+    def _rows(
+        self, sizes: Sequence[int], first: MPI.Intracomm, stack: ExitStack
+    ) -> dict[tuple[str, str], list[Figure]]:
+        """Return the figures of each table and row: one for each size, `shared` for the largest."""
         local, comm = self.local, self.comm
         rows = {}
-        first = stack.enter_context(self._part(min(local.rank, 1)))
         for k in NEIGHBORS:
             rows["exchange", str(k)] = [
                 Figure(
@@ -294,7 +343,7 @@ class Calibration:
                     f"exchange of {local.size} ranks a node, {size_name(s)}",
                     partial(_exchanged, across, 1, s, comm),
                 )
-                for s in sizes
+                for s in sizes[-2:]
             ]
         for nodes, per_node in self._parts():
             active = self.node < nodes and local.rank < per_node

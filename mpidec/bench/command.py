@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from math import isnan, nan
 from typing import Any
 
 import mpi4py
@@ -383,17 +384,22 @@ def calibrate(options: Options, comm: MPI.Intracomm) -> int:
     with Network(comm.size, comm) as net:
         per_node = net.context.ranks_per_node
     calibration = Calibration(comm, per_node)
-    sizes = options.sizes or EXCHANGED
-    found = calibration.measure(sizes, options.seconds)
+    found = calibration.measure(options.sizes or EXCHANGED, options.seconds)
+    sizes = found["bytes"]
     calibration.close()
     calibration.check()
     facts["load_average_after"] = host.load()
     lines = [["exchange with", *map(size_name, sizes)]]
     rows = {plural(int(k), "neighbour"): times for k, times in found["exchange_seconds"].items()}
     if "shared_exchange_seconds" in found:
-        rows[f"1, {found['ranks_per_node']} ranks a node"] = found["shared_exchange_seconds"]
+        shared = found["shared_exchange_seconds"]
+        name = f"1, {found['ranks_per_node']} ranks a node"
+        rows[name] = [nan] * (len(sizes) - len(shared)) + shared
     rows |= {f"Allreduce, {k} ranks": times for k, times in found["allreduce_seconds"].items()}
-    lines += [[name, *(f"{1e3 * t:.4g} ms" for t in times)] for name, times in rows.items()]
+    lines += [
+        [name, *("-" if isnan(t) else f"{1e3 * t:.4g} ms" for t in times)]
+        for name, times in rows.items()
+    ]
     _say(comm, "\n".join([*aligned(lines, "<" + ">" * len(sizes)), options.out]))
     if comm.rank == 0:
         write_calibration(options.out, found, facts)

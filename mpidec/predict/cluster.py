@@ -20,6 +20,8 @@ TYPICAL: Mapping[str, tuple[float, float, float]] = {
     "ethernet": (25e-6, 25e9, 5e-6),
     "wan": (20e-3, 1e9, 1e-5),
 }
+RANGE = 64  # of sizes, between which the slope is taken
+STEEP = 10  # times the slope of a link's rate: a jump
 MEMORY = 5e-11  # seconds per byte of a weighted sum: 20 GB/s, one rank's share of a node's memory
 
 
@@ -38,8 +40,8 @@ class Cluster:
     seconds : array, shape (K, S)
     memory : float
         Seconds per byte of a row in a weighted sum.
-    shared : array, shape (S,), optional
-        T_1(s) of all `per_node` ranks of each node at once.
+    shared : array, shape (2,), optional
+        T_1(s) of all `per_node` ranks of each node at once, for the two largest sizes.
     per_node : int
     reductions : dict
         Seconds of MPI_Allreduce, shape (S,), by the nodes and the ranks on each, all of them first;
@@ -60,12 +62,12 @@ class Cluster:
 
     @property
     def seconds_per_byte(self) -> float:
-        """Inverse rate of a node's link: the slope of T_1 between the two largest sizes."""
-        return self._slope(self.seconds[0])
-
-    def _slope(self, seconds: np.ndarray) -> float:
-        last, sizes = seconds[-2:], self.sizes[-2:]
-        return float((last[1] - last[0]) / (sizes[1] - sizes[0]))
+        """Inverse rate of a node's link: the slope of T_1 up to the largest size, over a range in
+        which the bytes take more time than what disturbs the measured times.
+        """
+        small = max(int(np.searchsorted(self.sizes, self.sizes[-1] / RANGE, "right")) - 1, 0)
+        rise = self.seconds[0, -1] - self.seconds[0, small]
+        return float(rise / (self.sizes[-1] - self.sizes[small]))
 
     def exchange(self, k: float, size: float) -> float:
         """Return T_k(s): 0 for k = 0, and beyond the measured k and s along the last line.
@@ -81,6 +83,25 @@ class Cluster:
         column = [_linear(size, self.sizes, row) for row in self.seconds]
         return _linear(k, self.neighbors, np.array(column))
 
+    def hub(self, k: float, size: float) -> float:
+        """Return the time of a rank that exchanges `size` bytes with each of k others, which have
+        no more messages: they are under way at the same time, and their bytes share one link.
+
+        The latency is that of the largest size up to `size` from which on a message waits once
+        more, for an acknowledgement or a handshake: the time jumps there.
+
+        Examples
+        --------
+        >>> net = Cluster("", np.array([0, 8, 9, 109]), np.array([1]), np.array([[1.0, 1, 3, 4]]))
+        >>> net.hub(1, 8), net.hub(1, 109), net.hub(2, 109)
+        (1.08, 4.0, 5.0)
+        """
+        slopes = np.diff(self.seconds[0]) / np.diff(self.sizes)
+        jumps = self.sizes[1:][slopes > STEEP * self.seconds_per_byte]
+        least = max(jumps[jumps <= size], default=self.sizes[0])
+        further = k * max(size - least, 0) * self.seconds_per_byte
+        return float(self.exchange(k, min(least, size)) + further)
+
     @property
     def shared_per_byte(self) -> float:
         """Seconds of a byte on the link while several ranks of a node use it: the slope between the
@@ -88,7 +109,8 @@ class Cluster:
         """
         if self.shared is None:
             return self.seconds_per_byte
-        return self._slope(self.shared) / self.per_node
+        sizes = self.sizes[-2:]
+        return float(np.diff(self.shared)[0] / np.diff(sizes)[0]) / self.per_node
 
     def allreduce(self, nodes: int, per_node: int, size: float) -> float:
         r"""Return the time of MPI_Allreduce: piecewise linear in the logarithms of the nodes and of
@@ -185,12 +207,17 @@ def _check(found: Cluster) -> None:
         raise ConfigError(
             f"{found.name}: expected increasing bytes, neighbours from 1, a time for each"
         )
-    shared = [] if found.shared is None else [found.shared]
-    rows = [*seconds, *found.reductions.values(), *shared]
+    rows = [*seconds, *found.reductions.values()]
     positive = all(row.shape == sizes.shape and (row > 0).all() for row in rows)
     if not (positive and np.isfinite(rows).all()) or seconds[0, -1] <= seconds[0, -2]:
         raise ConfigError(
             f"{found.name}: expected times > 0, larger for the last size than before it"
         )
-    if shared and found.per_node < 2:
-        raise ConfigError(f"{found.name}: shared_exchange_seconds without ranks_per_node >= 2")
+    shared = found.shared
+    if shared is not None and not (
+        found.per_node > 1 and shared.shape == (2,) and shared[0] < shared[1]
+    ):
+        raise ConfigError(
+            f"{found.name}: expected shared_exchange_seconds of the two largest sizes, increasing, "
+            "with ranks_per_node >= 2"
+        )

@@ -253,9 +253,10 @@ class Line:
         return inf if self.course.steps is None else self.step * self.course.steps
 
 
-def predict(asked: Forecast, about: Subject) -> None:
+def predict(asked: Forecast) -> None:
     """Print a table for each number of ranks, the cheapest step and the shortest run."""
-    demand, net = about.demand, asked.net
+    about, net = subject(asked), asked.net
+    demand = about.demand
     print(
         f"a step: {demand.mixings:.3g} mixings of rows of {quantity(demand.size, 'B')}, "
         f"{demand.gradients:.3g} gradients of an agent; {asked.per_node} ranks a node, placed by "
@@ -353,8 +354,7 @@ def _time(seconds: float) -> str:
 def execute(asked: Forecast, comm: MPI.Intracomm) -> int:
     """Predict in one process, or measure on all."""
     if not asked.check:
-        if comm.rank == 0:
-            predict(asked, subject(asked))
+        on_root(comm, predict, asked)
         return Status.OK
     if comm.size < 2:
         raise InputError("--check measures on several ranks: mpirun -n 4 mpidec predict --check")

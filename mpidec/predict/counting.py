@@ -22,13 +22,15 @@ MOST_EDGES = 100_000_000
 
 
 class Traffic(NamedTuple):
-    """Largest numbers in a mixing: messages of a rank to, or from, other nodes; rows in them; rows
-    over a node's link; terms of a rank's sums beside its agents' own rows.
+    """Largest numbers in a mixing: messages of a rank to, or from, other nodes; messages that both
+    ends of one have at least; rows of a rank to, or from, other nodes; rows over a node's link;
+    terms of a rank's sums beside its agents' own rows.
 
     A link carries both directions at once: the larger one counts.
     """
 
     messages: int
+    mutual: int
     rows: int
     link: int
     terms: int
@@ -84,8 +86,10 @@ def flow(graph: Topology, node: np.ndarray) -> Flow:
     across = node[host[sender]] != node[to]
     agent, dest = _distinct(sender[across], to[across], len(node))
     far = _distinct(host[agent], dest, len(node))
+    ends = [np.bincount(ranks, minlength=len(node))[ranks] for ranks in far]
     counted = Traffic(
         max(map(_most, far)),
+        int(np.minimum(*ends).max(initial=0)),
         max(_most(host[agent]), _most(dest)),
         max(_most(node[host[agent]]), _most(node[dest])),
         _most(to[sender != receiver]),

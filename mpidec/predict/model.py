@@ -1,12 +1,14 @@
 r"""Time of a mixing: of a rank that sends or receives q rows of s bytes in k messages to other
 nodes, and R rows over the link of its node,
 
-.. math:: T = [T_k(q s / k) - q s G] + q s G + (R - q) s G' + t s M
+.. math:: T = [\max(T_m(r), H_k(r)) - q s G] + q s G + (R - q) s G' + t s M,\quad r = q s / k
 
 are the latency, the bytes of the rank, those of the other ranks of its node, which share the link,
 and the weighted sum of t rows; G is the time of a byte on the link, G' that while several ranks of
-a node use it, and M that of a byte in memory.  k, q, R and t are the largest ones of all ranks and nodes.  In a schedule,
-latencies of different ranks overlap; bytes share the link.
+a node use it, and M that of a byte in memory.  k, q, R and t are the largest ones of all ranks and nodes.  A message
+shares the links of both its ends with other messages, as in the measured T_m, only if both ends have m of them; that
+of a hub with k messages has at least H_k, its latency and the bytes.  In a schedule, latencies of different ranks
+overlap; bytes share the link.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ class Cost:
 
 def cost(counted: Traffic, size: float, net: Cluster) -> Cost:
     """Return the cost of a mixing alone with rows of `size` bytes."""
-    k, rows, link, terms = counted
-    total = net.exchange(k, rows * size / max(k, 1))
+    k, mutual, rows, link, terms = counted
+    message = rows * size / max(k, 1)
+    total = max(net.exchange(mutual, message), net.hub(k, message))
     own = min(rows * size * net.seconds_per_byte, total)
     further = max(link - rows, 0) * size * net.shared_per_byte
     return Cost(total - own, own, further, terms * size * net.memory, link)

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from mpidec.bench import calibration, command as bench
-from mpidec.bench.calibration import Calibration, Figure, agreed, lower_bounds, neighbors, write
+from mpidec.bench.calibration import (
+    Calibration,
+    Figure,
+    agreed,
+    jump,
+    lower_bounds,
+    neighbors,
+    write,
+)
 from mpidec.comm.runtime import MPI
 from mpidec.exceptions import InputError
 from mpidec.predict.cluster import cluster
@@ -32,12 +40,25 @@ def test_no_message_takes_longer_than_a_larger_one():
 
 @pytest.mark.serial
 @pytest.mark.parametrize("nodes", range(2, 9))
-def test_a_node_sends_as_many_rows_as_it_receives(nodes):
+def test_nodes_exchange_in_both_directions(nodes):
     for k in calibration.NEIGHBORS:
-        to = [(node + h) % nodes for node in range(nodes) for h in neighbors(nodes, k)]
-        assert np.bincount(to).tolist() == [k] * nodes
-        distances = {h % nodes for h in neighbors(nodes, k)}
-        assert 0 not in distances and len(distances) >= min(k, nodes - 1) - (nodes == 4)
+        others = [neighbors(node, nodes, k) for node in range(nodes)]
+        rows = np.array([np.bincount(each, minlength=nodes) for each in others])
+        assert (rows == rows.T).all() and not rows.trace()
+        assert rows.sum(axis=0).tolist() == [
+            k - (k == 1 and node ^ 1 == nodes) for node in range(nodes)
+        ]
+        assert (rows > 0).sum() >= min(k, nodes - 1) * (nodes - 1)
+
+
+@pytest.mark.serial
+def test_a_jump_is_located():
+    def handshakes(size):
+        return 5.0 + 6.0 * (size > 1000) + 0.01 * size
+
+    low, high = jump(handshakes, 512, 4096, 0.01)
+    assert low <= 1000 < high <= low + 1000 / 16
+    assert jump(handshakes, 4096, 8192, 0.01) is None
 
 
 @pytest.mark.serial

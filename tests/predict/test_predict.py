@@ -38,8 +38,10 @@ def test_counted_rows_are_those_of_the_edges(name, agents, placement):
         far = {(i, host[j]) for i, j in edges if node[host[i]] != node[host[j]]}
         ends = [[(host[i], rank)[end] for i, rank in far] for end in (0, 1)]
         pairs = {(host[i], rank) for i, rank in far}
+        sent, received = ([sum(e[end] == i for e in pairs) for i in range(24)] for end in (0, 1))
         expected = (
-            max(sum(e[end] == i for e in pairs) for end in (0, 1) for i in range(24)),
+            max(sent + received),
+            max(min(sent[i], received[j]) for i, j in pairs),
             max(end.count(i) for end in ends for i in range(24)),
             max(sum(node[i] == m for i in end) for end in ends for m in range(6)),
             max(sum(host[j] == i for _, j in edges) for i in range(24)),
@@ -49,18 +51,21 @@ def test_counted_rows_are_those_of_the_edges(name, agents, placement):
 
 def test_times_of_a_known_network(tmp_path):
     file = tmp_path / "network.json"
-    times = {"1": [1e-3, 2e-3, 3e-3], "2": [1e-3, 3e-3, 5e-3]}
+    times = {"1": [1e-3, 2e-3, 3e-3], "2": [1e-3, 4e-3, 7e-3]}
     content = {"bytes": [0, 1000, 2000], "exchange_seconds": times}
     file.write_text(json.dumps(content))
     net = cluster(str(file))
     # One rank a node: T_2(s).  Four a node: a ring has 1 row more over the link than over a rank.
     one = mean_cost(topology.ring(8), nodes_of(8, 1, "slot"), 500, net)
-    assert np.isclose(one.seconds - one.kernel, 2e-3) and one.rows == 2
+    assert np.isclose(one.seconds - one.kernel, 2.5e-3) and one.rows == 2
     four = cost(flow(topology.ring(8), nodes_of(8, 4, "slot")).traffic, 500, net)
     assert np.isclose(four.latency, 1e-3) and np.isclose(four.bytes, 5e-4)
     assert np.isclose(four.link, 5e-4) and four.kernel == 2 * 500 * net.memory
+    # The hub of a star has 3 messages of 1 ms of latency over its link, its neighbours 1 each.
+    hub = mean_cost(topology.star(4), nodes_of(4, 1, "slot"), 500, net)
+    assert np.isclose(hub.seconds - hub.kernel, 1e-3 + 3 * 5e-4)
     reductions = {"4x2": [4e-3] * 3, "2x2": [2e-3] * 3, "4x1": [3e-3] * 3}
-    shared = {"shared_exchange_seconds": [2e-3, 5e-3, 8e-3], "ranks_per_node": 2}
+    shared = {"shared_exchange_seconds": [5e-3, 8e-3], "ranks_per_node": 2}
     content |= {"memory_seconds_per_byte": 1e-9, "allreduce_seconds": reductions, **shared}
     file.write_text(json.dumps(content))
     net = cluster(str(file))
@@ -72,9 +77,12 @@ def test_times_of_a_known_network(tmp_path):
         5,
         0,
     ]
-    file.write_text(json.dumps({"bytes": [0, 1000], "exchange_seconds": {"1": [1e-3]}}))
-    with pytest.raises(ConfigError, match="a time for each"):
-        cluster(str(file))
+    short = {"bytes": [0, 1000], "exchange_seconds": {"1": [1e-3]}}
+    alone = content | {"ranks_per_node": 1}
+    for wrong, said in ((short, "a time for each"), (alone, "ranks_per_node >= 2")):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(ConfigError, match=said):
+            cluster(str(file))
 
 
 def test_latencies_of_a_schedule_overlap():
@@ -127,7 +135,11 @@ def test_hierarchical_graphs_are_cheaper_on_large_nodes(capsys):
 
 def test_graphs_that_cannot_be_counted_are_refused(tmp_path, capsys):
     file = tmp_path / "experiment.toml"
-    for name, ranks, said in (("hypercube", "24", "24"), ("complete", "65536", "edges")):
+    for name, ranks, said in (
+        ("hypercube", "24", "24"),
+        ("complete", "65536", "edges"),
+        ("ringg", "16", "did you mean ring?"),
+    ):
         file.write_text(f'[topology]\nname = "{name}"\n')
         assert main([str(file), "--ranks", ranks]) == 2
         assert said in capsys.readouterr().err
