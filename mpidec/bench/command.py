@@ -101,7 +101,8 @@ The results of all contenders are compared with the dense product before they ar
 
 With --calibrate, times of exchanges between the nodes are measured instead, in both directions at
 once with 1, 2 and 4 neighbours, by one rank a node; then of exchanges by all ranks of the nodes at
-once, of MPI_Allreduce, of W(X) on a node and of a gradient.  Each is the 10 % quantile over blocks,
+once, of MPI_Allreduce, of W(X) on a node and of a gradient.  Sizes at which the time of an exchange
+jumps are added to those that are given.  Each is the 10 % quantile over blocks,
 repeated until the two smallest agree within 10 %.  If some do not agree within --seconds, nothing
 is written.
 
