@@ -42,8 +42,9 @@ few steps.  The rows over the busiest link are counted from the graph and the pl
 With --accuracy, steps until the relative error of the agents' average (--stop-error of a run) are
 simulated in this process, with the data of the experiment if there are some for all agents, or else
 with random least squares of 10 unknowns.  A number with "~" is continued by the rate of theory for
-the graph's 1 - rho, a bound: that of the slowest mode.  "auto" is
-searched for with at most 16 agents; others take the safe step size.
+the graph's 1 - rho, a bound: that of the slowest mode; "-" is not known, as of schedules whose
+periods have more than 10^8 edges.  "auto" is searched for with at most 16 agents; others take the
+safe step size.
 
 The networks are typical figures (latency, link of a node): infiniband 2 us, 100 Gbit/s; ethernet
 25 us, 25 Gbit/s; wan 20 ms, 1 Gbit/s; all-reduce by halving and doubling.  A file is written by

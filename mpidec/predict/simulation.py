@@ -21,6 +21,7 @@ from ..registry import SOLVERS
 from ..solvers.internals import is_asynchronous, with_step_size
 from ..theory import Quadratic, rate
 from ..topology import Schedule, Topology, from_weights
+from .counting import MOST_EDGES
 
 AGENTS = 16  # of the runs in which a step is counted
 COUNTED = 12  # their steps
@@ -234,9 +235,12 @@ def _simulated(job: build.Job, accuracy: float, seconds: float) -> tuple[int, fl
 def _rate(job: build.Job) -> float | None:
     r"""Return the factor by which the error falls in a step in the end, where all agents have the
     mean curvature: that of two agents with :math:`\rho = \sigma_2(W)` of the graph.  None where
-    theory does not apply.
+    theory does not apply, or the matrices of a period do not fit in memory.
     """
-    rho, problem = 1 - float(job.topology.spectral_gap()), job.oracle.problem
+    graph, problem = job.topology, job.oracle.problem
+    if (graph.period or 1) * graph.at(0).source.arcs > MOST_EDGES:
+        return None
+    rho = 1 - float(graph.spectral_gap())
     pair = from_weights(np.array([[1 + rho, 1 - rho], [1 - rho, 1 + rho]]) / 2)
     try:
         if isinstance(problem, LeastSquares):

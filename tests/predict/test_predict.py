@@ -8,6 +8,7 @@ import pytest
 from mpidec import topology
 from mpidec.exceptions import ConfigError
 from mpidec.experiment import Setting, settings as config
+from mpidec.predict import simulation
 from mpidec.predict.cluster import cluster
 from mpidec.predict.command import main
 from mpidec.predict.counting import flow, nodes_of, overlapped
@@ -114,7 +115,7 @@ def test_a_step_is_counted_in_a_run(tmp_path, mixing, mixings, size):
     assert (demand.size, demand.gradients) == (size, 1)
 
 
-def test_steps_are_simulated_and_continued_by_the_rate():
+def test_steps_are_simulated_and_continued_by_the_rate(monkeypatch):
     simulator = Simulator(config.load([]), 4)
     ring = topology.ring(8)
     simulated = simulator.course(ring, 1e-4, 60)
@@ -122,6 +123,8 @@ def test_steps_are_simulated_and_continued_by_the_rate():
     assert simulated.how == "" and simulated.simulated == simulated.steps
     assert continued.how == "~" and continued.simulated == 1
     assert 0.2 < continued.steps / simulated.steps < 5
+    monkeypatch.setattr(simulation, "MOST_EDGES", 31)
+    assert simulator.course(topology.inner_outer(8, 4), 1e-9, 0).steps is None
     biased = Simulator(config.load([Setting("solver.name", "dgd", "")]), 4)
     assert biased.course(ring, 1e-9, 0.1).steps == np.inf
 
