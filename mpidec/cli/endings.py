@@ -15,7 +15,7 @@ _TASK = "SLURM_PROCID"
 _FIRST = 2.0
 
 
-class LaunchedJob:
+class CommandRanks:
     """The ranks that run a command; MPI is used where it runs already, or once `start` is called.
 
     Parameters
@@ -73,11 +73,11 @@ class LaunchedJob:
             time.sleep(_FIRST)
 
 
-def printed(text: str, status: int = 0, job: LaunchedJob | None = None) -> int:
+def printed(text: str, status: int = 0, job: CommandRanks | None = None) -> int:
     """Print a text once in a job of several ranks, before any rank exits with an error; return the
     exit status.
     """
-    job = job or LaunchedJob()
+    job = job or CommandRanks()
     if job.rank == 0:
         if status:
             print(text, file=sys.stderr, flush=True)

@@ -41,7 +41,7 @@ from ..comm.runtime import (
 )
 from ..exceptions import ConfigError, InputError, RanksLost
 from ..plugins import nearest
-from .endings import LaunchedJob, printed, show
+from .endings import CommandRanks, printed, show
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -239,7 +239,7 @@ class Command(Generic[T]):
         """
         argv = sys.argv[1:] if argv is None else argv
         startup.loaded()
-        job = LaunchedJob(comm)
+        job = CommandRanks(comm)
         try:
             asked = self._asked(argv, job)
             if isinstance(asked, str):
@@ -280,7 +280,7 @@ class Command(Generic[T]):
                     stack.enter_context(interrupts())
             return self._run(asked, comm)
 
-    def _asked(self, argv: Sequence[str], job: LaunchedJob) -> argparse.Namespace | str:
+    def _asked(self, argv: Sequence[str], job: CommandRanks) -> argparse.Namespace | str:
         """Return the arguments, or the text that they ask for, on each rank."""
         args = self._refusing(self.parse, argv)
         if isinstance(args, str) or not any(vars(args).get(name) for name in TEXTS):
@@ -295,7 +295,7 @@ class Command(Generic[T]):
             raise InputError(message(error)) from error
 
     def _alone(
-        self, args: argparse.Namespace, act: Callable[[T], int | None], job: LaunchedJob
+        self, args: argparse.Namespace, act: Callable[[T], int | None], job: CommandRanks
     ) -> int:
         prepared = self._refusing(self.prepare, args, 1)
         if isinstance(prepared, str):
@@ -335,7 +335,7 @@ class Command(Generic[T]):
         survive = self.survives(args) and not cannot_survive()
         return on_those_left(lambda left: on_root(left, self.prepare, args, size), comm, survive)
 
-    def _end(self, job: LaunchedJob, text: str, status: int) -> int:
+    def _end(self, job: CommandRanks, text: str, status: int) -> int:
         """Print a text on rank 0, before any rank exits, and return the exit status."""
         if job.rank == 0:
             say(self.name, text)

@@ -201,7 +201,9 @@ def labelled(name: str, seed: int = 0, how: Reading = CLASSES) -> Images:
         )
     train_x = _samples(where, "x_train", given["x_train"])
     N = len(train_x)
-    train_y = _targets(where, "y_train", given["y_train"], "x_train", N, N, how.targets)
+    train_y = _targets(
+        where, "y_train", given["y_train"], "x_train", N, most=N, targets=how.targets
+    )
     if "x_test" not in given:
         return _scaled(_held_out(name, train_x, train_y, seed), how)
     test_x = _samples(where, "x_test", given["x_test"])
@@ -210,7 +212,9 @@ def labelled(name: str, seed: int = 0, how: Reading = CLASSES) -> Images:
             f"{where}: x_test has samples of the shape {test_x.shape[1:]}, expected "
             f"{train_x.shape[1:]} as in x_train"
         )
-    test_y = _targets(where, "y_test", given["y_test"], "x_test", len(test_x), N, how.targets)
+    test_y = _targets(
+        where, "y_test", given["y_test"], "x_test", len(test_x), most=N, targets=how.targets
+    )
     if test_y.shape[1:] != train_y.shape[1:]:
         raise ValueError(
             f"{where}: y_test has targets of the shape {test_y.shape[1:]}, expected "

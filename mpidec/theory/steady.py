@@ -160,7 +160,9 @@ def steady_state(
             found = filters.msd(oracle, method, topology)
         return SteadyState(found, np.zeros(len(found)), found)
     bias, spread, draws = np.zeros(()), np.zeros(()), 0
-    for block in _blocks(problem, solver, topology, noise, link_noise, walk, x0, target):
+    for block in _blocks(
+        problem, solver, topology, noise, link_noise, walk=walk, x0=x0, target=target
+    ):
         sums = block.limit()
         bias, spread = bias + sums[0], spread + sums[1]
         draws = block.noise.draws if block.noise is not None else 0
@@ -242,7 +244,9 @@ def transient(
     integer(steps, "theory: steps", least=0)
     curves = sum(
         block.course(steps)
-        for block in _blocks(problem, solver, topology, noise, link_noise, walk, x0, target)
+        for block in _blocks(
+            problem, solver, topology, noise, link_noise, walk=walk, x0=x0, target=target
+        )
     )
     bias, spread = np.moveaxis(np.asarray(curves), 1, 0)
     return Transient(bias + spread, bias, spread)

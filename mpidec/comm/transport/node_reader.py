@@ -165,8 +165,9 @@ class NodeReader(Transport):
     @classmethod
     def sums(cls, context: Context, where: str, counts: Counters, plan: Routes) -> NodeReader:
         """Return the weighted sums of a mixing."""
+        signature, (source, row) = plan.topology.fingerprint(), plan.sources()
         return cls(
-            context, where, counts, plan, plan.topology.fingerprint(), *plan.sources(), plan.terms
+            context, where, counts, plan, signature, source=source, row=row, terms=plan.terms
         )
 
     @classmethod
@@ -185,8 +186,8 @@ class NodeReader(Transport):
             counts,
             plan,
             plan.topology.fingerprint() ^ 1 << 62,
-            source + 1,
-            whole.halo - first[source],
+            source=source + 1,
+            row=whole.halo - first[source],
         )
 
     @classmethod
@@ -196,8 +197,11 @@ class NodeReader(Transport):
         """Return a row for each edge into the local agents, from the rows for the edges out of
         other agents.
         """
-        source, row = whole.edge_places(plan.ins)
-        return cls(context, where, counts, plan, plan.topology.fingerprint() ^ 1 << 61, source, row)
+        signature, (source, row) = (
+            plan.topology.fingerprint() ^ 1 << 61,
+            whole.edge_places(plan.ins),
+        )
+        return cls(context, where, counts, plan, signature, source=source, row=row)
 
     def start(
         self,

@@ -85,7 +85,7 @@ class Steps:
     def states(self, first: int, s: State) -> Iterator[tuple[int, State, bool]]:
         plan, F, W = self._plan, self._answers, self._of_runs
         every, steps = plan.every, plan.steps
-        run = iterate(plan.solver, F, W, s, first, steps - first, self._calls)
+        run = iterate(plan.solver, F, W, s, first, steps - first, calls=self._calls)
         for k, now in enumerate(run, first + 1):
             if k == first + 1:
                 state(plan.solver, "step", now, s.X.shape)

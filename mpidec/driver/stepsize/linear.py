@@ -632,10 +632,10 @@ def _newton(
                 lambda y: mean @ y - pull,
                 lambda y: mean,
                 lambda y: float(np.linalg.norm(np.abs(mean) @ np.abs(y) + np.abs(pull))),
-                x,
-                float(np.linalg.eigvalsh(mean)[-1]),
-                term,
-                1.0,
+                x0=x,
+                smoothness=float(np.linalg.eigvalsh(mean)[-1]),
+                term=term,
+                factor=1.0,
             )
         except ValueError:
             return x
