@@ -409,6 +409,11 @@ def _check_writable(given: str, path: str, existing: bool) -> None:
     if not os.access(folder, os.W_OK | os.X_OK) or (
         os.path.exists(path) and not os.access(path, os.W_OK)
     ):
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            raise OSError(
+                errno.EROFS,
+                f"cannot write {given}: the file system of {folder} is read-only: choose another",
+            )
         raise PermissionError(
             f"cannot write {given}: no permission to write {path} or its folder: choose another"
         )

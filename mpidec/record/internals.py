@@ -35,7 +35,7 @@ from .runfile import (
     buffered as buffered,
     rises as rises,
 )
-from .sharded import spread as spread, stored as stored
+from .sharded import open_shard as open_shard, spread as spread, stored as stored
 from .shards import (
     Shards as Shards,
     remove_shards as remove_shards,

@@ -114,11 +114,10 @@ class _Layout(NamedTuple):
             grows = {} if not self.trajectory else {"maxshape": (None, *row), "chunks": chunks}
             file.create_dataset(f"trajectory/{name}", (0, *row), dtype, **grows)
         _add_scales(file)
-        unknown = self.dtype.type(np.nan)
         if self.sharded:
-            self.nowhere(rows).create(file.require_group("result"), "x", unknown)
+            self.nowhere(rows).create(file.require_group("result"), "x")
         else:
-            file.create_dataset("result/x", rows, self.dtype, fillvalue=unknown)
+            file.create_dataset("result/x", rows, self.dtype, fillvalue=np.nan)
         _set_result(file, None, RUNNING, 0)
         for phase, W in enumerate(self.topology):
             group = file.require_group(
@@ -265,6 +264,7 @@ class RunFile:
     _ahead: int
     _resumed: int
     _shards: set[str]
+    _replaced: set[str]
 
     def __init__(
         self,
@@ -342,11 +342,13 @@ class RunFile:
         step = find_checkpoint(path)[0] if step is None else step
         with open_run(path) as file:
             layout, x = _Layout.of(file), readable(file["trajectory/x"], os.fspath(path))
-            of_checkpoint = [
-                Sharded.of(dataset, "").files
-                for dataset in file.get("checkpoint", {}).values()
-                if dataset.is_virtual
-            ]
+            of_checkpoint, of_others = (
+                [Sharded.of(dataset, "").files for dataset in datasets if dataset.is_virtual]
+                for datasets in (
+                    file.get("checkpoint", {}).values(),
+                    (file["trajectory/x"], file["result/x"]),
+                )
+            )
             steps, every = file["metrics/step"][:], float(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
         # An interrupted run has a record of its last step, which an uninterrupted one would not
@@ -358,6 +360,7 @@ class RunFile:
         self._begin(AtomicFile(path, existing=True), layout, flush_seconds)
         self._exists, self._flushed = True, kept
         self._shards = set().union(*of_checkpoint)
+        self._replaced = self._shards.union(*of_others)
         if self._trajectory is not None and isinstance(x, Sharded):
             self._trajectory.begin_with(x.first(kept))
         self._last = self._resumed = int(steps[-1]) if kept else -1
@@ -401,7 +404,8 @@ class RunFile:
     @property
     def shards(self) -> set[str]:
         """The names of the shards that the file refers to."""
-        return self._shards | (self._trajectory.shards if self._trajectory else set())
+        found = self._shards | (self._trajectory.shards if self._trajectory else set())
+        return found | self._replaced if self.later else found
 
     def append(
         self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | Sharded | None = None
@@ -546,6 +550,7 @@ class RunFile:
         self._rows: list[tuple[Any, ...]] = []
         self._trajectory = _Trajectory(layout, self._capacity) if layout.trajectory else None
         self._shards = set()  # of checkpoint and result
+        self._replaced = set()  # of the file that is resumed, until its later records are dropped
         self._checkpoint = -1
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
@@ -727,7 +732,7 @@ def _set(group: h5py.Group, name: str, array: NDArray[Any] | Sharded) -> None:
         group[name] = array
 
 
-def _place_again(group: h5py.Group, name: str, rows: Sharded, fill: Any = None) -> h5py.Dataset:
+def _place_again(group: h5py.Group, name: str, rows: Sharded) -> h5py.Dataset:
     """Replace a virtual data set, with its attributes and dimension scales."""
     old = group[name]
     scales = [list(dimension.values()) for dimension in old.dims]
@@ -736,7 +741,7 @@ def _place_again(group: h5py.Group, name: str, rows: Sharded, fill: Any = None) 
             old.dims[axis].detach_scale(scale)
     attributes = dict(old.attrs)
     del group[name]
-    new = rows.create(group, name, fill)
+    new = rows.create(group, name)
     new.attrs.update(attributes)
     for axis, found in enumerate(scales):
         for scale in found:
@@ -754,7 +759,7 @@ def _set_result(
 ) -> None:
     dataset = file["result/x"]
     if isinstance(x, Sharded):
-        dataset = _place_again(file["result"], "x", x, x.dtype.type(np.nan))
+        dataset = _place_again(file["result"], "x", x)
     elif x is not None:
         dataset[...] = x
     if dataset.attrs.get("outcome") != outcome:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Union
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # file that claims more would exhaust the memory.
 EXPANSION = 1100
 SET = "[0-9a-f]{8}"  # the number of a set of shards
+NAME = "name"  # attribute of a shard: the name that it was written under
 # The name of a shard: that of the run file, its set, and the first rank of its node.
 SHARD = re.compile(rf".+\.{SET}\.rank\d+", re.DOTALL)
 # The data sets that may be virtual.
@@ -118,8 +120,10 @@ class Sharded:
         """The names of the shards."""
         return {block.file for block in self.blocks}
 
-    def create(self, group: h5py.Group, name: str, fill: float | None = None) -> h5py.Dataset:
-        """Create the data set; entries of no block are `fill`."""
+    def create(self, group: h5py.Group, name: str) -> h5py.Dataset:
+        """Create the data set; entries of no block, and those of a shard that is missing, are NaN
+        where there is one.
+        """
         import h5py
 
         layout = h5py.VirtualLayout(self.shape, self.dtype)
@@ -127,6 +131,7 @@ class Sharded:
             names = [name.replace("%", "%%") for name in (block.file, block.name)]  # for HDF5
             source = h5py.VirtualSource(*names, block.whole, self.dtype)
             layout[_box(block.start, block.shape)] = source[_box(block.source, block.shape)]
+        fill = self.dtype.type(np.nan) if self.dtype.kind in "fc" else None
         return group.create_virtual_dataset(name, layout, fillvalue=fill)
 
     def first(self, rows: int) -> Sharded:
@@ -202,18 +207,17 @@ class Sharded:
             try:
                 self._read(file, index, found)
             except (OSError, ValueError, KeyError) as error:
-                name = os.path.basename(self.path)
                 raise ValueError(
                     f"{self.path}: some of its rows are in {file}, which cannot be read ({error}): "
-                    f"keep the files whose names begin with {name} together"
+                    f"keep {', '.join(sorted(self.files)[:3])}{', ...' * (len(self.files) > 3)} "
+                    "beside it, under the names that they were written with"
                 ) from error
         return found if chosen.ndim else found[0]
 
     def _read(self, file: str, index: NDArray[np.int64], found: NDArray[Any]) -> None:
         """Read what one shard has of the entries `index` along the first axis."""
         folder = os.path.dirname(os.path.realpath(self.path))
-        with open_checked(os.path.join(folder, file)) as shard:
-            refuse_references(shard, file)
+        with open_shard(os.path.join(folder, file)) as shard:
             for block in self.blocks:
                 first, count = block.start[0], block.shape[0]
                 inside = np.flatnonzero((first <= index) & (index < first + count))
@@ -244,6 +248,24 @@ class Sharded:
                 f"{self.path}: damaged: rows of the shape {self.shape} lie in other files, which "
                 f"have {there:,} numbers of them"
             )
+
+
+@contextmanager
+def open_shard(path: str) -> Iterator[h5py.File]:
+    """Open a shard for reading, as `open_checked`.
+
+    Raises
+    ------
+    OSError, ValueError
+        Also if it was written under another name: its rows are those of other agents or another
+        step.
+    """
+    with open_checked(path) as file:
+        name = os.path.basename(path)
+        refuse_references(file, name)
+        if (written := file.attrs.get(NAME)) != name:
+            raise ValueError(f"it was written as {written}")
+        yield file
 
 
 def spread(rows: NDArray[Any], places: Sequence[int], n: int) -> NDArray[Any]:

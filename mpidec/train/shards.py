@@ -11,7 +11,7 @@ import numpy as np
 
 from ..comm.mixing import Network
 from ..comm.runtime import ranks_of_node
-from ..record.internals import open_checked, shard, stored, write_shard
+from ..record.internals import open_shard, shard, stored, write_shard
 from .states import Arrays
 
 # Array of the checkpoint: the number of this set of files, and for each rank the first rank of its
@@ -68,7 +68,7 @@ class RankStates:
     def load(self, number: int, first: int) -> dict[str, np.ndarray]:
         """Return the arrays of this rank, in the file of a set that has those of a node."""
         own = f"rank{self._net.rank}."
-        with open_checked(shard(self._path, number, first)) as file:
+        with open_shard(shard(self._path, number, first)) as file:
             return {name: stored(array)[()] for name, array in file.items() if name.startswith(own)}
 
 

@@ -200,7 +200,7 @@ def test_ranks_of_a_node_need_not_follow_each_other(tmp_path):
     expected = sharded.spread(X, places, 12)
     assert np.array_equal(spread[()], expected, equal_nan=True)
     with h5py.File(tmp_path / "run.h5", "w") as file:
-        spread.create(file, "x", np.nan)
+        spread.create(file, "x")
     with h5py.File(tmp_path / "run.h5") as file:
         assert np.array_equal(file["x"][...], expected, equal_nan=True)
         assert sharded.Sharded.of(file["x"], spread.path).files == spread.files
@@ -224,8 +224,39 @@ def test_a_missing_or_damaged_shard_is_named(tmp_path):
     ):
         read(path)
     one.unlink()
-    with pytest.raises(ValueError, match=rf"{one.name}, which cannot be read .*keep the files"):
+    with pytest.raises(
+        ValueError, match=rf"{one.name}, which cannot be read .*keep {one.name} beside it"
+    ):
         read(path)
+    for name in beside(path):
+        (tmp_path / name).unlink()
+    with h5py.File(path) as plain:
+        assert np.isnan(plain["trajectory/x"][...]).all() and np.isnan(plain["result/x"][...]).all()
+
+
+def test_a_shard_under_the_name_of_another_one_is_refused(tmp_path):
+    path = tmp_path / "run.h5"
+    one = of_one_node(path)
+    other = of_one_node(tmp_path / "other.h5")
+    one.write_bytes(other.read_bytes())
+    with pytest.raises(ValueError, match=rf"{one.name}.* it was written as {other.name}"):
+        read(path)
+
+
+def test_shards_of_the_file_that_is_resumed_stay_until_its_later_records_are_dropped(tmp_path):
+    path = tmp_path / "run.h5"
+    of_one_node(path)
+    with RunFile.resume(path, 2) as file:
+        assert file.later and file.shards == beside(path)
+
+
+def test_shards_of_a_renamed_file_stay(tmp_path):
+    path, renamed = tmp_path / "run.h5", tmp_path / "first.h5"
+    of_one_node(path)
+    path.rename(renamed)
+    expected = read(renamed).x
+    of_one_node(path)
+    assert np.array_equal(read(renamed).x, expected) and read(renamed).trajectory()[1].any()
 
 
 @pytest.mark.parametrize(
