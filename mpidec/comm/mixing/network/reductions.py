@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ....exceptions import on_all_ranks
+from ....exceptions import RanksLost, on_all_ranks
 from ...arrays import native
 from ...kernels import joined, node_sums, nodes, pairwise_sum
 from ...runtime import CommRequest, Partition, Request, died, ranks_of_node, tree
@@ -319,7 +319,8 @@ class NetworkReductions(Lifecycle):
         try:
             yield
         except Exception as error:
-            alone = self.size == 1 or self.matching.departures.left or died(error)
+            lost = died(error) or isinstance(error, RanksLost)  # of which all ranks hear
+            alone = self.size == 1 or self.matching.departures.left or lost
             if not alone and not on_all_ranks(error):
                 self.matching.fail(error)
             raise
