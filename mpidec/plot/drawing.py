@@ -206,10 +206,9 @@ class Sheet:
         first = next(other for other, each in zip(grid.flat, self.panels) if each.y == panel.y)
         if first is not axes:
             axes.sharey(first)
-        if len({each.title for each in self.panels}) > 1:
-            first = next(other for other, each in zip(grid.flat, self.panels) if each.x == panel.x)
-            if first is not axes:
-                axes.sharex(first)
+        first = next(other for other, each in zip(grid.flat, self.panels) if each.x == panel.x)
+        if first is not axes:
+            axes.sharex(first)
 
     def _limit(self, group: Sequence[tuple[Any, Panel]]) -> None:
         """Set the limits that were asked for."""
@@ -431,8 +430,11 @@ def _mark_zeros(
         x = x[np.unique(np.linspace(0, len(x) - 1, min(len(x), MARKED)).astype(int))]
         bottom = axes.get_xaxis_transform()
         look: dict[str, Any] = {"linestyle": "", "marker": "v", "markersize": 4, "clip_on": False}
-        axes.plot(x, np.zeros(len(x)), color=looks[name].colour, transform=bottom, zorder=3, **look)
-        handles.setdefault("0", axes.plot([], [], color="0.4", **look)[0])
+        (marks,) = axes.plot(
+            x, np.zeros(len(x)), color=looks[name].colour, transform=bottom, zorder=3, **look
+        )
+        marks.set_in_layout(False)  # matplotlib takes its place for one of a logarithmic axis
+        handles.setdefault("exactly 0", axes.plot([], [], color="0.4", **look)[0])
 
 
 def _draw_references(

@@ -110,7 +110,7 @@ def test_zeros_are_marked_below_logarithmic_axes(tmp_path):
         file["metrics/consensus"][0] = 0.0  # agents begin at one point
     shown = figure(paths, x="steps", y=["error", "consensus"])
     error, consensus = shown.axes[:2]
-    assert legend(shown) == ["Exact Diffusion", "DGD", "0"] and len(consensus.lines) == 2
+    assert legend(shown) == ["Exact Diffusion", "DGD", "exactly 0"] and len(consensus.lines) == 2
     marks = error.lines[2]
     assert marks.get_color() == error.lines[0].get_color() != error.lines[1].get_color()
     assert marks.get_xdata()[[0, -1]].tolist() == [90, 100] and marks.get_marker() == "v"
