@@ -378,6 +378,13 @@ def _targets(spec: ProblemSpec, dataset: Dataset, options: dict[str, Any]) -> ND
             name = dataset.classes[int(y[0])] if dataset.classes else f"{y[0]:g}"
             raise ValueError(f"all {len(y)} labels are equal ({name}), expected two classes")
         y = signs(y)
+    elif dataset.classes and all(
+        word[:1].isdigit() or word[:1] in "+-" for word in dataset.classes
+    ):
+        raise ValueError(
+            f"the targets are texts such as {dataset.classes[0]!r}, expected numbers: write them "
+            "with a decimal point, and without units and percent signs"
+        )
     elif dataset.classes:
         raise ValueError(
             "the targets are class names, expected numbers: use the problem logistic (two "
