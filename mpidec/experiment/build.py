@@ -221,7 +221,7 @@ def build(experiment: Experiment, net: Network) -> Job:
         On every rank, if the input is refused on any rank.
     """
     with agreed(net):
-        topology = _topology(experiment)
+        topology = topology_of(experiment)
         make = catalogue.PROBLEMS.find(experiment.problem.name)
     # On rank 0: the problem of all agents.
     whole: list[Prepared] = []
@@ -363,7 +363,7 @@ def _mixing(wanted: Mixing, solver: Solver, topology: Topology | Schedule) -> Mi
 
 def accepted(experiment: Experiment) -> bool:
     """Return whether the solver of an experiment can use its graph."""
-    topology = _topology(experiment)
+    topology = topology_of(experiment)
     solver = catalogue.SOLVERS[experiment.solver.name](**experiment.solver.options)
     try:
         solver.check(topology)
@@ -405,7 +405,7 @@ def seeded(experiment: Experiment, other: Experiment) -> bool:
     if is_asynchronous(kind) or not kind.needs.problem or isinstance(problem.test, float):
         return True
     try:
-        solver, topology = kind(**experiment.solver.options), _topology(experiment)
+        solver, topology = kind(**experiment.solver.options), topology_of(experiment)
         if oracle.draws or solver.draws or _mixing_draws(experiment, solver, topology):
             return True
     except (InputError, *REFUSALS):  # the run of each seed says what is refused
@@ -429,7 +429,8 @@ def _mixing_draws(experiment: Experiment, solver: Solver, topology: Topology | S
         return mixed(W, complete, solver).draws
 
 
-def _topology(experiment: Experiment) -> Topology | Schedule:
+def topology_of(experiment: Experiment) -> Topology | Schedule:
+    """Return the graph of an experiment, of the catalogue or the user's own."""
     make, n = catalogue.TOPOLOGIES.find(experiment.topology.name), experiment.run.agents
     options, weights = dict(experiment.topology.options), None
     # They are those of a networkx graph.

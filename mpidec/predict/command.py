@@ -15,7 +15,7 @@ from .._validation import number
 from ..cli import EXPERIMENT, Command, Flag, Status, aligned, plural, quantity
 from ..comm.runtime import MPI, on_root
 from ..exceptions import ConfigError, InputError, Unstable
-from ..experiment import Experiment, Setting, accepted, schema, settings as config
+from ..experiment import Experiment, Setting, accepted, schema, settings as config, topology_of
 from ..topology import Schedule, Topology
 from .checking import compared, gradient_seconds, nodes_of_job
 from .cluster import TYPICAL, Cluster, cluster
@@ -195,16 +195,20 @@ def subject(asked: Forecast) -> Subject:
         return Subject(name, options, demand, reduced)
     experiment = config.load(asked.file)
     given = any(each.key == "run.agents" for each in asked.file)
-    simulator = Simulator(experiment, asked.dimension)
-    name, options = experiment.topology.name, dict(experiment.topology.options)
-    demand = simulator.demand(_graph(name, options, AGENTS))
     agents = experiment.run.agents if given else None
+    simulator = Simulator(experiment, asked.dimension, agents)
+    name, options = experiment.topology.name, dict(experiment.topology.options)
+    demand = simulator.demand(_graph(name, options, agents or AGENTS, experiment))
     return Subject(name, options, demand, 8.0 * simulator.d, agents, simulator)
 
 
-def _graph(name: str, options: Mapping[str, Any], n: int) -> Topology | Schedule:
+def _graph(
+    name: str, options: Mapping[str, Any], n: int, experiment: Experiment | None
+) -> Topology | Schedule:
     try:
-        return catalogue.TOPOLOGIES.find(name)(n, **options)
+        if experiment is None:
+            return catalogue.TOPOLOGIES.find(name)(n, **options)
+        return topology_of(replace(experiment, run=replace(experiment.run, agents=n)))
     except ValueError as error:
         raise InputError(f"{n} agents: {error}") from error
 
@@ -215,7 +219,7 @@ def graphs(about: Subject, n: int, block: int) -> dict[str, Topology | Schedule]
     """
     if not about.name:
         return {}
-    found = {about.name: _graph(about.name, about.options, n)}
+    found = {about.name: _graph(about.name, about.options, n, about.experiment)}
     for name in OTHERS:
         if name in found or not _accepts(about.experiment, name):
             continue

@@ -70,6 +70,8 @@ class Simulator:
     experiment : Experiment
     dimension : int, optional
         Numbers in a row, in place of those of the experiment's data.
+    agents : int, optional
+        The only number of agents that the experiment can have, such as that of the user's graph.
 
     Attributes
     ----------
@@ -81,14 +83,14 @@ class Simulator:
         The solver is asynchronous.
     """
 
-    def __init__(self, experiment: Experiment, dimension: int | None):
+    def __init__(self, experiment: Experiment, dimension: int | None, agents: int | None = None):
         if is_asynchronous(SOLVERS[experiment.solver.name]):
             raise InputError(
                 f"{experiment.solver.name} is asynchronous: predict tells the time of steps that "
                 "all agents take together"
             )
         self.experiment, self.own = experiment, dimension is None
-        self._small = self._build(2)
+        self._small = self._build(agents or 2)
         self.d = dimension or self._small.d
         self._built: dict[tuple[int, int], build.Job] = {}
 

@@ -146,3 +146,16 @@ def test_graphs_that_cannot_be_counted_are_refused(tmp_path, capsys):
         file.write_text(f'[topology]\nname = "{name}"\n')
         assert main([str(file), "--ranks", ranks]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_graph_of_the_user_is_built_for_the_agents_of_the_experiment(tmp_path, capsys):
+    """Also one of networkx, and one that has one size only."""
+    (tmp_path / "own.py").write_text(
+        "import networkx as nx\n\n"
+        "def fixed(n):\n    assert n == 12, n\n    return nx.cycle_graph(12)\n"
+    )
+    (tmp_path / "own.toml").write_text(
+        '[run]\nagents = 12\n[topology]\nname = "own.py:fixed"\n'
+    )
+    assert main([str(tmp_path / "own.toml"), "--ranks=12", "--ranks-per-node=4"]) in (0, None)
+    assert "fixed" in capsys.readouterr().out
