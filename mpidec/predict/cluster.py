@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,9 @@ def _read(path: str) -> Cluster:
         times = content["exchange_seconds"]
         sizes, k = np.array(content["bytes"], float), np.array([int(key) for key in times])
         seconds = np.array([times[key] for key in times], float)
-        shared = content.get("shared_exchange_seconds")
+        # More messages take no less time: what is measured below is noise.
+        seconds = np.maximum.accumulate(seconds, axis=0)
+        shared, gradient = content.get("shared_exchange_seconds"), content.get("gradient_seconds")
         reductions = {
             (int(key.partition("x")[0]), int(key.partition("x")[2])): np.array(row, float)
             for key, row in content.get("allreduce_seconds", {}).items()
@@ -185,9 +188,9 @@ def _read(path: str) -> Cluster:
             seconds,
             float(content.get("memory_seconds_per_byte", MEMORY)),
             None if shared is None else np.array(shared, float),
-            int(content.get("ranks_per_node", 1)),
+            index(content.get("ranks_per_node", 1)),
             reductions,
-            content.get("gradient_seconds"),
+            None if gradient is None else float(gradient),
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -209,10 +212,22 @@ def _check(found: Cluster) -> None:
         )
     rows = [*seconds, *found.reductions.values()]
     positive = all(row.shape == sizes.shape and (row > 0).all() for row in rows)
-    if not (positive and np.isfinite(rows).all()) or seconds[0, -1] <= seconds[0, -2]:
+    rising = seconds[0, -1] > seconds[0, -2] and found.seconds_per_byte > 0
+    if not (positive and np.isfinite(rows).all() and rising):
         raise ConfigError(
             f"{found.name}: expected times > 0, larger for the last size than before it"
         )
+    if sizes[0] < 0 or any(nodes < 2 or ranks < 1 for nodes, ranks in found.reductions):
+        raise ConfigError(
+            f"{found.name}: expected bytes from 0, and allreduce_seconds by nodes and ranks on each, "
+            'such as "4x2"'
+        )
+    for name, each in (
+        ("memory_seconds_per_byte", found.memory),
+        ("gradient_seconds", found.gradient),
+    ):
+        if each is not None and not 0 < each < np.inf:
+            raise ConfigError(f"{found.name}: {name} is {each:g}, expected a time > 0")
     shared = found.shared
     if shared is not None and not (
         found.per_node > 1 and shared.shape == (2,) and shared[0] < shared[1]

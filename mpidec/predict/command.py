@@ -151,8 +151,10 @@ def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
         numbers = [int(text) for text in args.ranks.split(",")]
     except ValueError:
         numbers = [0]
-    if min(numbers) < 2:
-        raise ConfigError(f"--ranks {args.ranks}: expected numbers from 2, such as 16,256")
+    if min(numbers) < 2 or max(numbers) > MOST:
+        raise ConfigError(
+            f"--ranks {args.ranks}: expected numbers from 2 to {MOST:,}, such as 16,256"
+        )
     for name, given in (
         ("--ranks-per-node", args.ranks_per_node),
         ("--dimension", args.dimension),

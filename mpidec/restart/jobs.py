@@ -154,27 +154,34 @@ class RunJob(OneFile):
         if self.reached() is not None:
             return [*self._program, *self._again]
         words = [*self._program, *self._arguments]
-        words += ["--force"] if self._begun() and "--force" not in words else []
+        words += ["--force"] if self._begun(self._mark) and "--force" not in words else []
         return [*words, "--agents", str(ranks)] if fewer and not self._sized else words
 
     def reached(self) -> int | None:
         """Return the step of the last checkpoint; None without one."""
-        return checkpoint_step(self.path) if self._continues or self._begun() else None
+        return (
+            checkpoint_step(self.path) if self._continues or self._begun(stamp(self.path)) else None
+        )
 
     def shown(self, reached: float) -> str:
         """Return the step of the last checkpoint as a text."""
         return f"is at step {reached:g}"
 
     def ending(self, status: int) -> Ending | None:
-        """Return the outcome in the file, if it was written since `begin`."""
+        """Return the outcome in the file, if it was written since `begin`, and not by another job
+        because of which the first start was refused.
+        """
+        if status == Status.INPUT and not self._begun(self._mark):
+            self._first = self._mark = stamp(self.path)
         return outcome(self.path, self._mark)
 
     def why(self) -> str:
         """Return the reason of a run that an exception has ended."""
         return read(self.path).reason if stamp(self.path) != self._mark else ""
 
-    def _begun(self) -> bool:
-        return stamp(self.path) not in (None, self._first)
+    def _begun(self, mark: object) -> bool:
+        """Return whether there was a file of this job when the file had this stamp."""
+        return mark not in (None, self._first)
 
 
 def _set(name: str, args: argparse.Namespace) -> dict[str, str]:
@@ -323,12 +330,14 @@ class OwnJob(OneFile):
 
     def ending(self, status: int) -> Ending | None:
         """Return how the program has ended: as the run file says; or done, and as the launcher
-        says.
+        says, unless it failed without a word in its file.
         """
         if status == Status.INTERRUPTED:
             return Ending(status, "interrupted")
         if self.path.endswith(".h5"):
             return outcome(self.path, self._mark)
+        if status != Status.OK and stamp(self.path) == self._mark:
+            return None
         done, end = progress(self.path)
         unknown = end == math.inf and started(self.path) and status == Status.OK
         return Ending(status, f"is at {done:g} of {end:g}") if done >= end or unknown else None

@@ -154,8 +154,34 @@ def test_a_graph_of_the_user_is_built_for_the_agents_of_the_experiment(tmp_path,
         "import networkx as nx\n\n"
         "def fixed(n):\n    assert n == 12, n\n    return nx.cycle_graph(12)\n"
     )
-    (tmp_path / "own.toml").write_text(
-        '[run]\nagents = 12\n[topology]\nname = "own.py:fixed"\n'
-    )
+    (tmp_path / "own.toml").write_text('[run]\nagents = 12\n[topology]\nname = "own.py:fixed"\n')
     assert main([str(tmp_path / "own.toml"), "--ranks=12", "--ranks-per-node=4"]) in (0, None)
     assert "fixed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"gradient_seconds": "fast"}, "could not convert"),
+        ({"gradient_seconds": -1.0}, "gradient_seconds is -1"),
+        ({"memory_seconds_per_byte": float("nan")}, "memory_seconds_per_byte is nan"),
+        ({"ranks_per_node": 2.7}, "integer"),
+        ({"allreduce_seconds": {"1x2": [1e-3] * 3}}, "by nodes and ranks"),
+        ({"bytes": [-8, 1000, 2000]}, "bytes from 0"),
+        ({"exchange_seconds": {"1": [5e-3, 1e-3, 2e-3]}}, "larger for the last size"),
+    ],
+)
+def test_times_that_no_prediction_can_use_are_refused(tmp_path, change, said):
+    file = tmp_path / "network.json"
+    times = {"bytes": [0, 1000, 2000], "exchange_seconds": {"1": [1e-3, 2e-3, 3e-3]}}
+    file.write_text(json.dumps(times | change))
+    with pytest.raises(ConfigError, match=said):
+        cluster(str(file))
+
+
+def test_more_neighbours_take_no_less_time(tmp_path):
+    """Noise of a calibration, beyond which a line with a slope below 0 would follow."""
+    file = tmp_path / "network.json"
+    times = {"1": [2e-3, 3e-3], "2": [1e-3, 4e-3]}
+    file.write_text(json.dumps({"bytes": [0, 1000], "exchange_seconds": times}))
+    assert np.isclose(cluster(str(file)).exchange(8, 0), 2e-3)

@@ -10,10 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import launch
+from mpi4py import MPI
 from programs import deaths
 
+import mpidec
 from mpidec.exceptions import ConfigError
 from mpidec.record import RunFile
 from mpidec.restart.command import main
@@ -62,6 +65,27 @@ def test_a_file_whose_writer_was_killed_is_no_end(own, capsys):
     said = capsys.readouterr().err
     assert "progress.txt is empty: the launcher ended with status 0; it starts again" in said
     assert said.endswith("progress.txt: is at 100 of 100, after 2 restarts\n")
+
+
+def test_what_a_file_said_before_is_no_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("progress.txt").write_text("100 100")
+    dies = [sys.executable, "-S", "-E", "-c", "import os; os.kill(os.getpid(), 9)"]
+    assert main(["--file", "progress.txt", "--", *dies]) == 137
+    assert "no further than when it started" in capsys.readouterr().err
+
+
+def test_the_file_of_another_job_is_not_believed(tmp_path, monkeypatch):
+    """It has appeared after ours was asked for, which is refused therefore, with status 2."""
+    monkeypatch.chdir(tmp_path)
+    job, _ = job_of(["python", "-m", "mpidec.run", "--out", "run.h5"], None)
+    job.begin(1, fewer=False)
+    with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        problem = mpidec.problems.LeastSquares(np.ones((3, 2, 1)), np.ones((3, 2)))
+        solver = mpidec.solvers.EXTRA(0.1)
+        mpidec.solve(problem, solver, "ring", net=net, steps=3, record="run.h5")
+    assert job.ending(0) == Ending(0, "completed after 3 steps") and job.reached() == 3
+    assert job.ending(2) is None and job.reached() is None
 
 
 @pytest.mark.slow
