@@ -21,6 +21,8 @@ from .mpi import MPI, finalized
 _SPREADS = 1.0
 # Seconds for which the ranks wait for one another at the end.
 _PATIENCE = 5.0
+# The flag of a process that is ending (Linux, PF_EXITING): its connections may be closed already.
+_EXITING = 0x4
 _MADE: list[weakref.ref[MPI.Comm]] = []
 _LEFT: list[MPI.Intracomm] = []
 _LOST: list[str] = []  # of the whole job
@@ -161,7 +163,8 @@ class Survivors:
         before, left = self._before, self.comm.group
         dead = MPI.Group.Difference(before, left)
         theirs = dead.Translate_ranks(group=MPI.COMM_WORLD.group)
-        ended = [rank for rank in theirs if rank in self._pids and _ended(self._pids[rank])]
+        here = [rank for rank in theirs if rank in self._pids]
+        ended = [rank for rank in here if _ended(self._pids[rank], ending=True)]
         known = {rank for some in self.comm.allgather(ended) for rank in some}
         half = 2 * left.size - (before.size - len(known))
         first = before.Translate_ranks([0], left)[0] != MPI.UNDEFINED
@@ -171,7 +174,7 @@ class Survivors:
                 f"on this side, {left.size}, end, as the others may go on without them",
                 theirs,
             )
-        _end([self._pids[rank] for rank in set(theirs) & self._pids.keys() - set(ended)])
+        _end([self._pids[rank] for rank in here])
         some = ", ".join(map(str, sorted(theirs)))
         self.lost.append(
             f"rank{'s' * (len(theirs) != 1)} {some} of {MPI.COMM_WORLD.size}, found at "
@@ -249,22 +252,24 @@ def on_those_left(
 
 
 def _end(pids: Sequence[int]) -> None:
-    """End processes of this host, whose locks of files are free then."""
+    """End processes of this host that do not end already; locks of files are free then."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            if not _ended(pid, ending=True):
+                os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _PATIENCE
     while not all(map(_ended, pids)) and time.monotonic() < until:
         time.sleep(1e-3)
 
 
-def _ended(pid: int) -> bool:
-    """Return whether a process of this host has ended."""
+def _ended(pid: int, ending: bool = False) -> bool:
+    """Return whether a process of this host has ended, or is `ending`."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] in "ZX"
+            state, *_, flags = file.read().rpartition(")")[2].split()[:7]
     except OSError:
         return True
+    return state in "ZX" or (ending and bool(int(flags) & _EXITING))
 
 
 def _meet_at_the_end() -> None:
