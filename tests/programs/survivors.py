@@ -1,10 +1,10 @@
 """Runs that go on while ranks die, at named places and at random moments, against undisturbed ones (Open MPI).
 
-    python tests/programs/survivors.py --cases 40 --seed 3 [--ranks 8] [--mpirun "hosts run 4 mpirun"]
+    python tests/programs/survivors.py --cases 40 --seed 3 [--ranks 8] [--mpirun "mpirun --host a:4,b:4"]
 
-In a case the ranks of a job solve a problem, 1 to 3 of them die, and those that are left compare their rows, the metrics but time,
-and the file with those of a run in one process.  A job goes on with its next case until one rank is left; then another job starts.
-Only cases in which a rank has died are counted.  Prints a line a case, then `x of y` for each family.
+In a case the ranks of a job solve a problem, 1 to 3 of them die, or all of a host, and those that are left compare their rows, the
+metrics but time, and the file with those of a run in one process.  A job goes on with its next case until one rank is left, on
+several hosts until no minority is left; then another job starts.  Only cases in which a rank has died are counted.  Prints a line a case, then `x of y` for each family.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import random
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -174,10 +175,21 @@ def families() -> dict[str, Any]:
     return {one.__name__: one for one in made}
 
 
-def faults(rng: random.Random, ranks: int) -> dict[int, list[tuple[str, float, bool]]]:
-    """Return which of the ranks die, at a place when they come there for the so-manieth time, or after some seconds."""
+def most(hosts: list[str]) -> int:
+    """Return how many ranks may die: between hosts only a majority goes on."""
+    return len(hosts) - 1 if len({*hosts}) == 1 else (len(hosts) - 1) // 2
+
+
+def faults(rng: random.Random, hosts: list[str]) -> dict[int, list[tuple[str, float, bool]]]:
+    """Return which of the ranks, on these hosts, die: at a place when they come there for the so-manieth time, or after some
+    seconds; there also all of a host.
+    """
     found: dict[int, list[tuple[str, float, bool]]] = {}
-    victims = rng.sample(range(ranks), min(rng.choice([1, 1, 2, 2, 3]), ranks - 1))
+    host = rng.choice(hosts)
+    there = [rank for rank, name in enumerate(hosts) if name == host]
+    if len(there) <= most(hosts) and len({*hosts}) > 1 and rng.random() < 0.3:
+        return dict.fromkeys(there, [("moment", rng.uniform(0, 0.6), False)])
+    victims = rng.sample(range(len(hosts)), min(rng.choice([1, 1, 2, 2, 3]), most(hosts)))
     for number, victim in enumerate(victims):
         places = LATER if number and rng.random() < 0.6 else PLACES
         place = rng.choice([*places, "moment"])
@@ -244,6 +256,7 @@ def case(seed: int, number: int, folder: Path) -> dict[str, Any]:
     from mpidec.driver import backup
 
     rng, ranks = random.Random(f"{seed}:{number}"), living()
+    hosts = ranks.allgather(socket.gethostname())
     drawn = families()
     family = sorted(drawn)[number % len(drawn)]
     problem, solver, graph, options = drawn[family](rng)
@@ -260,12 +273,13 @@ def case(seed: int, number: int, folder: Path) -> dict[str, Any]:
             flush_seconds=flush,
         )
 
-    mine = faults(rng, ranks.size)
+    mine = faults(rng, hosts)
     told = {
         "case": number,
         "family": family,
         "solver": repr(solver)[:50],
         "ranks": ranks.size,
+        "hosts": len({*hosts}),
         "faults": mine,
         "copies": backup._LEAST,
         "file": [kind, trajectory, seconds, flush],
@@ -307,7 +321,7 @@ def work(seed: int, first: int, last: int, folder: Path) -> None:
 
     assert mpidec
     for number in range(first, last):
-        if living().size == 1:
+        if most(living().allgather(socket.gethostname())) == 0:
             break
         try:
             told = case(seed, number, folder)
