@@ -241,7 +241,13 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
             )
         if not args.quiet:
             print(
-                summary(trained, training.workers.size, net.size, training.workers.note),
+                summary(
+                    trained,
+                    training.workers.size,
+                    net.size,
+                    training.workers.note,
+                    training.lost,
+                ),
                 flush=True,
             )
             if waited:
@@ -297,14 +303,17 @@ def name_of(name: str) -> str:
     return os.path.basename(short(name))
 
 
-def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
-    """Return the table printed at the end of a training; `note` is one on the data."""
+def summary(trained: Trained, size: int, ranks: int, note: str = "", lost: str = "") -> str:
+    """Return the table printed at the end of a training; `note` is one on the data, and `lost` says
+    who has died, a line for each time.
+    """
     s, last = trained.settings, {name: values[-1] for name, values in trained.metrics.items()}
     rows = {
         "data": f"{name_of(s.data)}, split {'iid' if s.alpha == 'iid' else f'Dirichlet({s.alpha:g})'}{f', {note}' * bool(note)}",
         "model": f"{name_of(s.model)}{options(s.model_options)}, {size:,} parameters",
         "criterion": f"{name_of(s.criterion)}{options(s.criterion_options)}",
         "workers": f"{s.workers} on {plural(ranks, 'rank')}",
+        **({"lost": "; ".join(lost.splitlines())} if lost else {}),
         "algorithm": f"{s.algorithm}{options(s.algorithm_options)}",
         **(
             {

@@ -327,6 +327,11 @@ class Training:
         means = (f"{name}_{of}" for name in self.per_worker for of in ("mean", "consensus"))
         return (*COSTS, *worst, *means, *TRAINED)
 
+    @property
+    def lost(self) -> str:
+        """Who has died, a line for each time; also before a resume."""
+        return "\n".join([*filter(None, [self._lost]), *self.optimizer.averager.lost])
+
     def run(self, progress: Progress | None = None) -> Trained:
         """Take all steps, evaluate, and record; return the result."""
         with (
@@ -462,7 +467,6 @@ class Training:
         self.settings = replace(self.settings, workers=net.n)
         self._accumulate(self.settings.accumulate)
         self._set_steps()
-        lost = "\n".join([*filter(None, [self._lost]), *averager.lost])
         with on_all_ranks(net):
             self._begin_log()
         if self._file is not None:
@@ -470,7 +474,7 @@ class Training:
                 self._records,
                 self.per_worker,
                 {
-                    "lost": lost,
+                    "lost": self.lost,
                     "ranks": net.size,
                     "config": self.settings.to_toml(),
                     "workers": " ".join(map(str, self._columns)),

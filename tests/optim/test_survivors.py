@@ -1,6 +1,7 @@
 """Trainings that go on when ranks die (Open MPI), or say that they cannot (MPICH)."""
 
 import os
+import re
 import sys
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_those_that_are_left_train_by_the_dense_equations():
 def test_a_training_goes_on_in_its_file_without_rank_0():
     if MPI.COMM_WORLD.rank:
         return
-    flags = "--survive --epochs=4 --every=2 --algorithm=d2 --quiet --out=lost.h5".split()
+    flags = "--survive --epochs=4 --every=2 --algorithm=d2 --out=lost.h5".split()
     deaths = ["0:optim.averager.Averager.step:150"]
     done = job(2, "helpers/dying.py", *deaths, "--", "train", *flags)
     if not OPEN_MPI:
@@ -58,6 +59,7 @@ def test_a_training_goes_on_in_its_file_without_rank_0():
     assert "rank 0 of 2" in done.stderr and "begins anew" in done.stderr
     run = mpidec.read("lost.h5")
     assert run.outcome == "completed" and run.attributes["lost"].startswith("rank 0 of 2")
+    assert re.search(rf"^lost +{re.escape(run.attributes['lost'])}$", done.stdout, re.MULTILINE)
     assert run.attributes["workers"] == "1" and np.isnan(run.x[0]).all()
     assert run.metrics["epoch"][-1] >= 4 and run.metrics["loss_mean"][-1] < 0.5
     assert np.isnan(run.agents["loss"][-1]).tolist() == [True, False]

@@ -4,7 +4,8 @@
 
 In a case the ranks of a job solve a problem, 1 to 3 of them die, or all of a host, and those that are left compare their rows, the
 metrics but time, and the file with those of a run in one process.  A job goes on with its next case until one rank is left, on
-several hosts until no minority is left; then another job starts.  Only cases in which a rank has died are counted.  Prints a line a case, then `x of y` for each family.
+several hosts until no minority is left; then another job starts.  Only cases in which a rank has died are counted.  Prints a line
+a case, then `x of y` for each family.
 """
 
 from __future__ import annotations
@@ -188,7 +189,8 @@ def faults(rng: random.Random, hosts: list[str]) -> dict[int, list[tuple[str, fl
     host = rng.choice(hosts)
     there = [rank for rank, name in enumerate(hosts) if name == host]
     if len(there) <= most(hosts) and len({*hosts}) > 1 and rng.random() < 0.3:
-        return dict.fromkeys(there, [("moment", rng.uniform(0, 0.6), False)])
+        moment = rng.uniform(0, 0.6)
+        return {rank: [("moment", moment, False)] for rank in there}
     victims = rng.sample(range(len(hosts)), min(rng.choice([1, 1, 2, 2, 3]), most(hosts)))
     for number, victim in enumerate(victims):
         places = LATER if number and rng.random() < 0.6 else PLACES

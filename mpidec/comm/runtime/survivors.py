@@ -103,7 +103,7 @@ class Survivors:
         if why := cannot_survive():
             raise ValueError(why)
         self.comm = comm
-        self.lost = _LOST if comm is living() else list[str]()
+        self.lost = _LOST if _is_whole(comm) else list[str]()
         self._before = comm.group
         self._pids = dict[int, int]()
         self._noticed, self._behind, self._waiting = 0.0, False, False
@@ -147,7 +147,7 @@ class Survivors:
 
     def shrink(self) -> None:
         """Leave out the dead; collective over the living."""
-        whole = MPI.Group.Compare(self.comm.group, living().group) == MPI.IDENT
+        whole = _is_whole(self.comm)
         self.comm = cast("MPI.Intracomm", registered(self.comm.Shrink()))
         if whole:
             _LEFT.append(self.comm)
@@ -249,6 +249,11 @@ def on_those_left(
     result = surviving(lambda left: act(left.comm), ranks, leaving)
     ranks.going_on()
     return result, ranks.comm
+
+
+def _is_whole(comm: MPI.Intracomm) -> bool:
+    """Return whether these are all ranks of the job that are left."""
+    return MPI.Group.Compare(comm.group, living().group) == MPI.IDENT
 
 
 def _end(pids: Sequence[int]) -> None:
