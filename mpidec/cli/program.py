@@ -333,7 +333,11 @@ class Command(Generic[T]):
         if not self.needs_mpi:
             return self._refusing(self.prepare, args, size), comm
         survive = self.survives(args) and not cannot_survive()
-        return on_those_left(lambda left: on_root(left, self.prepare, args, size), comm, survive)
+
+        def prepared(left: MPI.Intracomm, lost: object) -> T | str:
+            return on_root(left, self.prepare, args, size)
+
+        return on_those_left(prepared, comm, survive)
 
     def _end(self, job: CommandRanks, text: str, status: int) -> int:
         """Print a text on rank 0, before any rank exits, and return the exit status."""

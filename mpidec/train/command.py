@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -201,9 +201,10 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
 
     settings, args = request
 
-    def ready(comm: Communicator) -> tuple[Network, Training]:
+    def ready(comm: Communicator, lost: Callable[[], str]) -> tuple[Network, Training]:
         net = Network(workers(settings, comm), comm, timeline=timeline_of(settings.trace))
-        return net, Training(settings, net, args.resume is not None, survive=args.survive)
+        resume = args.resume is not None
+        return net, Training(settings, net, resume, survive=args.survive, lost=lost())
 
     try:
         (net, training), comm = on_those_left(ready, comm, args.survive, lost_networks)

@@ -57,8 +57,9 @@ class TrainFile:
         topology: Topology | Schedule | list[Topology] | None,
         records: int,
         fingerprint: Fingerprint,
+        lost: str = "",
     ) -> None:
-        """Start a new file with rows of `d` parameters."""
+        """Start a new file with rows of `d` parameters; `lost` is who has died before."""
         net = self._net
         meta: dict[str, str | int] = {
             "mpidec": __version__,
@@ -67,6 +68,7 @@ class TrainFile:
             "ranks": net.size,
             "mpi": mpi,
             **fingerprint.attributes(),
+            **({"lost": lost} if lost else {}),
         }
         stored = phases(topology) if isinstance(topology, (Topology, Schedule)) else None
 

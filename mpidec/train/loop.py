@@ -195,6 +195,7 @@ class Training:
         resume: bool = False,
         changed: bool = False,
         survive: bool = False,
+        lost: str = "",
     ):
         self.net, self.settings = net, settings
         self._file: TrainFile | None = None
@@ -254,7 +255,7 @@ class Training:
         self._since_step, self._since_epoch, self.steps = 0, 0.0, s.epochs * self.per_epoch
         # The columns of the file that belong to the workers, and how many ranks it knows lost.
         self._first_columns, self._width = [*range(net.n)], net.n
-        self._columns, self._told, self._lost = self._first_columns, 0, ""
+        self._columns, self._told, self._lost = self._first_columns, 0, lost
         self._devices = (
             [torch.device(self._device).index or 0] if self._device.startswith("cuda") else []
         )
@@ -278,6 +279,7 @@ class Training:
                     topology=self._graph if s.algorithm != "hierarchical" else None,
                     records=1 + -(-s.epochs // s.every),
                     fingerprint=self._fingerprint(),
+                    lost=self._lost,
                 )
 
     def _of_any(self) -> list[Callable[[int], Topology | Schedule]] | None:
@@ -329,7 +331,7 @@ class Training:
 
     @property
     def lost(self) -> str:
-        """Who has died, a line for each time; also before a resume."""
+        """Who has died, a line for each time; also before this part of the training."""
         return "\n".join([*filter(None, [self._lost]), *self.optimizer.averager.lost])
 
     def run(self, progress: Progress | None = None) -> Trained:
@@ -590,7 +592,8 @@ class Training:
         self._random, self._seconds = state["random"], state["seconds"]
         self._since_step, self._since_epoch = state.get("epochs", (0, 0.0))
         self._set_steps()
-        self._lost, columns, self._width = file.left()
+        lost, columns, self._width = file.left()
+        self._lost = "\n".join(filter(None, [lost, self._lost]))
         self._columns = self._first_columns = columns or self._first_columns
         self._sent_before = int(state["sent"])
         self._losses, self._since, self._timed = state["since"]

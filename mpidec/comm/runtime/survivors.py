@@ -103,7 +103,7 @@ class Survivors:
         if why := cannot_survive():
             raise ValueError(why)
         self.comm = comm
-        self.lost = _LOST if _is_whole(comm) else list[str]()
+        self.lost = _LOST if comm is living() else list[str]()
         self._before = comm.group
         self._pids = dict[int, int]()
         self._noticed, self._behind, self._waiting = 0.0, False, False
@@ -147,7 +147,7 @@ class Survivors:
 
     def shrink(self) -> None:
         """Leave out the dead; collective over the living."""
-        whole = _is_whole(self.comm)
+        whole = MPI.Group.Compare(self.comm.group, living().group) == MPI.IDENT
         self.comm = cast("MPI.Intracomm", registered(self.comm.Shrink()))
         if whole:
             _LEFT.append(self.comm)
@@ -235,25 +235,20 @@ def surviving(
 
 
 def on_those_left(
-    act: Callable[[MPI.Intracomm], T],
+    act: Callable[[MPI.Intracomm, Callable[[], str]], T],
     comm: MPI.Intracomm,
     survive: bool,
     leaving: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> tuple[T, MPI.Intracomm]:
-    """Return what `act(comm)` returns, and its ranks: with `survive` those that are left if some
-    die; collective.  The parameters are those of `surviving`.
+    """Return what `act(comm, lost)` returns, and its ranks: with `survive` those that are left if
+    some die; collective.  `lost()` is who has died; the other parameters are those of `surviving`.
     """
     if not survive or comm.size == 1:
-        return act(comm), comm
+        return act(comm, losses), comm
     ranks = Survivors(comm)
-    result = surviving(lambda left: act(left.comm), ranks, leaving)
+    result = surviving(lambda left: act(left.comm, left.going_on), ranks, leaving)
     ranks.going_on()
     return result, ranks.comm
-
-
-def _is_whole(comm: MPI.Intracomm) -> bool:
-    """Return whether these are all ranks of the job that are left."""
-    return MPI.Group.Compare(comm.group, living().group) == MPI.IDENT
 
 
 def _end(pids: Sequence[int]) -> None:
