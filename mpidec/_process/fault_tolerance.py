@@ -5,7 +5,8 @@ The failure detector finds ranks on other hosts, and those that are stopped; onl
 its own does it tell a rank that computes from a dead one.  With that thread MPI_Finalize of Open
 MPI 5 does not return, so that it is left out: the ranks meet, and end.  A rank that enters MPI_Init
 seconds after others crashes there at their first sign of life, if that comes through Open MPI's
-shared memory: messages within a node go over TCP.
+shared memory: messages within a node go over TCP.  Collectives in the order of the nodes (han) know
+nothing of deaths, and wait for ever where a node has lost some of its ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ENABLED = "OMPI_MCA_mpi_ft_enable"
 _DETECTOR, _THREAD = "OMPI_MCA_mpi_ft_detector", "OMPI_MCA_mpi_ft_detector_thread"
 _PERIOD, _TIMEOUT = "OMPI_MCA_mpi_ft_detector_period", "OMPI_MCA_mpi_ft_detector_timeout"
 _FINALIZE = "MPI4PY_RC_FINALIZE"
-_TRANSFERS = "OMPI_MCA_btl"
+_TRANSFERS, _COLLECTIVES = "OMPI_MCA_btl", "OMPI_MCA_coll"
 _TRUE = ("1", "t", "true", "y", "yes", "enabled")
 # Seconds without a sign of life after which a rank counts as dead; a machine that swaps may be
 # silent for several.
@@ -32,6 +33,8 @@ def prepare() -> None:
     if _true(_ENABLED) and "mpi4py.MPI" not in sys.modules:
         os.environ.update({_DETECTOR: "true", _THREAD: "true", _FINALIZE: "0"})
         os.environ.setdefault(_TRANSFERS, "^sm")
+        # The first two are those that --with-ft ulfm leaves out.
+        os.environ.setdefault(_COLLECTIVES, "^hcoll,portals4,han")
         if _TIMEOUT not in os.environ:
             evict_after(_SILENT)
         _PREPARED.append(True)

@@ -1,5 +1,6 @@
-"""Processes of this host that end."""
+"""Jobs whose ranks may die, and processes of this host that end."""
 
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,16 @@ from mpidec.comm.runtime.survivors import _ended
 HOLDING = (
     "import os, time; pipes = [os.pipe() for _ in range(400)]; print(flush=True); time.sleep(60)"
 )
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("given, used", [({}, "^hcoll,portals4,han"), ({"coll": "self"}, "self")])
+def test_collectives_that_know_nothing_of_deaths_are_left_out(given, used):
+    env = {**os.environ, **{f"OMPI_MCA_{name}": value for name, value in given.items()}}
+    program = "import os, mpidec._process; print(os.environ['OMPI_MCA_coll'])"
+    env["OMPI_MCA_mpi_ft_enable"] = "1"  # as by mpirun --with-ft ulfm
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, env=env, text=True).strip() == used
 
 
 @pytest.mark.serial
