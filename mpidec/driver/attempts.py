@@ -15,8 +15,6 @@ from .._complex import as_reals, is_complex
 from .._words import warn
 from ..comm.mixing.internals import Operator, StepOperator
 from ..problems.internals import real_view, seen
-from ..protocols import Reductions
-from ..solvers import Solver
 from ..solvers.internals import name_of, step_size_of
 from . import codec_limits, noisy_links
 from .backup import Backup
@@ -46,26 +44,38 @@ R = TypeVar("R")
 
 
 def attempts(
-    net: Reductions,
-    solver: Solver,
+    plan: Plan,
     search: ModelSearch,
     choice: Choice,
-    run: Callable[[Choice, Guard | None, bool], R],
-    begin: Callable[[int, Choice], bool] = lambda number, choice: True,
+    run: Callable[[Plan, Choice, Guard | None, bool], R],
 ) -> R:
-    """Return the result of `run(choice, guard, last)`; again with a smaller step size after each
-    `Retry`, or where `begin(number, choice)` says that this step size has failed before;
-    collective.
+    """Return the result of `run(plan, choice, guard, last)`, with the step size of the choice; again
+    with a smaller one after each `Retry`.  A run that goes on without its dead leaves out those that
+    have failed before.  Collective.
     """
-    for attempt in range(TUNING.attempts):
+    net, solver, record, backup = plan.net, plan.solver, plan.record, Backup.of(plan.net)
+    failed = 0 if backup is None or backup.key is None else backup.failed
+    recorded = inf
+    if record is not None and record.resume:
+        recorded, _ = recorded_choice(net, record)
+
+    def once(number: int, choice: Choice, last: bool) -> R:
+        if backup is not None:
+            backup.failed = number
+        now = replace(plan, solver=with_size(solver, choice.step_size))
+        if record is not None and choice.step_size < recorded < inf:
+            now = replace(now, record=replace(record, resume=False, replace=True))
+        return run(now, choice, search.guard(choice, number), last)
+
+    for number in range(TUNING.attempts):
         reason: Retry | None = None
-        if begin(attempt, choice):
+        if number >= failed and choice.step_size <= recorded:
             try:
-                return run(choice, search.guard(choice, attempt), False)
+                return once(number, choice, False)
             except Retry as retry:
                 reason = retry
         smaller = search.smaller(
-            choice, TUNING.factor if attempt < TUNING.gentle else TUNING.strong_factor
+            choice, TUNING.factor if number < TUNING.gentle else TUNING.strong_factor
         )
         if reason is not None and net.rank == 0:
             warn(
@@ -74,8 +84,7 @@ def attempts(
                 f"begins again with {smaller.step_size:.4g}"
             )
         choice = smaller
-    begin(TUNING.attempts, choice)
-    return run(choice, search.guard(choice, TUNING.attempts), True)
+    return once(TUNING.attempts, choice, True)
 
 
 @dataclass(frozen=True)
@@ -222,9 +231,7 @@ Once = Callable[[Attempt, Clock], Result]
 
 def attempted(plan: Plan, once: Once) -> Result:
     """Return the result of a run, after a search if its step size is to be found; collective."""
-    backup, recorded = Backup.of(plan.net), inf
-    if backup is None or not backup.searched:
-        plan = as_recorded(plan)
+    plan = as_recorded(plan)
     with plan.mixer() as mixer:
         mixer_of_runs(mixer, plan.runs, plan.solver, plan.oracle)  # refused before a search
         X0, oracle = as_reals(plan.X), plan.oracle
@@ -250,32 +257,21 @@ def attempted(plan: Plan, once: Once) -> Result:
     plan = replace(plan, topology=search.topology)
     # where the schedule is the cause, smaller step sizes are no remedy
     alone = bool(unstable) or choice.futile
-    failed = 0 if backup is None or backup.key is None else backup.failed
-    if plan.record is not None and plan.record.resume:
-        recorded, _ = recorded_choice(plan.net, plan.record)
 
-    def begin(number: int, choice: Choice) -> bool:
-        if backup is not None:
-            backup.failed = number
-        return number >= failed and choice.step_size <= recorded
+    def run(plan: Plan, choice: Choice, guard: Guard | None, last: bool) -> Result:
+        with plan.mixer() as mixer:
+            steps = Steps(plan, mixer)
+            return once(Attempt(plan, steps, choice, guard, last or alone, unstable), steps)
 
-    def run(choice: Choice, guard: Guard | None, last: bool) -> Result:
-        now = replace(plan, solver=with_size(plan.solver, choice.step_size))
-        if now.record is not None and choice.step_size < recorded < inf:
-            now = replace(now, record=replace(now.record, resume=False, replace=True))
-        with now.mixer() as mixer:
-            steps = Steps(now, mixer)
-            return once(Attempt(now, steps, choice, guard, last or alone, unstable), steps)
-
-    return attempts(plan.net, plan.solver, search, choice, run, begin)
+    return attempts(plan, search, choice, run)
 
 
 def as_recorded(plan: Plan) -> Plan:
     """Return the plan of a resumed run, with the step size and the weights that the run has found
-    before; collective.
+    before, unless it goes on without its dead, and searches again; collective.
     """
-    record = plan.record
-    if record is None or not record.resume:
+    record, backup = plan.record, Backup.of(plan.net)
+    if record is None or not record.resume or (backup is not None and backup.searched):
         return plan
     if requested_rule(plan.solver) is None or plan.oracle is None:
         return plan

@@ -141,6 +141,40 @@ def test_the_step_size_of_a_run_that_goes_on_from_its_file_is_judged_as_before(
         np.testing.assert_array_equal(array, arrays[name], err_msg=name)
 
 
+def test_asynchronous_agents_that_go_on_from_their_file_are_judged_as_before(tmp_path, monkeypatch):
+    def failing(self, choice, attempt, former=ModelSearch.guard):
+        guard = former(self, choice, attempt)
+        if attempt == 0:
+            monkeypatch.setattr(guard, "far", lambda X, strict: "told to")
+        return guard
+
+    def dies(step, steps, metrics):
+        if step >= 40:
+            raise RuntimeError("died")
+
+    def run(net, progress=None, **more):
+        problem, solver = (
+            mpidec.problems.LeastSquares(*least_squares(4)[:2]),
+            "running_sum_tracking",
+        )
+        record = mpidec.Record(tmp_path / "run.h5", checkpoint_seconds=0, **more)
+        options = {"steps": 200, "record": record, "progress": progress}
+        return mpidec.solve(problem, solver, "exponential", net=net, **options)
+
+    monkeypatch.setattr(ModelSearch, "guard", failing)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with mpidec.Network(4, MPI.COMM_SELF) as net, pytest.raises(RuntimeError, match="died"):
+            run(net, progress=dies)
+        first = mpidec.read(tmp_path / "run.h5").attributes["step_size"]
+        backup = Backup()
+        backup.meet(MPI.COMM_SELF)
+        with Beginning(MPI.COMM_SELF, True, str, backup).network(4) as net:
+            result = run(net, resume=True)
+    assert result.outcome == "completed" and "did not converge" in result.choice.note
+    assert result.step_size == mpidec.read(tmp_path / "run.h5").attributes["step_size"] < first
+
+
 def test_agents_go_on_without_those_that_have_died():
     if MPI.COMM_WORLD.rank or not OPEN_MPI:
         return

@@ -24,7 +24,7 @@ from ..metrics import Metrics
 from ..outcome import Outcome, RunEnd, hits
 from ..plan import Plan, resumed_at
 from ..provenance import attributes
-from ..stepsize import Choice, Guard, Task, requested_rule, with_size
+from ..stepsize import Choice, Guard, Task, requested_rule
 from .draws import Gradient
 from .dropping import Dropping, Part
 from .events import Events
@@ -100,18 +100,10 @@ def run(plan: Plan, dropping: Dropping | None = None) -> AsyncResult:
     )
     search = AsyncSearch(task, solver, topology, events)
     return attempts(
-        net,
-        solver,
+        plan,
         search,
         search(),
-        lambda choice, guard, last: _attempt(
-            replace(plan, solver=with_size(solver, choice.step_size)),
-            faults,
-            choice,
-            guard,
-            last,
-            dropping,
-        ),
+        lambda plan, choice, guard, last: _attempt(plan, faults, choice, guard, last, dropping),
     )
 
 

@@ -12,7 +12,7 @@ from ..clocks import Simulated
 from ..loop import once
 from ..plan import Plan
 from ..result import Result
-from ..stepsize import Choice, Guard, Task, requested_rule, with_size
+from ..stepsize import Choice, Guard, Task, requested_rule
 from .events import Events
 from .prepared import as_asynchronous, prepared
 from .search import AsyncSearch
@@ -42,9 +42,8 @@ def run(plan: Plan, events: Events) -> Result:
     )
     search = AsyncSearch(task, solver, static, events)
 
-    def attempt(choice: Choice, guard: Guard | None, last: bool) -> Result:
-        now = replace(plan, solver=with_size(solver, choice.step_size))
-        clock = Simulated(now, events)
-        return once(Attempt(now, clock, choice, guard, last), clock)
+    def attempt(plan: Plan, choice: Choice, guard: Guard | None, last: bool) -> Result:
+        clock = Simulated(plan, events)
+        return once(Attempt(plan, clock, choice, guard, last), clock)
 
-    return attempts(net, solver, search, search(), attempt)
+    return attempts(plan, search, search(), attempt)
