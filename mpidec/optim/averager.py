@@ -380,25 +380,30 @@ class Averager:
         """
         return act() if self._survivors is None else self._survivors.together(act)
 
-    def _surviving(
-        self, survivors: TrainingSurvivors, step: Callable[[], None], alone: Callable[[], None]
-    ) -> None:
-        """Take a step; when ranks die, those that have updated their parameters in it end it
-        without mixing, and the others take it again, or alone, if others have taken it.
+    def _surviving(self, survivors: TrainingSurvivors, act: Callable[[], None]) -> bool:
+        """Do a part of a step, again without ranks that have died in it; those that have updated
+        their parameters end it without mixing.  Return False if others have taken this step before.
         """
         while self.steps >= 0 or self._method.asynchronous:
             try:
                 survivors.look(*self._early)
-                step()
-                self._updated.clear()
-                return
+                act()
+                return True
             except Exception as error:
                 before = self._origin + self.steps
                 survivors.leave_out(error)
                 if self._position > before:
-                    return
-        alone()
-        self.steps += 1
+                    return True
+        return False
+
+    def _taken(
+        self, survivors: TrainingSurvivors, step: Callable[[], None], alone: Callable[[], None]
+    ) -> None:
+        """Take a step, which this rank takes alone if others have taken it before ranks died."""
+        if not self._surviving(survivors, step):
+            alone()
+            self.steps += 1
+        self._updated.clear()
 
     def _update(self, bucket: Bucket | None) -> None:
         """Let the optimizer update the parameters of a bucket, or all."""
@@ -411,7 +416,7 @@ class Averager:
             self.after()
             return
         self._updated.update(self.buckets)
-        self._surviving(self._survivors, self.after, lambda: None)
+        self._taken(self._survivors, self.after, lambda: None)
 
     def step(self, scaled: Scaled) -> None:
         """Take a step of the optimizer, with its communication."""
@@ -423,7 +428,7 @@ class Averager:
             if not (self._method.averages_gradients or scaled.found):
                 self.update(None)
 
-        self._surviving(self._survivors, lambda: self._step(scaled), alone)
+        self._taken(self._survivors, lambda: self._step(scaled), alone)
 
     def _step(self, scaled: Scaled) -> None:
         if self.overlapped and self._departures is not None:
@@ -733,12 +738,10 @@ class Averager:
             with torch.no_grad():
                 self._method.average(self.steps, Scaled())
 
-        while self.steps >= 0:
-            try:
-                average()
-                return
-            except Exception as error:
-                self.survive(error)
+        if self._survivors is None:
+            average()
+        else:
+            self._surviving(self._survivors, average)
 
     def observe(self, loss: float | torch.Tensor) -> None:
         """Pass the loss of this rank's workers on their last batch to methods that adapt to it;
