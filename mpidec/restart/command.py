@@ -25,7 +25,8 @@ has ended (of a sweep, table.csv; of reproduce, index.md), whatever the status o
 mpirun may return 0 after a rank or a host is lost.  A run continues with --resume from its last
 checkpoint, with the bits of an undisturbed one; a sweep and reproduce continue by themselves.
 A command that got no further in two starts in a row, or whose program raised an exception before it
-got further, is not started again; nor is one that failed three times before it wrote a file.
+got further, is not started again; nor is one that ended with status 0 or 1 three times before it
+wrote a file.
 
 Hosts that do not answer are left out: those of -hosts, --host, a host file, or of the allocation of
 Slurm or PBS.  Runs, sweeps and reproduce continue on fewer ranks, trainings on as many as before.

@@ -240,9 +240,9 @@ class FolderJob:
         self._mark = stamp(self._last)
         return self._words
 
-    def reached(self) -> float:
-        """Return how far all files of the folder are."""
-        return progress(self.path)[0]
+    def reached(self) -> float | None:
+        """Return how far all files of the folder are; None without one."""
+        return progress(self.path)[0] if started(self.path) else None
 
     def shown(self, reached: float) -> str:
         """Return the number of files, which do not say how many there will be."""

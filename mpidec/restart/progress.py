@@ -57,7 +57,9 @@ def progress(path: str) -> tuple[float, float]:
 
 
 def started(path: str) -> bool:
-    """Return whether something has been written into a file."""
+    """Return whether something has been written into a file, or a file into a folder."""
+    if os.path.isdir(path):
+        return bool(files_of(path))
     return os.path.exists(path) and os.path.getsize(path) > 0
 
 

@@ -109,7 +109,7 @@ class Supervisor:
         if status in (Status.INPUT, Status.INTERRUPTED, *NO_COMMAND):
             return "a restart would end likewise"
         # A job whose ranks die before there is a file starts anew, as often as --times says.
-        if self.idle >= IDLE and reached is None and status == Status.OK:
+        if self.idle > IDLE and reached is None and status == Status.OK:
             return "the command does not write it: name the file that says how far it is"
         if self.job.why() or (self.idle >= IDLE and reached is not None):
             return "no further than when it started: mend what is reported above"

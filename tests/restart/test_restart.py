@@ -120,6 +120,14 @@ def test_what_outlives_its_launcher_is_killed(own, capsys, monkeypatch):
     )
 
 
+def test_ranks_may_die_twice_before_the_first_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    third = "[ $(wc -l <starts) = 3 ] && echo done >reproduced/index.md"
+    Path("mpirun").write_text(f"#!/bin/sh\nmkdir -p reproduced; echo >>starts\n{third}\nexit 0\n")
+    Path("mpirun").chmod(0o755)
+    assert main(["--", "./mpirun", "mpidec", "reproduce", "ceca-table3"]) == 0
+
+
 RANKS = """
 import os, subprocess, sys
 first = not os.path.exists("ranks")
