@@ -422,6 +422,8 @@ def _mark_zeros(
     """Mark zeros, for which a logarithmic axis has no place, at its lower end, but for first
     records: at step 0 agents agree.
     """
+    from matplotlib.lines import Line2D
+
     for name, curves in panel.lines.items():
         places = [curve.x[1:][curve.y[1:] == 0] for curve in curves]
         x = np.unique(np.concatenate(places))
@@ -430,11 +432,8 @@ def _mark_zeros(
         x = x[np.unique(np.linspace(0, len(x) - 1, min(len(x), MARKED)).astype(int))]
         bottom = axes.get_xaxis_transform()
         look: dict[str, Any] = {"linestyle": "", "marker": "v", "markersize": 4, "clip_on": False}
-        (marks,) = axes.plot(
-            x, np.zeros(len(x)), color=looks[name].colour, transform=bottom, zorder=3, **look
-        )
-        marks.set_in_layout(False)  # matplotlib takes its place for one of a logarithmic axis
-        handles.setdefault("exactly 0", axes.plot([], [], color="0.4", **look)[0])
+        axes.plot(x, np.zeros(len(x)), color=looks[name].colour, transform=bottom, zorder=3, **look)
+        handles.setdefault("exactly 0", Line2D([], [], color="0.4", **look))
 
 
 def _draw_references(

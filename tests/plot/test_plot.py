@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,9 @@ def test_zeros_are_marked_below_logarithmic_axes(tmp_path):
     shown = figure(paths, x="steps", y=["error", "consensus"])
     error, consensus = shown.axes[:2]
     assert legend(shown) == ["Exact Diffusion", "DGD", "exactly 0"] and len(consensus.lines) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of a layout that is not found
+        shown.savefig(tmp_path / "a.png")
     marks = error.lines[2]
     assert marks.get_color() == error.lines[0].get_color() != error.lines[1].get_color()
     assert marks.get_xdata()[[0, -1]].tolist() == [90, 100] and marks.get_marker() == "v"
