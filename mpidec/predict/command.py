@@ -58,6 +58,7 @@ MOST = 10_000_000
 OTHERS = ("ring", "torus", "one_peer_exponential", "exponential", "inner_outer")
 FLAGS = [
     EXPERIMENT,
+    *schema.flags(()),
     Flag("--ranks", default="16,256,4096,65536", help="numbers of ranks (default: %(default)s)"),
     Flag("--ranks-per-node", type=int, default=64, help="(default: %(default)s)"),
     Flag(
@@ -162,9 +163,13 @@ def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
         if given is not None and not 1 <= given <= MOST:
             raise ConfigError(f"{name} {given}: expected 1 to {MOST:,}")
     tables = {*config.TABLES, *TABLES}
+    file = [
+        *(schema.read_toml(args.experiment, tables) if args.experiment else []),
+        *(schema.parse_set(each, tables, "run.agents=32") for each in args.set),
+    ]
     asked = Forecast(
-        schema.read_toml(args.experiment, tables) if args.experiment else [],
-        args.dimension if args.experiment or args.dimension else 1000,
+        file,
+        args.dimension if file or args.dimension else 1000,
         numbers,
         args.ranks_per_node,
         args.placement,

@@ -33,7 +33,7 @@ Slurm or PBS.  Runs, sweeps and reproduce continue on fewer ranks, trainings on 
 A job is ended and started again if a host has not answered twice, 30 s apart, while no file has
 changed, or if ranks of this machine wait for one that has ended, before the job has written anything
 or after its end.  With --silent so is any job whose files have not changed for so long: choose more
-than the longest time between two records or checkpoints.
+than the longest time between two records or checkpoints, and than the job takes to start.
 
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 are passed on to the launcher, and the job is not started again.
 
