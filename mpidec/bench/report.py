@@ -286,6 +286,16 @@ def picture(
         figure.savefig(path, dpi=160)
 
 
+def _finish(panels: Any, sizes: Sequence[int]) -> None:
+    """Scale the axes, and write the sizes below them."""
+    for panel in panels.flat:
+        _scale(panel)
+    some = sizes[:: max(1, len(sizes) // 5)]
+    panels[-1, 0].set_xticks(some, [size_name(size) for size in some])
+    for panel in panels[-1]:
+        panel.set_xlabel("row")
+
+
 def _draw(
     part: Any, title: str, group: Group, graphs: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> None:
@@ -304,13 +314,7 @@ def _draw(
         line[0].set_title(graph, fontsize=9)
         line[1].set_title(ratio.label, fontsize=9)
         line[0].set_ylabel("time  [µs]")
-    for panel in panels.flat:
-        _scale(panel)
-    sizes = sorted({row["bytes"] for row in rows})
-    some = sizes[:: max(1, len(sizes) // 5)]
-    panels[-1, 0].set_xticks(some, [size_name(size) for size in some])
-    for panel in panels[-1]:
-        panel.set_xlabel("row")
+    _finish(panels, sorted({row["bytes"] for row in rows}))
     part.legend(
         *panels[0, 0].get_legend_handles_labels(),
         loc="outside right center",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import index
 from pathlib import Path
@@ -204,35 +204,31 @@ def _read(path: str) -> Cluster:
 
 def _check(found: Cluster) -> None:
     """Refuse measured times that no prediction can use."""
+    for sound, expected in _expected(found):
+        if not sound:
+            raise ConfigError(f"{found.name}: {expected}")
+
+
+def _expected(found: Cluster) -> Iterator[tuple[bool, str]]:
+    """Yield what is expected of measured times, and whether it is so; each presumes those before."""
     sizes, k, seconds = found.sizes, found.neighbors, found.seconds
-    sound = sizes.ndim == 1 and len(sizes) > 1 and seconds.shape == (len(k), len(sizes))
-    if not (sound and k[0] == 1 and (np.diff(k) > 0).all() and (np.diff(sizes) > 0).all()):
-        raise ConfigError(
-            f"{found.name}: expected increasing bytes, neighbours from 1, a time for each"
-        )
+    text = "expected increasing bytes, neighbours from 1, a time for each"
+    yield sizes.ndim == 1 and len(sizes) > 1 and seconds.shape == (len(k), len(sizes)), text
+    yield k[0] == 1 and bool((np.diff(k) > 0).all() and (np.diff(sizes) > 0).all()), text
+    text = "expected times > 0, larger for the last size than before it"
     rows = [*seconds, *found.reductions.values()]
-    positive = all(row.shape == sizes.shape and (row > 0).all() for row in rows)
-    rising = seconds[0, -1] > seconds[0, -2] and found.seconds_per_byte > 0
-    if not (positive and np.isfinite(rows).all() and rising):
-        raise ConfigError(
-            f"{found.name}: expected times > 0, larger for the last size than before it"
-        )
-    if sizes[0] < 0 or any(nodes < 2 or ranks < 1 for nodes, ranks in found.reductions):
-        raise ConfigError(
-            f"{found.name}: expected bytes from 0, and allreduce_seconds by nodes and ranks on each, "
-            'such as "4x2"'
-        )
-    for name, each in (
-        ("memory_seconds_per_byte", found.memory),
-        ("gradient_seconds", found.gradient),
-    ):
-        if each is not None and not 0 < each < np.inf:
-            raise ConfigError(f"{found.name}: {name} is {each:g}, expected a time > 0")
-    shared = found.shared
-    if shared is not None and not (
-        found.per_node > 1 and shared.shape == (2,) and shared[0] < shared[1]
-    ):
-        raise ConfigError(
-            f"{found.name}: expected shared_exchange_seconds of the two largest sizes, increasing, "
-            "with ranks_per_node >= 2"
-        )
+    yield all(row.shape == sizes.shape and (row > 0).all() for row in rows), text
+    yield bool(np.isfinite(rows).all()) and seconds[0, -1] > seconds[0, -2], text
+    yield found.seconds_per_byte > 0, text
+    text = 'expected bytes from 0, and allreduce_seconds by nodes and ranks on each, such as "4x2"'
+    yield sizes[0] >= 0 and all(nodes > 1 and ranks > 0 for nodes, ranks in found.reductions), text
+    memory, gradient, shared = found.memory, found.gradient, found.shared
+    yield 0 < memory < np.inf, f"memory_seconds_per_byte is {memory}, expected a time > 0"
+    text = f"gradient_seconds is {gradient}, expected a time > 0"
+    yield gradient is None or 0 < gradient < np.inf, text
+    text = (
+        "expected shared_exchange_seconds of the two largest sizes, increasing, with "
+        "ranks_per_node >= 2"
+    )
+    sound = shared is None or (shared.shape == (2,) and shared[0] < shared[1])
+    yield sound and (shared is None or found.per_node > 1), text
