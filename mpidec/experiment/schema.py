@@ -273,7 +273,12 @@ def read_toml(
                 text = file.read().decode()
         content_of = tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"{name}: cannot read the experiment: {error.strerror}") from None
+        folder, file = os.path.split(name)
+        beside = os.listdir(folder or os.curdir) if os.path.isdir(folder or os.curdir) else []
+        similar = plugins.did_you_mean(file, [each for each in beside if each.endswith(".toml")])
+        raise ConfigError(
+            f"{name}: cannot read the experiment: {error.strerror}{': ' * bool(similar)}{similar}"
+        ) from None
     except UnicodeDecodeError as error:
         if os.path.splitext(name)[1] in (".h5", ".hdf5"):
             raise ConfigError(
@@ -283,7 +288,8 @@ def read_toml(
             ) from None
         raise ConfigError(f"{name}: not a TOML file: byte {error.start} is not UTF-8") from None
     except (RecursionError, ValueError) as error:
-        raise ConfigError(f"{name}: not valid TOML: {error}") from None
+        data = f": data are given by --data {name}" * name.endswith((".csv", ".tsv"))
+        raise ConfigError(f"{name}: not valid TOML: {error}{data}") from None
     settings = []
     for table, content in content_of.items():
         check_name("table", table, tables, f"{name}:{table}")

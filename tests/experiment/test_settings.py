@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from helpers.commands import prepared
@@ -364,6 +365,18 @@ def test_files_are_refused_with_the_place(tmp_path, text, words):
     with pytest.raises(ConfigError) as caught:
         prepared([str(path)], 1)
     assert all(part in str(caught.value) for part in words), str(caught.value)
+
+
+def test_what_was_meant_for_the_experiment_is_guessed(tmp_path):
+    data = tmp_path / "mine.csv"
+    data.write_text("a,b\n1,2\n")
+    (tmp_path / "mine.toml").write_text("")
+    for name, words in (
+        (data, f"--data {data}"),
+        (tmp_path / "mime.toml", "did you mean mine.toml?"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            prepared([str(name)], 1)
 
 
 def test_every_component_has_settable_parameters_and_a_line():
