@@ -51,7 +51,7 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
     >>> verdict({"step": steps, "error_rms": np.ones(101)})
     'no progress: error_rms is 1, as at the start'
     >>> verdict({"step": steps + 700, "error_rms": np.ones(101)})  # resumed
-    'no progress: error_rms is 1, as at step 700'
+    'error_rms is 1, as at step 700'
     """
     name = next(filter(metrics.__contains__, MEASURES), None)
     if name is None or len(metrics[name]) < LEAST or not np.isfinite(metrics[name]).all():
@@ -65,7 +65,9 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         apart = metrics["consensus"][-1] if name == "gradient_norm" else 0.0
         return f"{name} is 0 since step {zero}" + (f", and consensus {apart:.2g}" if apart else "")
     if np.ptp(values) <= UNMOVED * first:
-        return f"no progress: {name} is {last:.3g}, as at {_start(steps[0])}"
+        # A resumed run may have been at its solution.
+        none = "" if steps[0] else "no progress: "
+        return f"{none}{name} is {last:.3g}, as at {_start(steps[0])}"
     since = plateau_since(values, steps)
     if since is not None:
         return f"{name} {_plateau(values, since, steps)}{limit and f': {limit}'}"

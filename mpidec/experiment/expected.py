@@ -108,7 +108,7 @@ def _outside(job: Job, result: Result, net: Network) -> str:
     """Return why the theory does not apply to a run, or is not quick; empty if it may."""
     wanted, graph, plain = job.experiment, job.topology, Mixing()
     reasons = {
-        "the agents are on several ranks": net.size > 1,
+        "the agents are on several ranks (one process has it)": net.size > 1,
         "the run is asynchronous": job.asynchronous and not _random_times(job),
         f"the run has {result.outcome}": result.outcome == "diverged",
         "the run was interrupted": result.outcome == "interrupted",
