@@ -46,8 +46,8 @@ SCHEMA = {
     "bytes": "sizes s of a row",
     "exchange_seconds": "T_k(s) by k: one rank a node exchanges rows with k others, both directions "
     "at once; with fewer other nodes, several rows with each",
-    "shared_exchange_seconds": "T_1(s) of all ranks of the nodes at once, for the two largest sizes; "
-    "absent with one rank a node",
+    "shared_exchange_seconds": "T_1(s) of all ranks of the nodes at once, for the two largest "
+    "sizes; absent with one rank a node",
     "allreduce_seconds": "MPI_Allreduce of s bytes, by nodes x ranks on each",
     "memory_seconds_per_byte": "of W(X) within a node, per byte of a neighbour's row",
     "gradient_seconds": f"of least squares with {SAMPLES} samples of {UNKNOWNS} unknowns, by all "

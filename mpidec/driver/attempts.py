@@ -49,9 +49,9 @@ def attempts(
     choice: Choice,
     run: Callable[[Plan, Choice, Guard | None, bool], R],
 ) -> R:
-    """Return the result of `run(plan, choice, guard, last)`, with the step size of the choice; again
-    with a smaller one after each `Retry`.  A run that goes on without its dead leaves out those that
-    have failed before.  Collective.
+    """Return the result of `run(plan, choice, guard, last)`, with the step size of the choice;
+    again with a smaller one after each `Retry`.  A run that goes on without its dead leaves out
+    those that have failed before.  Collective.
     """
     net, solver, record, backup = plan.net, plan.solver, plan.record, Backup.of(plan.net)
     failed = 0 if backup is None or backup.key is None else backup.failed

@@ -210,7 +210,7 @@ def _check(found: Cluster) -> None:
 
 
 def _expected(found: Cluster) -> Iterator[tuple[bool, str]]:
-    """Yield what is expected of measured times, and whether it is so; each presumes those before."""
+    """Yield whether measured times are sound, and what is expected; each presumes those before."""
     sizes, k, seconds = found.sizes, found.neighbors, found.seconds
     text = "expected increasing bytes, neighbours from 1, a time for each"
     yield sizes.ndim == 1 and len(sizes) > 1 and seconds.shape == (len(k), len(sizes)), text

@@ -5,10 +5,10 @@ nodes, and R rows over the link of its node,
 
 are the latency, the bytes of the rank, those of the other ranks of its node, which share the link,
 and the weighted sum of t rows; G is the time of a byte on the link, G' that while several ranks of
-a node use it, and M that of a byte in memory.  k, q, R and t are the largest ones of all ranks and nodes.  A message
-shares the links of both its ends with other messages, as in the measured T_m, only if both ends have m of them; that
-of a hub with k messages has at least H_k, its latency and the bytes.  In a schedule, latencies of different ranks
-overlap; bytes share the link.
+a node use it, and M that of a byte in memory.  k, q, R and t are the largest ones of all ranks and
+nodes.  A message shares the links of both its ends with other messages, as in the measured T_m,
+only if both ends have m of them; that of a hub with k messages has at least H_k, its latency and
+the bytes.  In a schedule, latencies of different ranks overlap; bytes share the link.
 """
 
 from __future__ import annotations
