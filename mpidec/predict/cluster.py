@@ -93,9 +93,9 @@ class Cluster:
 
         Examples
         --------
-        >>> net = Cluster("", np.array([0, 8, 9, 109]), np.array([1]), np.array([[1.0, 1, 3, 4]]))
-        >>> net.hub(1, 8), net.hub(1, 109), net.hub(2, 109)
-        (1.08, 4.0, 5.0)
+        >>> net = Cluster("", np.array([0, 8, 9, 1009]), np.array([1]), np.array([[1.0, 1, 3, 13]]))
+        >>> net.hub(1, 8), net.hub(1, 1009), net.hub(2, 1009)
+        (1.08, 13.0, 23.0)
         """
         slopes = np.diff(self.seconds[0]) / np.diff(self.sizes)
         jumps = self.sizes[1:][slopes > STEEP * self.seconds_per_byte]

@@ -117,7 +117,7 @@ class _Layout(NamedTuple):
         if self.sharded:
             self.nowhere(rows).create(file.require_group("result"), "x")
         else:
-            file.create_dataset("result/x", rows, self.dtype, fillvalue=np.nan)
+            file.create_dataset("result/x", rows, self.dtype, fillvalue=self.dtype.type(np.nan))
         _set_result(file, None, RUNNING, 0)
         for phase, W in enumerate(self.topology):
             group = file.require_group(
