@@ -9,6 +9,7 @@ checks; an error states the origin of the setting.
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
 import re
@@ -273,11 +274,8 @@ def read_toml(
                 text = file.read().decode()
         content_of = tomllib.loads(text)
     except OSError as error:
-        folder, file = os.path.split(name)
-        beside = os.listdir(folder or os.curdir) if os.path.isdir(folder or os.curdir) else []
-        similar = plugins.did_you_mean(file, [each for each in beside if each.endswith(".toml")])
         raise ConfigError(
-            f"{name}: cannot read the experiment: {error.strerror}{': ' * bool(similar)}{similar}"
+            f"{name}: cannot read the experiment: {error.strerror}{_similar(name)}"
         ) from None
     except UnicodeDecodeError as error:
         if os.path.splitext(name)[1] in (".h5", ".hdf5"):
@@ -304,6 +302,14 @@ def read_toml(
                 _renamed(key, origin)
             settings.append(Setting(RENAMED.get(key, key), value, origin, False, 0, folder))
     return settings
+
+
+def _similar(path: str) -> str:
+    """Return which experiments beside a file that cannot be read have similar names."""
+    folder, file = os.path.split(path)
+    beside = glob.glob("*.toml", root_dir=folder or os.curdir)
+    similar = plugins.did_you_mean(file, beside)
+    return f": {similar}" if similar else ""
 
 
 def parse_set(argument: str, tables: Iterable[str], example: str) -> Setting:
