@@ -131,7 +131,8 @@ def test_predict_reads_what_was_measured(tmp_path_factory, monkeypatch):
         times["1"] = [1e-3, 2e-3]
         path = tmp_path_factory.mktemp("calibration") / "network.json"
         write(str(path), found, {"mpi": "here"})
-        assert np.isclose(cluster(str(path)).exchange(2, 8), times["2"][0])
+        expected = max(times["1"][0], times["2"][0])  # more neighbours take no less time
+        assert np.isclose(cluster(str(path)).exchange(2, 8), expected)
         assert json.loads(path.read_text())["machine"] == {"mpi": "here"}
 
 
