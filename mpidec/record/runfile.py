@@ -342,13 +342,8 @@ class RunFile:
         step = find_checkpoint(path)[0] if step is None else step
         with open_run(path) as file:
             layout, x = _Layout.of(file), readable(file["trajectory/x"], os.fspath(path))
-            of_checkpoint, of_others = (
-                [Sharded.of(dataset, "").files for dataset in datasets if dataset.is_virtual]
-                for datasets in (
-                    file.get("checkpoint", {}).values(),
-                    (file["trajectory/x"], file["result/x"]),
-                )
-            )
+            of_checkpoint = _referred(file.get("checkpoint", {}).values())
+            of_others = _referred([file["trajectory/x"], file["result/x"]])
             steps, every = file["metrics/step"][:], float(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
         # An interrupted run has a record of its last step, which an uninterrupted one would not
@@ -359,8 +354,7 @@ class RunFile:
         self = cls.__new__(cls)
         self._begin(AtomicFile(path, existing=True), layout, flush_seconds)
         self._exists, self._flushed = True, kept
-        self._shards = set().union(*of_checkpoint)
-        self._replaced = self._shards.union(*of_others)
+        self._shards, self._replaced = of_checkpoint, of_checkpoint | of_others
         if self._trajectory is not None and isinstance(x, Sharded):
             self._trajectory.begin_with(x.first(kept))
         self._last = self._resumed = int(steps[-1]) if kept else -1
@@ -752,6 +746,11 @@ def _place_again(group: h5py.Group, name: str, rows: Sharded) -> h5py.Dataset:
 def _files(arrays: Iterable[Any]) -> set[str]:
     """Return the shards of those that are in shards."""
     return {name for array in arrays if isinstance(array, Sharded) for name in array.files}
+
+
+def _referred(datasets: Iterable[h5py.Dataset]) -> set[str]:
+    """Return the shards that data sets of a run file refer to."""
+    return _files(Sharded.of(each, "") for each in datasets if each.is_virtual)
 
 
 def _set_result(

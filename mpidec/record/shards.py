@@ -51,8 +51,9 @@ class Shards:
         self._firsts = net.node_firsts()
         self._series: AtomicFile | None = None  # of the trajectory, on first ranks
         self._number, self._records = 0, 0
-        # Of a run file that was renamed or copied, where there is none of this name.
-        self._others = frozenset() if os.path.exists(path) else frozenset(shards_of(self._path))
+        # Of a run file that was renamed or copied, where there is none of this name; on rank 0.
+        alone = net.rank == 0 and not os.path.exists(self._path)
+        self._others = frozenset(_shards_of(self._path) if alone else ())
 
     @property
     def nodes(self) -> int:
@@ -123,7 +124,8 @@ class Shards:
                 self._series = AtomicFile(self._own(self._number))
             if rows is not None and rows.size:
                 with self._series.update() as file:
-                    file.attrs[NAME] = os.path.basename(self._own(self._number))
+                    if not self._records:
+                        file.attrs[NAME] = os.path.basename(self._own(self._number))
                     _add_record(file, self._records, rows)
 
         self._on_first(add, self._number)
@@ -142,8 +144,8 @@ class Shards:
         and those that were there before any run file was; on rank 0.
         """
         ours = f"{self._number:08x}" if self._records else None
-        known = {*kept, *self._others}
-        remove_shards(self._path, lambda name, number: name in known or number == ours)
+        kept = {*kept, *self._others}
+        remove_shards(self._path, lambda name, number: name in kept or number == ours)
 
     def _described(self, name: str, number: int, rows: np.ndarray, counts: np.ndarray) -> Sharded:
         """What the run file refers to, of a data set of rows like these; on rank 0."""
@@ -214,23 +216,24 @@ def remove_shards(path: str | os.PathLike[str], kept: Callable[[str, str], bool]
     which `kept(name, number of the set)` is true.
     """
     folder, run = os.path.split(os.path.realpath(path))
-    hidden = re.compile(rf"\.{re.escape(run)}\.({SET})\.rank\d+\.(lock|{SET}\.spare(\.old)?)")
-    parts = [(name, part[1]) for name in os.listdir(folder) if (part := hidden.fullmatch(name))]
-    for other, name, number in [
-        *((name, name, number) for name, number in shards_of(path).items()),
-        *((other, "", number) for other, number in parts),
-    ]:
-        if not kept(name, number):
+    shards = _names(run)
+    hidden = re.compile(rf"\.{shards.pattern}\.(lock|{SET}\.spare(\.old)?)")
+    for other in os.listdir(folder):
+        whole, part = shards.fullmatch(other), hidden.fullmatch(other)
+        if (whole and not kept(other, whole[1])) or (part and not kept("", part[1])):
             with suppress(OSError):
                 os.unlink(os.path.join(folder, other))
 
 
-def shards_of(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the shards of the run file `path`, by name, and the number of the set of each."""
-    folder, run = os.path.split(os.path.realpath(path))
-    shards = re.compile(rf"{re.escape(run)}\.({SET})\.rank\d+")
-    names = os.listdir(folder) if os.path.isdir(folder) else ()
-    return {name: whole[1] for name in names if (whole := shards.fullmatch(name))}
+def _shards_of(path: str) -> list[str]:
+    """Return the names of the shards of the run file `path`."""
+    folder, run = os.path.split(path)
+    return list(filter(_names(run).fullmatch, os.listdir(folder))) if os.path.isdir(folder) else []
+
+
+def _names(run: str) -> re.Pattern[str]:
+    """Match the names of the shards of a run file; the group is the number of their set."""
+    return re.compile(rf"{re.escape(run)}\.({SET})\.rank\d+")
 
 
 def _add_record(file: Any, number: int, rows: np.ndarray) -> None:
