@@ -3,7 +3,7 @@ them.
 """
 
 from . import build as build, schema as schema, settings as settings
-from .build import accepted as accepted, seeded as seeded, topology_of as topology_of
+from .build import accepted as accepted, seeded as seeded
 from .command import TUNE as TUNE, main as main
 from .expected import expected as expected, state as state
 from .schema import (

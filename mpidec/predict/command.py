@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isinf
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from .._validation import number
 from ..cli import EXPERIMENT, Command, Flag, Status, aligned, plural, quantity
 from ..comm.runtime import MPI, on_root
 from ..exceptions import ConfigError, InputError, Unstable
-from ..experiment import Experiment, Setting, accepted, schema, settings as config, topology_of
+from ..experiment import Experiment, Setting, accepted, schema, settings as config
 from ..topology import Schedule, Topology
 from .checking import compared, gradient_seconds, nodes_of_job
 from .cluster import TYPICAL, Cluster, cluster
@@ -116,8 +115,10 @@ class Subject:
 
     Attributes
     ----------
-    name, options
-        The graph; "" for all-reduce.
+    name : str
+        Of the graph; "" for all-reduce.
+    graph : callable
+        The graph of a number of agents.
     demand : Demand
     reduced : float
         Bytes of an all-reduce that takes the place of the mixings.
@@ -128,7 +129,7 @@ class Subject:
     """
 
     name: str
-    options: Mapping[str, Any]
+    graph: Callable[[int], Topology | Schedule]
     demand: Demand
     reduced: float
     agents: int | None = None
@@ -199,23 +200,21 @@ def subject(asked: Forecast) -> Subject:
     """Count what a step needs."""
     if trains(asked.file):
         demand, reduced, name, options = of_training(asked.file)
-        return Subject(name, options, demand, reduced)
+        return Subject(
+            name, lambda n: catalogue.TOPOLOGIES.find(name)(n, **options), demand, reduced
+        )
     experiment = config.load(asked.file)
     given = any(each.key == "run.agents" for each in asked.file)
     agents = experiment.run.agents if given else None
     simulator = Simulator(experiment, asked.dimension, agents)
-    name, options = experiment.topology.name, dict(experiment.topology.options)
-    demand = simulator.demand(_graph(name, options, agents or AGENTS, experiment))
-    return Subject(name, options, demand, 8.0 * simulator.d, agents, simulator)
+    demand = simulator.demand(_made(simulator.graph, agents or AGENTS))
+    name, reduced = experiment.topology.name, 8.0 * simulator.d
+    return Subject(name, simulator.graph, demand, reduced, agents, simulator)
 
 
-def _graph(
-    name: str, options: Mapping[str, Any], n: int, experiment: Experiment | None
-) -> Topology | Schedule:
+def _made(graph: Callable[[int], Topology | Schedule], n: int) -> Topology | Schedule:
     try:
-        if experiment is None:
-            return catalogue.TOPOLOGIES.find(name)(n, **options)
-        return topology_of(replace(experiment, run=replace(experiment.run, agents=n)))
+        return graph(n)
     except ValueError as error:
         raise InputError(f"{n} agents: {error}") from error
 
@@ -226,7 +225,7 @@ def graphs(about: Subject, n: int, block: int) -> dict[str, Topology | Schedule]
     """
     if not about.name:
         return {}
-    found = {about.name: _graph(about.name, about.options, n, about.experiment)}
+    found = {about.name: _made(about.graph, n)}
     for name in OTHERS:
         if name in found or not _accepts(about.experiment, name):
             continue

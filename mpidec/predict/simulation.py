@@ -94,10 +94,16 @@ class Simulator:
         self.d = dimension or self._small.d
         self._built: dict[tuple[int, int], build.Job] = {}
 
+    def graph(self, n: int) -> Topology | Schedule:
+        """Return the graph of n agents."""
+        return build.topology_of(self._of(n))
+
+    def _of(self, n: int) -> Experiment:
+        return replace(self.experiment, run=replace(self.experiment.run, agents=n))
+
     def _build(self, n: int) -> build.Job:
-        run = replace(self.experiment.run, agents=n)
         with Network(n, comm=ALONE) as net:
-            return build.build(replace(self.experiment, run=run), net)
+            return build.build(self._of(n), net)
 
     def synthetic(self, n: int) -> bool:
         """Return whether n agents have a synthetic problem: data of other rows, or too few."""
