@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -378,9 +379,7 @@ def _targets(spec: ProblemSpec, dataset: Dataset, options: dict[str, Any]) -> ND
             name = dataset.classes[int(y[0])] if dataset.classes else f"{y[0]:g}"
             raise ValueError(f"all {len(y)} labels are equal ({name}), expected two classes")
         y = signs(y)
-    elif dataset.classes and all(
-        word[:1].isdigit() or word[:1] in "+-" for word in dataset.classes
-    ):
+    elif dataset.classes and all(re.match(r"[+-]?\d", word) for word in dataset.classes):
         raise ValueError(
             f"the targets are texts such as {dataset.classes[0]!r}, expected numbers: write them "
             "with a decimal point, and without units and percent signs"
