@@ -6,7 +6,7 @@ import datetime
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -197,6 +197,78 @@ class _Trajectory:
         self._waiting, self._shortened = self._waiting.first(0), False
 
 
+class _Waiting:
+    """The records that wait for being written."""
+
+    def __init__(self, layout: _Layout):
+        self._layout, self._capacity = layout, buffered(layout.row_bytes)
+        self.rows: list[tuple[Any, ...]] = []
+        self.trajectory = _Trajectory(layout, self._capacity) if layout.trajectory else None
+
+    @property
+    def full(self) -> bool:
+        """Whether no further record has a place."""
+        return len(self.rows) >= self._capacity
+
+    def add(self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | Sharded | None) -> None:
+        """Add a record."""
+        try:
+            row = [
+                np.array(metrics[name]) if name.startswith(AGENTS) else metrics[name]
+                for name in self._layout.names
+            ]
+        except KeyError as error:
+            raise ValueError(
+                f"record of step {step} lacks the metric {error}: expected {self._layout.names}"
+            ) from None
+        if self.trajectory is not None:
+            self.trajectory.add(step, len(self.rows), X)
+        self.rows.append((step, *row))
+
+    def write(self, file: h5py.File) -> None:
+        """Write all records to a file."""
+        if self.trajectory is not None:
+            self.trajectory.write(file["trajectory"], len(self.rows))
+        if not self.rows:
+            return
+        names, columns = ("step", *self._layout.names), zip(*self.rows)
+        data: list[tuple[Any, Any]] = [
+            (file[_place(name)], column) for name, column in zip(names, columns)
+        ]
+        steps = data[0][1]
+        if self.trajectory is not None:
+            data.append((file["trajectory/step"], steps))
+        for dataset, rows in data:
+            _grow(dataset, rows)
+        _set_result(file, None, RUNNING, steps[-1])
+
+    def written(self) -> None:
+        """Forget the records, which are in the file."""
+        self.rows.clear()
+        if self.trajectory is not None:
+            self.trajectory.written()
+
+
+class _Resumed(NamedTuple):
+    """What a file had when it was opened to be continued; nothing, if it is new."""
+
+    step: int = -1  # to continue after
+    last: int = -1  # the step of the last record that is kept
+    ahead: int = -1  # the last step of which it has a record
+    shards: Set[str] = frozenset()  # that it refers to
+    meta: Mapping[str, str | int] = {}  # root attributes to change
+
+    def shorten(self, file: h5py.File, layout: _Layout, kept: int) -> None:
+        """Drop the records after the first ones, and the result."""
+        trajectory = file["trajectory"].values() if layout.trajectory else ()
+        for dataset in (*file["metrics"].values(), *file.get("agents", {}).values(), *trajectory):
+            if dataset.maxshape[:1] == (None,):
+                dataset.resize(kept, axis=0)
+        x = layout.nowhere(layout.shape) if layout.sharded else np.nan
+        _set_result(file, x, RUNNING, self.step)
+        file.attrs.update(self.meta)
+
+
 class RunFile:
     """Run file, written by one process.
 
@@ -261,10 +333,6 @@ class RunFile:
     """
 
     _last: int
-    _ahead: int
-    _resumed: int
-    _shards: set[str]
-    _replaced: set[str]
 
     def __init__(
         self,
@@ -307,7 +375,7 @@ class RunFile:
             model=model or {},
             sharded=sharded,
         )
-        self._begin(AtomicFile(path), layout, flush_seconds)
+        self._begin(AtomicFile(path), layout, flush_seconds, _Resumed())
 
     @classmethod
     def resume(
@@ -351,16 +419,25 @@ class RunFile:
         kept_too = _is_asked_for(step, every) and not repeated
         steps = steps[steps <= step if kept_too else steps < step]
         kept = len(steps)
+        last = int(steps[-1]) if kept else -1
         self = cls.__new__(cls)
-        self._begin(AtomicFile(path, existing=True), layout, flush_seconds)
-        self._exists, self._flushed = True, kept
-        self._shards, self._replaced = of_checkpoint, of_checkpoint | of_others
-        if self._trajectory is not None and isinstance(x, Sharded):
-            self._trajectory.begin_with(x.first(kept))
-        self._last = self._resumed = int(steps[-1]) if kept else -1
-        self._ahead = ahead if ahead > step else self._last
-        self._meta, self._resuming = dict(meta or {}), step
-        if ahead <= step:
+        self._begin(
+            AtomicFile(path, existing=True),
+            layout,
+            flush_seconds,
+            _Resumed(
+                step,
+                last,
+                ahead if ahead > step else last,
+                of_checkpoint | of_others,
+                dict(meta or {}),
+            ),
+        )
+        self._exists, self._resuming, self._flushed = True, True, kept
+        self._shards = of_checkpoint
+        if self._waiting.trajectory is not None and isinstance(x, Sharded):
+            self._waiting.trajectory.begin_with(x.first(kept))
+        if not self.later:
             try:
                 self.flush()
             except BaseException:
@@ -371,7 +448,7 @@ class RunFile:
     @property
     def later(self) -> bool:
         """Whether the file still has records of later steps, which a resumed run computes again."""
-        return self._ahead > self._last
+        return self._resumed.ahead > self._last
 
     @property
     def last(self) -> int:
@@ -381,7 +458,8 @@ class RunFile:
     @property
     def saved(self) -> int:
         """The step up to which all records are in the file; -1 without records."""
-        return int(self._rows[0][0]) - 1 if self._rows else self._last
+        rows = self._waiting.rows
+        return int(rows[0][0]) - 1 if rows else self._last
 
     @property
     def checkpointed(self) -> int:
@@ -398,8 +476,9 @@ class RunFile:
     @property
     def shards(self) -> set[str]:
         """The names of the shards that the file refers to."""
-        found = self._shards | (self._trajectory.shards if self._trajectory else set())
-        return found | self._replaced if self.later else found
+        trajectory = self._waiting.trajectory
+        found = self._shards | (trajectory.shards if trajectory else set())
+        return found | self._resumed.shards if self.later else found
 
     def append(
         self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | Sharded | None = None
@@ -411,34 +490,23 @@ class RunFile:
         is flushed at once.  The record of the step at which a run is resumed exists already and is
         kept.
         """
-        if len(self._rows) >= self._capacity:  # an earlier flush failed
+        if self._waiting.full:  # an earlier flush failed
             self.flush()
         if step <= self._last:
-            if step == self._resumed:
+            if step == self._resumed.last:
                 return
             raise ValueError(
                 f"record of step {step} after that of step {self._last}: expected increasing steps"
             )
-        try:
-            row = [
-                np.array(metrics[name]) if name.startswith(AGENTS) else metrics[name]
-                for name in self._layout.names
-            ]
-        except KeyError as error:
-            raise ValueError(
-                f"record of step {step} lacks the metric {error}: expected {self._layout.names}"
-            ) from None
-        if self._trajectory is not None:
-            self._trajectory.add(step, len(self._rows), X)
-        self._rows.append((step, *row))
+        self._waiting.add(step, metrics, X)
         self._last = step
         due = not self._flushed or time.monotonic() >= self._due
-        if len(self._rows) >= self._capacity or (due and self._last >= self._ahead):
+        if self._waiting.full or (due and not self.later):
             self.flush()
 
     def flush(self) -> None:
         """Write the buffered records, which then outlive the process."""
-        if self._rows or self._resuming is not None:
+        if self._waiting.rows or self._resuming:
             with self._update():
                 pass
 
@@ -465,7 +533,7 @@ class RunFile:
         }
         for name, array in arrays.items():
             _check_storable(name, array.dtype)
-        if self._last < self._ahead and len(self._rows) < self._capacity:
+        if self.later and not self._waiting.full:
             return
         with self._update(
             f"the checkpoint of step {step} ({sum(array.nbytes for array in arrays.values()):,} "
@@ -511,22 +579,22 @@ class RunFile:
         A file that holds more than the records so far (of a resumed run, or of another one before
         the first record) stays as it is.
         """
-        if self._last < self._ahead or not (self._exists or self._rows):
+        if self.later or not (self._exists or self._waiting.rows):
             return
         try:
             with self._update() as file:
                 _set_result(file, None, outcome, max(self._last, 0), reason)
         except OSError:
-            if not self._exists or self._resuming is not None:
+            if not self._exists or self._resuming:
                 raise
-            self._rows.clear()
+            self._waiting.rows.clear()
             with self._update() as file:
                 _set_result(file, None, outcome, int(file["result/x"].attrs["steps"]), reason)
 
     def close(self) -> None:
         """Flush the buffered records and close the file.  May be called again."""
         try:
-            if not (self._file.closed or self._failed) and self._last >= self._ahead:
+            if not (self._file.closed or self._failed or self.later):
                 self.flush()
         finally:
             self._file.close()
@@ -538,25 +606,17 @@ class RunFile:
         with suppress(OSError) if error else nullcontext():  # the first error takes precedence
             self.close()
 
-    def _begin(self, file: AtomicFile, layout: _Layout, seconds: float) -> None:
-        self._file, self._layout = file, layout
-        self._capacity = buffered(layout.row_bytes)
-        self._rows: list[tuple[Any, ...]] = []
-        self._trajectory = _Trajectory(layout, self._capacity) if layout.trajectory else None
-        self._shards = set()  # of checkpoint and result
-        self._replaced = set()  # of the file that is resumed, until its later records are dropped
+    def _begin(self, file: AtomicFile, layout: _Layout, seconds: float, resumed: _Resumed) -> None:
+        self._file, self._layout, self._resumed = file, layout, resumed
+        self._waiting = _Waiting(layout)
+        self._shards = set[str]()  # of checkpoint and result
         self._checkpoint = -1
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
+        # Whether the file still is as it was before it was resumed.
+        self._resuming = False
         self._flushed = 0
-        self._last = (
-            self._resumed
-        ) = -1  # steps of the last record, and of the last record before a resume
-        # Last step in the file when it was resumed.
-        self._ahead = -1
-        # The step to continue after, until the file is changed.
-        self._resuming: int | None = None
-        self._meta: Mapping[str, Any] = {}
+        self._last = resumed.last
 
     @contextmanager
     def _update(self, what: str = "") -> Iterator[Any]:
@@ -569,50 +629,19 @@ class RunFile:
             with self._file.update(sync=bool(what)) as file:
                 if not self._exists:
                     self._layout.create(file)
-                self._shorten(file)
-                self._extend(file)
+                if self._resuming:
+                    self._resumed.shorten(file, self._layout, self._flushed)
+                self._waiting.write(file)
                 yield file
         except OSError as error:
             self._failed = True
             if isinstance(error, FileExistsError):  # another program replaced the file
                 raise
             raise self._explain(error, what) from error
-        self._exists, self._failed, self._resuming = True, False, None
-        self._flushed += len(self._rows)
-        self._rows.clear()
-        if self._trajectory is not None:
-            self._trajectory.written()
+        self._exists, self._failed, self._resuming = True, False, False
+        self._flushed += len(self._waiting.rows)
+        self._waiting.written()
         self._due = time.monotonic() + self._seconds
-
-    def _shorten(self, file: h5py.File) -> None:
-        """Drop what a resumed run has after its checkpoint, once."""
-        if self._resuming is not None:
-            trajectory = file["trajectory"].values() if self._trajectory else ()
-            for dataset in (
-                *file["metrics"].values(),
-                *file.get("agents", {}).values(),
-                *trajectory,
-            ):
-                if dataset.maxshape[:1] == (None,):
-                    dataset.resize(self._flushed, axis=0)
-            x = self._layout.nowhere(self._layout.shape) if self.sharded else np.nan
-            _set_result(file, x, RUNNING, self._resuming)
-            file.attrs.update(self._meta)
-
-    def _extend(self, file: h5py.File) -> None:
-        if self._trajectory is not None:
-            self._trajectory.write(file["trajectory"], len(self._rows))
-        if not self._rows:
-            return
-        names, columns = ("step", *self._layout.names), zip(*self._rows)
-        data: list[tuple[Any, Any]] = [
-            (file[_place(name)], column) for name, column in zip(names, columns)
-        ]
-        if self._trajectory is not None:
-            data.append((file["trajectory/step"], data[0][1]))
-        for dataset, rows in data:
-            _grow(dataset, rows)
-        _set_result(file, None, RUNNING, self._last)
 
     def _explain(self, error: OSError, what: str) -> OSError:
         saved = "it holds no records" if self._exists else "nothing was written"
@@ -621,7 +650,7 @@ class RunFile:
                 f"its first {self._flushed} records are safe"
                 + ", and the checkpoint before" * bool(what)
             )
-        if self._resuming is not None:
+        if self._resuming:
             saved = "the file is as it was"
         why = os.strerror(error.errno) if error.errno else str(error)
         remedy = REMEDY.get(
