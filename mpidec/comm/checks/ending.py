@@ -58,11 +58,24 @@ class Meetings:
 
     By messages over the tree of all ranks, since collectives of MPI match only if no rank has left
     out one.
+
+    Attributes
+    ----------
+    closing : bool
+        Whether this rank begins no more operations.
+    out_of_step : bool
+        Whether a rank may be one operation ahead of or behind the others: this one, or, after the
+        last meeting, any.
     """
 
     def __init__(self, messenger: Messenger, presence: Presence):
         self._messenger, self._presence, self._number = messenger, presence, 0
+        self.closing = self.out_of_step = False
         self._met: dict[tuple[int, int], Header] = {}  # by rank and meeting: what has come
+
+    def leave(self, out_of_step: bool) -> None:
+        """Begin no more operations."""
+        self.closing, self.out_of_step = True, out_of_step
 
     def receive(self, source: int, header: Header) -> None:
         """Record that a rank has arrived."""

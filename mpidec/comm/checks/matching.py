@@ -81,8 +81,6 @@ class Matching:
         Why operations without headers are out of step; empty if they are not.
     interrupted : str
         Why all operations are, after an exception from outside.
-    out_of_step : bool
-        Whether a rank may be one call ahead of or behind the others, as found out by `close`.
     departures : LeavingRanks
         Ranks that have left all others; see `fail`.
     presence : Presence
@@ -107,9 +105,14 @@ class Matching:
         self._active: dict[Key, Operation] = {}
         self._early: dict[Key, list[tuple[int, Header, np.ndarray]]] = {}
         self.broken = self.interrupted = ""
-        self._polling = self._closing = self.out_of_step = False
+        self._polling = False
         self._engine = engine or ProgressEngine()
         self._engine.on_interrupt(self._refuse)
+
+    @property
+    def out_of_step(self) -> bool:
+        """Whether a rank may be one call ahead of or behind the others, as found out by `close`."""
+        return self._meetings.out_of_step
 
     # Operations with headers
 
@@ -301,7 +304,7 @@ class Matching:
             return
         self._polling = True
         try:
-            for key in list(self._early) if self._closing else ():
+            for key in list(self._early) if self._meetings.closing else ():
                 self._deliver_early(key)
             while (message := self.messenger.next()) is not None:
                 self._take(*message)
@@ -322,7 +325,7 @@ class Matching:
         With `out_of_step`, the last operation was left, too, and this rank may be one collective of
         MPI ahead of or behind the others.
         """
-        self._closing, self.out_of_step = True, out_of_step
+        self._meetings.leave(out_of_step)
 
     def close(self, out_of_step: bool = False) -> Exception | None:
         """Receive all messages in transit, so that none of them can reach another network;
@@ -335,7 +338,7 @@ class Matching:
         reported = self._findings.reported
         self.leave(out_of_step)
         self.messenger.send_last()
-        self.out_of_step = self.meet(out_of_step)
+        self._meetings.out_of_step = self.meet(out_of_step)
         for operation in list(self._active.values()):
             operation.abandon("the network was closed")
         wait_until(self._idle, "the last messages of the network")
@@ -430,7 +433,7 @@ class Matching:
                 and header.before < self._history.mixings()
             ):
                 self._report_elsewhere(source, header, f"mixing {header.before + 1}")
-            if self._closing or header.number <= self._history.last(source, header.pair):
+            if self._meetings.closing or header.number <= self._history.last(source, header.pair):
                 self._deliver(source, header, data)
             else:
                 key = header.number, source if header.pair else -1
@@ -518,7 +521,7 @@ class Matching:
         """
         if header.number <= self._history.mixings():
             return  # the query is out of date
-        if self._closing:
+        if self._meetings.closing:
             self._reply(REFUSED, source, header, closes(source, header.subject.op, self.rank))
         elif header.before < self._history.count:
             key = header.before + 1, -1

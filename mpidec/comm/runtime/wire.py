@@ -21,7 +21,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ _VIEWS = 16  # parts of messages in one system call
 _AMID = "an exception came amid a message"
 
 Key: TypeAlias = tuple[int, int]  # communicator and tag
-Bytes: TypeAlias = Any  # an array of bytes, or bytes
+Bytes: TypeAlias = np.ndarray | bytes  # an array of bytes, or bytes
 
 
 class KeyValueStore(Protocol):
@@ -125,7 +125,11 @@ class Outbound:
 
     def send(self, parts: Sequence[Bytes], request: WireRequest | None) -> None:
         """Send now what the connection takes, and the rest later."""
-        views = [memoryview(part) for part in parts if len(part)]
+        views = [
+            memoryview(part) if isinstance(part, bytes) else part.data
+            for part in parts
+            if len(part)
+        ]
         for view in views:
             self._queue.append((view, request if view is views[-1] else None))
         self.flush()
@@ -232,6 +236,126 @@ class Inbound:
             self._wire.arrived(arrival)
 
 
+class Mailbox:
+    """Messages of the other ranks, matched with the receives of this one.
+
+    Parameters
+    ----------
+    matched : callable (Arrival) -> None
+        Called when a message has found its receive.
+    """
+
+    def __init__(self, matched: Callable[[Arrival], None]):
+        self._matched = matched
+        self._posted: defaultdict[Key, list[Receive]] = defaultdict(list)
+        self._arrivals: defaultdict[Key, deque[Arrival]] = defaultdict(deque)
+        self._freed: set[int] = set()
+
+    def post(self, key: Key, receive: Receive) -> None:
+        """Add a receive of the next message with this key."""
+        for arrival in self._arrivals[key]:
+            if arrival.source == receive.peer and arrival.receive is None:
+                arrival.receive = receive
+                self._matched(arrival)
+                if not arrival.missing:
+                    self.deliver(arrival)
+                return
+        self._posted[key].append(receive)
+
+    def holds(self, key: Key) -> bool:
+        """Return whether messages with this key are here, or arriving."""
+        return bool(self._arrivals.get(key))
+
+    def take(self, key: Key) -> Arrival | None:
+        """Remove the next complete message with this key."""
+        arrival = next((one for one in self._arrivals[key] if not one.missing), None)
+        if arrival is not None:
+            self._arrivals[key].remove(arrival)
+            self._matched(arrival)
+        return arrival
+
+    def announce(self, source: int, key: Key, serial: int, nbytes: int) -> Arrival:
+        """Add a message that begins to arrive."""
+        receive = next((one for one in self._posted.get(key, ()) if one.peer == source), None)
+        arrival = Arrival(source, key, serial, nbytes, receive)
+        if receive is not None:
+            self._posted[key].remove(receive)
+            self._matched(arrival)
+        elif key[0] not in self._freed:
+            self._arrivals[key].append(arrival)
+        return arrival
+
+    def deliver(self, arrival: Arrival) -> None:
+        """Hand a complete message to its receive, if there is one."""
+        receive = arrival.receive
+        if receive is None:
+            return
+        if arrival.nbytes > len(receive.into):
+            receive.problem = (
+                f"a message of rank {arrival.source} has {arrival.nbytes} bytes, expected at most "
+                f"{len(receive.into)}: every rank must make the same calls with the same shapes"
+            )
+            return
+        if arrival in self._arrivals[arrival.key]:
+            self._arrivals[arrival.key].remove(arrival)
+            receive.into[: arrival.nbytes] = arrival.data
+        receive.done = True
+
+    def free(self, communicator: int) -> None:
+        """Discard all messages of a communicator, and those that come later."""
+        self._freed.add(communicator)
+        for held in (self._posted, self._arrivals):
+            for key in [key for key in held if key[0] == communicator]:
+                del held[key]
+
+
+class Directory:
+    """The addresses at which the ranks of a group listen, in its store.
+
+    Parameters
+    ----------
+    store : KeyValueStore
+    rank, port : int
+        This rank, and where it listens.
+
+    Attributes
+    ----------
+    token : bytes
+        What connections to this rank begin with.
+    """
+
+    def __init__(self, store: KeyValueStore, rank: int, port: int):
+        self._store, self._rank, self.token = store, rank, secrets.token_bytes(16)
+        # Keys of wires that this rank of the group has made before stay in the store.
+        self._generation = store.add(f"{_PREFIX}/{rank}", 1)
+        place = f"{port} {self.token.hex()} {socket.gethostname()}"
+        store.set(self._key(rank), " ".join([place, *addresses()]))
+
+    def _key(self, rank: int) -> str:
+        return f"{_PREFIX}/{self._generation}/{rank}"
+
+    def connect(self, dest: int) -> socket.socket:
+        """Return a connection to another rank, once that one listens."""
+        key = self._key(dest)
+        if not self._store.check([key]):
+            wait_until(lambda: self._store.check([key]), f"rank {dest} to come to Network()")
+        port, token, host, *found = self._store.get(key).decode().split()
+        for address in found:
+            if address.startswith("127.") and host != socket.gethostname():
+                continue
+            try:
+                sock = socket.create_connection((address, int(port)), timeout=_CONNECT)
+                break
+            except OSError as caught:
+                error = caught
+        else:
+            raise error
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(_HELLO.pack(bytes.fromhex(token), self._rank))
+        sock.setblocking(False)
+        return sock
+
+
 class Wire:
     """All messages of one rank of a process group.
 
@@ -250,27 +374,17 @@ class Wire:
     """
 
     def __init__(self, store: KeyValueStore, rank: int, size: int):
-        self._store, self.rank, self.size = store, rank, size
+        self.rank = rank
         self.gone: dict[int, str] = {}
         self.progress: list[Callable[[], None]] = []
         self._selector, self._out = selectors.DefaultSelector(), dict[int, Outbound]()
-        self._posted: defaultdict[Key, list[Receive]] = defaultdict(list)
-        self._arrivals: defaultdict[Key, deque[Arrival]] = defaultdict(deque)
-        self._unmatched: dict[int, WireRequest] = {}
-        self._freed: set[int] = set()
+        self._mailbox, self._unmatched = Mailbox(self._acknowledge), dict[int, WireRequest]()
         self._serial, self._polling, self._lock = 0, False, threading.RLock()
-        self._token = secrets.token_bytes(16)
         self._listener = socket.create_server(("", 0), backlog=max(128, size))
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        # Keys of wires that this rank of the group has made before stay in the store.
-        self._generation = store.add(f"{_PREFIX}/{rank}", 1)
-        place = f"{self._listener.getsockname()[1]} {self._token.hex()} {socket.gethostname()}"
-        store.set(self._key(rank), " ".join([place, *addresses()]))
+        self._directory = Directory(store, rank, self._listener.getsockname()[1])
         atexit.register(self.end)
-
-    def _key(self, rank: int) -> str:
-        return f"{_PREFIX}/{self._generation}/{rank}"
 
     # Messages
 
@@ -291,36 +405,22 @@ class Wire:
         """Begin to receive the next message of a rank with this key into an array of bytes."""
         request = Receive(self, source, into)
         with self._lock:
-            for arrival in self._arrivals[key]:
-                if arrival.source == source and arrival.receive is None:
-                    arrival.receive = request
-                    self._matched(arrival)
-                    if not arrival.missing:
-                        self._deliver(arrival)
-                    return request
-            self._posted[key].append(request)
+            self._mailbox.post(key, request)
         return request
 
     def next(self, key: Key) -> tuple[int, np.ndarray] | None:
         """Return the source and the bytes of the next message with this key that has arrived."""
         self.poll()
-        if not self._arrivals.get(key):
+        if not self._mailbox.holds(key):
             return None
         with self._lock:
-            arrival = next((one for one in self._arrivals[key] if not one.missing), None)
-            if arrival is None:
-                return None
-            self._arrivals[key].remove(arrival)
-            self._matched(arrival)
-        return arrival.source, arrival.data
+            arrival = self._mailbox.take(key)
+        return None if arrival is None else (arrival.source, arrival.data)
 
     def free(self, communicator: int) -> None:
         """Discard all messages of a communicator, and those that come later."""
         with self._lock:
-            self._freed.add(communicator)
-            for held in (self._posted, self._arrivals):
-                for key in [key for key in held if key[0] == communicator]:
-                    del held[key]
+            self._mailbox.free(communicator)
 
     def poll(self) -> None:
         """Make progress; a poll within a poll, or in two threads, returns at once."""
@@ -335,7 +435,7 @@ class Wire:
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
-                    self._read(key.data, key.fileobj)
+                    self._read(key.data, cast(socket.socket, key.fileobj))
             for rank, outgoing in list(self._out.items()):
                 if not outgoing.empty:
                     self._attempt(rank, outgoing.flush)
@@ -371,35 +471,16 @@ class Wire:
         if outgoing is not None:
             self._close(outgoing.sock)
 
-    def _close(self, sock: Any) -> None:
+    def _close(self, sock: socket.socket) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(sock)
         sock.close()
 
     def _connect(self, dest: int) -> None:
-        if not self._store.check([self._key(dest)]):
-            self._wait_for(dest)
-        port, token, host, *found = self._store.get(self._key(dest)).decode().split()
-        for address in found:
-            if address.startswith("127.") and host != socket.gethostname():
-                continue
-            try:
-                sock = socket.create_connection((address, int(port)), timeout=_CONNECT)
-                break
-            except OSError as caught:
-                error = caught
-        else:
-            raise error
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(_HELLO.pack(bytes.fromhex(token), self.rank))
-        sock.setblocking(False)
+        sock = self._directory.connect(dest)
         # Nothing comes on it but its end.
         self._selector.register(sock, selectors.EVENT_READ, dest)
         self._out[dest] = Outbound(sock)
-
-    def _wait_for(self, dest: int) -> None:
-        key = self._key(dest)
-        wait_until(lambda: self._store.check([key]), f"rank {dest} to come to Network()")
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -407,7 +488,7 @@ class Wire:
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_READ, Inbound(self, sock))
 
-    def _read(self, end: Inbound | int, sock: Any) -> None:
+    def _read(self, end: Inbound | int, sock: socket.socket) -> None:
         try:
             if isinstance(end, Inbound):
                 end.read()
@@ -425,7 +506,7 @@ class Wire:
 
     def greeted(self, token: bytes, rank: int) -> int:
         """Return the rank at the other end of a new connection."""
-        if token != self._token:
+        if token != self._directory.token:
             raise ConnectionRefusedError("a connection of another program")
         return rank
 
@@ -438,37 +519,16 @@ class Wire:
             if request is not None:
                 request.done = True
             return None
-        key = communicator, tag
-        receive = next((one for one in self._posted.get(key, ()) if one.peer == source), None)
-        arrival = Arrival(source, key, serial * (kind == _SYNCHRONOUS), nbytes, receive)
-        if receive is not None:
-            self._posted[key].remove(receive)
-            self._matched(arrival)
-        elif communicator not in self._freed:
-            self._arrivals[key].append(arrival)
-        return arrival
+        return self._mailbox.announce(
+            source, (communicator, tag), serial * (kind == _SYNCHRONOUS), nbytes
+        )
 
     def arrived(self, arrival: Arrival) -> None:
         """Hand a complete message to its receive, if there is one."""
-        if arrival.receive is not None:
-            self._deliver(arrival)
+        self._mailbox.deliver(arrival)
 
-    def _deliver(self, arrival: Arrival) -> None:
-        receive = arrival.receive
-        if receive is None:
-            return
-        if arrival.nbytes > len(receive.into):
-            receive.problem = (
-                f"a message of rank {arrival.source} has {arrival.nbytes} bytes, expected at most "
-                f"{len(receive.into)}: every rank must make the same calls with the same shapes"
-            )
-            return
-        if arrival in self._arrivals[arrival.key]:
-            self._arrivals[arrival.key].remove(arrival)
-            receive.into[: arrival.nbytes] = arrival.data
-        receive.done = True
-
-    def _matched(self, arrival: Arrival) -> None:
+    def _acknowledge(self, arrival: Arrival) -> None:
+        """Tell the sender of a synchronous message that it has been matched."""
         if arrival.serial:
             self._post(arrival.source, [_FRAME.pack(0, 0, arrival.serial, 0, _MATCHED)], None)
 
@@ -479,7 +539,7 @@ class Wire:
             self.poll()
             time.sleep(1e-3)
         for key in list(self._selector.get_map().values()):
-            self._close(key.fileobj)
+            self._close(cast(socket.socket, key.fileobj))
         self._selector.close()
         self._out.clear()
 
