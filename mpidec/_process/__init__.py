@@ -7,6 +7,7 @@ from .fault_tolerance import (
     tolerant as tolerant,
 )
 from .launcher import (
+    LOCAL_SIZES as LOCAL_SIZES,
     RANKS as RANKS,
     child as child,
     detach as detach,

@@ -24,6 +24,9 @@ RANKS = (
 )
 """Variables by which a launcher of MPI, or `hide`, tells a process its rank."""
 
+LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+"""Variables by which a launcher of MPI tells a rank how many there are on its machine."""
+
 _OF_LAUNCHERS = (
     "PMI_",
     "PMIX_",

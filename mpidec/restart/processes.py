@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
 
-from .._process import RANKS
+from .._process import LOCAL_SIZES, RANKS
 from .watch import Watch
 
 MARK = "MPIDEC_RESTART"  # variable that the processes of a job have in common
@@ -23,8 +23,10 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 GRACE = 3.0
 PAUSE = 0.05
 LOOK = 1.0  # seconds between two looks at what is written
-# Seconds between two looks at the ranks of a job that starts: none ends before it has been seen.
+# Seconds between two looks at a job that starts: not every launcher says how many ranks there are.
 FIRST_LOOKS, STARTING = 0.25, 10.0
+
+_RANKS, _LOCAL_SIZES = ([name.encode() for name in names] for names in (RANKS, LOCAL_SIZES))
 
 
 class Processes:
@@ -80,7 +82,7 @@ class Processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = self._launcher.wait(FIRST_LOOKS if starting else LOOK)
                 return 128 - status if status < 0 else status
-            if why := watch.hangs(self._ranks()):
+            if why := watch.hangs(*self._ranks()):
                 self._launcher.kill()
                 self._launcher.wait()
                 return why
@@ -99,10 +101,18 @@ class Processes:
             time.sleep(PAUSE)
         return len(killed)
 
-    def _ranks(self) -> set[bytes]:
-        """Return the ranks of the job that live on this machine, ``PMI_RANK=3``."""
-        variables = tuple(f"{name}=".encode() for name in RANKS)
-        return {word for _, words in self._found() for word in words if word.startswith(variables)}
+    def _ranks(self) -> tuple[set[bytes], int]:
+        """Return the ranks of the job that live on this machine, ``PMI_RANK=3``, and how many the
+        launcher has started on it, 0 if it does not say.
+        """
+        ranks, started = set[bytes](), 0
+        for _, words in self._found():
+            given = dict(word.split(b"=", 1) for word in words if b"=" in word)
+            variable = next((name for name in _RANKS if name in given), None)
+            if variable is not None:
+                ranks.add(variable + b"=" + given[variable])
+                started = max(started, *(int(given.get(name, 0)) for name in _LOCAL_SIZES))
+        return ranks, started
 
     def _left(self) -> list[int]:
         return [pid for pid, _ in self._found()]

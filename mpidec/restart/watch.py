@@ -34,20 +34,23 @@ class Watch:
         self._seen = set[bytes]()
         self._changed = self._whole = self._asked = time.monotonic()
 
-    def hangs(self, ranks: Set[bytes]) -> str:
+    def hangs(self, ranks: Set[bytes], started: int = 0) -> str:
         """Return why the job does not go on, such as "it has written nothing"; "" if it does.
 
         Parameters
         ----------
         ranks : set of bytes
             Those that live on this machine.
+        started : int
+            How many the launcher has started on it; 0 if that is unknown: then those that have been
+            seen once.
         """
         now = time.monotonic()
         if (files := self._job.touched()) != self._files:
             self._files, self._written, self._changed = files, True, now
             self._missed = ()
         self._seen |= ranks
-        if self._seen <= ranks or not ranks:
+        if (self._seen <= ranks and started <= len(ranks)) or not ranks:
             self._whole = now
         if now - self._changed > self._silent:
             return f"it has written nothing for {self._silent:g} s"

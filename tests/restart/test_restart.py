@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -194,6 +195,17 @@ def test_the_others_wait_for_a_rank_that_has_ended(monkeypatch, written, ended, 
     assert not at(1, both) and not at(400, both) and not at(410, one) and not at(429, one)
     assert bool(at(440, one)) == hangs and not at(440, set())
     assert "written nothing for 500 s" in at(520, both)
+
+
+@pytest.mark.parametrize("started, hangs", [(2, True), (1, False), (0, False)])
+def test_a_rank_that_ends_before_it_is_seen(monkeypatch, started, hangs):
+    clock = [0.0]
+    job = SimpleNamespace(patience=30.0, touched=int, ending=lambda status: None)
+    monkeypatch.setattr("mpidec.restart.watch.time.monotonic", lambda: clock[0])
+    watch = Watch(job, 500.0)
+    for clock[0] in (1, 29, 32):
+        why = watch.hangs({b"PMI_RANK=0"}, started)
+    assert ("a rank has ended" in why) == hangs
 
 
 def test_a_job_on_a_host_that_does_not_answer_twice_is_ended(monkeypatch):
