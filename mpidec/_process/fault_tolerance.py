@@ -6,7 +6,9 @@ its own does it tell a rank that computes from a dead one.  With that thread MPI
 MPI 5 does not return, so that it is left out: the ranks meet, and end.  A rank that enters MPI_Init
 seconds after others crashes there at their first sign of life, if that comes through Open MPI's
 shared memory: messages within a node go over TCP.  Collectives in the order of the nodes (han) know
-nothing of deaths, and wait for ever where a node has lost some of its ranks.
+nothing of deaths, and wait for ever where a node has lost some of its ranks.  Addresses are looked
+up at the start: PMIx does not answer for a rank of another node that has died, and who asks then
+neither returns nor gives signs of life.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ _DETECTOR, _THREAD = "OMPI_MCA_mpi_ft_detector", "OMPI_MCA_mpi_ft_detector_threa
 _PERIOD, _TIMEOUT = "OMPI_MCA_mpi_ft_detector_period", "OMPI_MCA_mpi_ft_detector_timeout"
 _FINALIZE = "MPI4PY_RC_FINALIZE"
 _TRANSFERS, _COLLECTIVES = "OMPI_MCA_btl", "OMPI_MCA_coll"
+_AT_THE_START = "OMPI_MCA_mpi_add_procs_cutoff"
 _TRUE = ("1", "t", "true", "y", "yes", "enabled")
 # Seconds without a sign of life after which a rank counts as dead; a machine that swaps may be
 # silent for several.
@@ -35,6 +38,7 @@ def prepare() -> None:
         os.environ.setdefault(_TRANSFERS, "^sm")
         # The first two are those that --with-ft ulfm leaves out.
         os.environ.setdefault(_COLLECTIVES, "^hcoll,portals4,han")
+        os.environ.setdefault(_AT_THE_START, str(2**31 - 1))
         if _TIMEOUT not in os.environ:
             evict_after(_SILENT)
         _PREPARED.append(True)

@@ -19,6 +19,10 @@ from .mpi import MPI, finalized
 
 # Seconds in which a death that others have found first is known here, too.
 _SPREADS = 1.0
+# Seconds without news of further deaths after which those that are left make a communicator: Open
+# MPI 5.0.10 and 5.0.11 crash where they learn of one while they make it, and a host's ranks do not
+# die at once.
+_QUIET = 0.2
 # Seconds for which the ranks wait for one another at the end.
 _PATIENCE = 5.0
 # The flag of a process that is ending (Linux, PF_EXITING): its connections may be closed already.
@@ -146,7 +150,8 @@ class Survivors:
                 comm.Revoke()
 
     def shrink(self) -> None:
-        """Leave out the dead; collective over the living."""
+        """Leave out the dead, when no more are found; collective over the living."""
+        _quiet()
         whole = MPI.Group.Compare(self.comm.group, living().group) == MPI.IDENT
         self.comm = cast("MPI.Intracomm", registered(self.comm.Shrink()))
         if whole:
@@ -249,6 +254,16 @@ def on_those_left(
     result = surviving(lambda left: act(left.comm, left.going_on), ranks, leaving)
     ranks.going_on()
     return result, ranks.comm
+
+
+def _quiet() -> None:
+    """Wait until no further death has been found for a while."""
+    known, until = 0, time.monotonic() + _QUIET
+    while time.monotonic() < until:
+        MPI.COMM_SELF.Iprobe()  # makes progress
+        if (dead := MPI.COMM_WORLD.Get_failed().size) > known:
+            known, until = dead, time.monotonic() + _QUIET
+        time.sleep(0.005)
 
 
 def _end(pids: Sequence[int]) -> None:

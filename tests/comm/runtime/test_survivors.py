@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from mpi4py import MPI
 
+from mpidec.comm.runtime import survivors
 from mpidec.comm.runtime.survivors import _ended
 
 HOLDING = (
@@ -21,6 +24,21 @@ def test_collectives_that_know_nothing_of_deaths_are_left_out(given, used):
     env["OMPI_MCA_mpi_ft_enable"] = "1"  # as by mpirun --with-ft ulfm
     command = [sys.executable, "-c", program]
     assert subprocess.check_output(command, env=env, text=True).strip() == used
+
+
+def test_it_is_quiet_when_no_further_death_has_been_found(monkeypatch):
+    clock, found = [0.0], {0.01: 1, 0.15: 2, 0.3: 3, 0.9: 4}  # the last one is another death
+    failed = SimpleNamespace(
+        Get_failed=lambda: SimpleNamespace(size=sum(t <= clock[0] for t in found))
+    )
+    ranks = SimpleNamespace(COMM_WORLD=failed, COMM_SELF=MPI.COMM_SELF)
+    passed = SimpleNamespace(
+        monotonic=lambda: clock[0], sleep=lambda s: clock.__setitem__(0, clock[0] + s)
+    )
+    monkeypatch.setattr(survivors, "MPI", ranks)
+    monkeypatch.setattr(survivors, "time", passed)
+    survivors._quiet()
+    assert 0.5 <= clock[0] < 0.52
 
 
 @pytest.mark.serial
