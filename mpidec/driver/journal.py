@@ -20,6 +20,7 @@ from ..record.internals import Recorder, buffered, edge_counts, held, restored
 from .backup import Backup
 from .clocks import Clock
 from .curve import curve
+from .decisions import Decision
 from .metrics import Metrics, columns
 from .outcome import Target, said_by
 from .plan import Plan, State, resumed_at
@@ -264,6 +265,13 @@ class Journal(RunLog):
         totals = np.array(source.totals(begun - self._clock), float)
         self._recorder.checkpoint(k, source.stored(s), totals, source.memory(), source.arrays())
         self._clock += time.perf_counter() - begun
+
+    def keep(self, k: int, s: State, decision: Decision) -> None:
+        """Write a checkpoint or a copy after step `k`, if all ranks have decided so; collective."""
+        if decision.checkpoint:
+            self.checkpoint(k, s)
+        if decision.copy:
+            self.copy(k, s)
 
     @property
     def copy_is_due(self) -> bool:

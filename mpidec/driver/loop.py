@@ -14,6 +14,7 @@ from .journal import Journal
 from .outcome import Outcome, RunEnd, not_finite
 from .plan import State
 from .result import Result
+from .stepsize import Guard
 
 
 def once(attempt: Attempt, clock: Clock) -> Result:
@@ -42,15 +43,11 @@ def _run(
     attempt: Attempt, clock: Clock, journal: Journal, interrupted: Callable[[], bool]
 ) -> tuple[int, State, RunEnd]:
     """Return the last step, its state, and why it is the last one; collective."""
-    plan, errors = attempt.plan, clock.errors
+    plan, errors, guard = attempt.plan, clock.errors, attempt.on_the_way
     k, s = journal.begin()
-    control = Control(plan.net, plan.record.checkpoint_seconds if plan.record else None)
-    stopped = journal.recorded_at_once(k) and journal.record(k, s)
-    states, guard = iter(()) if stopped else clock.states(k, s), attempt.on_the_way
-    if k:
-        journal.copy(k, s)
-        if guard is not None:
-            guard.skip(k)
+    control = Control(plan.net, plan.checkpoint_seconds)
+    stopped = _begun(journal, guard, k, s)
+    states = iter(()) if stopped else clock.states(k, s)
     for k, s, recorded in states:
         control.watch(k, s.X)
         if guard is not None and k >= guard.next:
@@ -70,11 +67,18 @@ def _run(
                 break
         if decision.interrupted:
             return k, s, RunEnd(Outcome.INTERRUPTED)
-        if decision.checkpoint:
-            journal.checkpoint(k, s)
-        if decision.copy:
-            journal.copy(k, s)
+        journal.keep(k, s, decision)
         if stopped:
             break
     errors.raise_together()  # of the last call of progress
     return k, s, attempt.judge(k, s, journal, stopped)
+
+
+def _begun(journal: Journal, guard: Guard | None, k: int, s: State) -> bool:
+    """Record the first state where that is due, and return whether to stop at once; collective."""
+    stopped = journal.recorded_at_once(k) and journal.record(k, s)
+    if k:
+        journal.copy(k, s)
+    if k and guard is not None:
+        guard.skip(k)
+    return stopped

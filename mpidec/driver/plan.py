@@ -137,6 +137,11 @@ class Plan:
         return problem_of(self.oracle)
 
     @property
+    def checkpoint_seconds(self) -> float | None:
+        """The time between two checkpoints; None where there is no file."""
+        return self.record.checkpoint_seconds if self.record else None
+
+    @property
     def tolerance(self) -> float:
         """The relative error at which the run may stop; 1 if it does not look at errors."""
         return self.stop.get("error", 1.0) if isinstance(self.stop, Mapping) else 1.0

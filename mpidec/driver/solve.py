@@ -54,6 +54,7 @@ from .survivors import Loader, continued
 if TYPE_CHECKING:
     from ..problems import OracleLike, Problem
     from ..problems.internals import Gradients
+    from ..topology import Schedule, Topology
     from .arguments import Delay, TopologyLike
 
 
@@ -291,9 +292,7 @@ def solve(
         own = network_of_run("solve", net, problem, topology, x0, alone=clock is not None)
         net = stack.enter_context(own)
         with on_all_ranks(net):
-            saved = as_record(record)
-            if saved is not None and net.rank == 0:
-                saved.check()
+            saved = _checked_record(record, net)
             oracle = as_oracle(problem)
             functions = problem_of(oracle)
             method = as_solver(solver, oracle)
@@ -305,28 +304,18 @@ def solve(
             if on_failure == "drop":
                 _check_drop(method, clock)
             seed = integer(seed, "seed", least=0)
-            if clock is None:
-                every = integer(every, "every")  # type: ignore[arg-type]
-            number(every, "every", above=0)
-            if saved is not None and every < 1:
-                raise ValueError(
-                    f"every is {every:g}, expected at least 1 with record, whose file has one "
-                    "record of each step: leave out one of them, or multiply the times of events and every"
-                )
+            every = _checked_every(every, clock, saved)
             check_hosted(oracle, net)
             gradient = gradients_for(method, oracle, net.agents, seed)
             X = initial_rows(x0, functions, net)
             check_callbacks(functions, X, net.lo, method.needs.problem)
             if functions is not None:
                 check_step_size(method)
-            with warnings.catch_warnings():
-                if net.rank > 0:
-                    warnings.simplefilter("ignore")
-                method.check(graph.at(0) if graph.period == 1 else graph)
+            _check_graph(method, graph, net)
             more, known = checked(metrics, functions), known_minimizer(functions, net.n)
             target = target_of(stop, functions, counters_of(method, clock), more)
-            if isinstance(method, Asynchronous) and clock is None:
-                _refuse_memory(saved, gradient)
+            if clock is None:
+                _refuse_memory(method, saved, gradient)
             pauses(straggler, net.n), losses(drop, seed), checked_rates(rates, net.n)
             events = None
             if clock is not None:
@@ -386,18 +375,52 @@ def solve(
             metrics=more,
             runs=runs,
         )
-        if events is not None:
-            result = simulated(plan, events)
-        elif isinstance(method, Asynchronous):
-            drops = on_failure == "drop" and net.size > 1
-            result = Dropping(plan, topology)(run_on_ranks) if drops else run_on_ranks(plan)
-        else:
-            result = attempted(plan, once)
+        result = _result(plan, events, topology if on_failure == "drop" else None)
     # Now that the network of this call is closed.
     if result.outcome is Outcome.INTERRUPTED:
         end_as_interrupted()
         raise Interrupted(result, saved)
     return result
+
+
+def _result(plan: Plan, events: Events | None, dropping: TopologyLike | None) -> Result:
+    """Return the result of a run; `dropping` is the topology of one that goes on without its dead."""
+    if events is not None:
+        return simulated(plan, events)
+    if not isinstance(plan.solver, Asynchronous):
+        return attempted(plan, once)
+    if dropping is not None and plan.net.size > 1:
+        return Dropping(plan, dropping)(run_on_ranks)
+    return run_on_ranks(plan)
+
+
+def _checked_record(record: str | os.PathLike[str] | Record | None, net: Network) -> Record | None:
+    """Return the argument `record`; rank 0 refuses a file that is there."""
+    saved = as_record(record)
+    if saved is not None and net.rank == 0:
+        saved.check()
+    return saved
+
+
+def _checked_every(every: float, clock: Queue | None, record: Record | None) -> float:
+    """Return the distance of records, steps or of a queue times."""
+    if clock is None:
+        every = integer(every, "every")  # type: ignore[arg-type]
+    number(every, "every", above=0)
+    if record is not None and every < 1:
+        raise ValueError(
+            f"every is {every:g}, expected at least 1 with record, whose file has one "
+            "record of each step: leave out one of them, or multiply the times of events and every"
+        )
+    return every
+
+
+def _check_graph(solver: Solver, graph: Topology | Schedule, net: Network) -> None:
+    """Refuse a graph that the solver does not support; rank 0 warns."""
+    with warnings.catch_warnings():
+        if net.rank > 0:
+            warnings.simplefilter("ignore")
+        solver.check(graph.at(0) if graph.period == 1 else graph)
 
 
 def _check_clock(solver: Solver, clock: Queue | None, net: Network, steps: int | None) -> None:
@@ -446,8 +469,10 @@ def _refuse(solver: Solver, **given: object) -> None:
             raise ValueError(f"{argument} is given, but {name} {reason}")
 
 
-def _refuse_memory(record: Record | None, gradient: Gradients | None) -> None:
-    """Refuse to resume a run on ranks whose gradients depend on earlier steps."""
+def _refuse_memory(solver: Solver, record: Record | None, gradient: Gradients | None) -> None:
+    """Refuse to resume an asynchronous run on ranks whose gradients depend on earlier steps."""
+    if not isinstance(solver, Asynchronous):
+        return
     if record and record.resume and gradient and gradient.remembered:
         raise ResumeError(
             f"{record.path}: files of asynchronous runs on ranks hold no memory of "

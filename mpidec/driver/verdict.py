@@ -62,8 +62,7 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         return fallen
     if not last:
         zero = steps[np.flatnonzero(np.append(1.0, values))[-1]]
-        apart = metrics["consensus"][-1] if name == "gradient_norm" else 0.0
-        return f"{name} is 0 since step {zero}" + (f", and consensus {apart:.2g}" if apart else "")
+        return f"{name} is 0 since step {zero}{_apart(metrics, name)}"
     if np.ptp(values) <= UNMOVED * first:
         # A resumed run may have been at its solution.
         none = "" if steps[0] else "no progress: "
@@ -74,6 +73,12 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
     if last > 2 * first and last > TINY * values.max():
         return f"{name} has grown from {first:.2g} to {last:.2g}"
     return f"{name} still falls" if falling(values) else ""
+
+
+def _apart(metrics: Mapping[str, np.ndarray], name: str) -> str:
+    """The consensus at the end, of a run whose gradient norm is judged."""
+    apart = metrics["consensus"][-1] if name == "gradient_norm" else 0.0
+    return f", and consensus {apart:.2g}" if apart else ""
 
 
 def _start(step: int) -> str:

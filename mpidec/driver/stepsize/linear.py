@@ -483,9 +483,7 @@ class _Neighbourhood:
         g = self._in(self.G - mean_gradient * (term is None or of.on_face))
         distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
         if face is not None and term is not None and of.on_face:
-            H = H + term.l2 * np.eye(self.r)
-            if self.V is not None and np.ndim(bend := term.face(x).bend):
-                H = H + self.V.T @ bend @ self.V
+            H = self._on_face(H, term)
         Hs, gs = (H[None], g[None]) if of.batches is None else self._drawn(of.batches, H, g)
         far, slope = self._slopes(H) if of.bounded else (None, None)
         rows = (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), self._in(away))
@@ -508,6 +506,13 @@ class _Neighbourhood:
             prox=None if term is None or of.on_face else _proximal(term, x, mean_gradient, self.V),
         )
         return model, x, self.count
+
+    def _on_face(self, H: np.ndarray, term: Term) -> np.ndarray:
+        """Return the curvatures with those of the term on the face of the point."""
+        H = H + term.l2 * np.eye(self.r)
+        if self.V is not None and np.ndim(bend := term.face(self.x).bend):
+            H = H + self.V.T @ bend @ self.V
+        return H
 
     def _drawn(
         self, batches: Callable[[int], Gradient], H: np.ndarray, g: np.ndarray
