@@ -255,10 +255,9 @@ class Command(Generic[T]):
             say(self.name, f"error: {error}")
             return Status.FAILED
         except (OSError, ImportError) as error:
-            text = " ".join(str(error).split())
-            open_files = isinstance(error, OSError) and error.errno in OPEN_FILES
-            if not open_files and os.strerror(errno.EMFILE) not in text:
+            if not _lacks_files(error):
                 raise
+            text = " ".join(str(error).split())
             say(self.name, f"error: {text}: raise the limit of open files (ulimit -n 1024)")
             if job.comm is not None and job.comm.size > 1:
                 end_job(job.comm, Status.FAILED)
@@ -345,6 +344,12 @@ class Command(Generic[T]):
             say(self.name, text)
         job.end()
         return status
+
+
+def _lacks_files(error: OSError | ImportError) -> bool:
+    """Return whether the process has no more open files: imports name the reason in their text."""
+    known = isinstance(error, OSError) and error.errno in OPEN_FILES
+    return known or os.strerror(errno.EMFILE) in " ".join(str(error).split())
 
 
 def say(name: str, text: str) -> None:

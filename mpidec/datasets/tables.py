@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._validation import Array
@@ -53,10 +54,7 @@ def table(path: Path, label: str | int | None = None) -> Samples:
     rows = _rows(path)
     first, second = _first(path, next(rows, None)), next(rows, None)
     width = len(first.words)
-    named, why = _has_names(first, second, label)
-    header = [word.strip() for word in first.words] if named else []
-    if not header:
-        header, why = _names_in_comment(path, first)
+    named, header, why = _header(path, first, second, label)
     column, note = _label_column(header, width, label, first.place)
     notes = [why * (named or column != width - 1), note]  # without the names it is the last one
     data = _Table(first.place.removeprefix(f"{path}, "), width, column, label is not None)
@@ -127,6 +125,18 @@ def _rows(path: Path) -> Iterator[TextLine]:
 # -- names of the columns --------------------------------------------------------------------------
 
 
+def _header(
+    path: Path, first: TextLine, second: TextLine | None, label: str | int | None
+) -> tuple[bool, list[str], str]:
+    """Return whether the first line has the names of the columns, these or those of a comment, if
+    there are any, and a note.
+    """
+    named, why = _has_names(first, second, label)
+    if named:
+        return True, [word.strip() for word in first.words], why
+    return False, *_names_in_comment(path, first)
+
+
 def _has_names(
     first: TextLine, second: TextLine | None, label: str | int | None
 ) -> tuple[bool, str]:
@@ -170,11 +180,9 @@ def _names_among_numbers(first: Sequence[str], A: Array) -> tuple[list[str], str
     several = len(words) > 2 or not (rest == np.floor(rest)).all()
     counted = words == [str(i) for i in range(len(words))]
     numbers = [number for word in words if (number := as_float(word)) is not None]
-    increasing = _is_monotone(numbers)
-    if (counted and several) or (increasing and outside.all() and len(rest) > 2):
+    if (counted and several) or (_is_monotone(numbers) and outside.all() and len(rest) > 2):
         return words, f"{shown} is taken as the names of the columns, not as a sample"
-    far = increasing and len(words) > 2 and outside.mean() >= 0.5
-    if counted or far or _may_be_names(numbers, len(words), rest):
+    if counted or _may_be_names(numbers, len(words), rest, outside):
         return [], (
             f"{shown} is taken as a sample: if it has the names of the columns, or their number, "
             "put # before it, or names that are no numbers"
@@ -187,10 +195,14 @@ def _is_monotone(numbers: Sequence[float]) -> bool:
     return len(steps) > 0 and bool((steps > 0).all() or (steps < 0).all())
 
 
-def _may_be_names(numbers: Sequence[float], width: int, rest: Array) -> bool:
-    """Whether the numbers of a first line count the columns, or state how many samples and columns
-    (or features) follow.
+def _may_be_names(
+    numbers: Sequence[float], width: int, rest: Array, outside: NDArray[np.bool_]
+) -> bool:
+    """Whether the numbers of a first line count the columns, state how many samples and columns
+    (or features) follow, or increase and lie for the most part far from the values below.
     """
+    if _is_monotone(numbers) and width > 2 and outside.mean() >= 0.5:
+        return True
     if numbers in ([len(rest), width], [len(rest), width - 1]):
         return True
     counting = len(numbers) == width > 2 and bool((np.diff(numbers) == 1).all())

@@ -45,26 +45,38 @@ def expected(job: Job, result: Result, net: Network) -> Expected | str:
     step, choice, graph = result.step_size, result.choice, job.topology
     if reason := _outside(job, result, net):
         return reason
-    if not isinstance(step, (int, float, type(None))):
-        return "the step size changes"
     if choice is not None and len(graph.choices) > 1:
         graph = graph.chosen(choice.weights)
-    solver = job.solver if step is None else with_step_size(job.solver, float(step))
+    solver = job.solver
+    if isinstance(step, (int, float)):
+        solver = with_step_size(solver, float(step))
     try:
-        model = theory.Quadratic.of(job.oracle.problem)
-        if job.topology.n * max(len(Q.T) for Q, _ in model.parts()) > DEPENDENT:
-            return f"more than {DEPENDENT} numbers of all agents depend on each other"
-        factor = theory.rate(model, solver, graph)
-        links, quadratic = job.experiment.mixing.noise or 0.0, _quadratic(job.oracle.problem, model)
-        biased = job.oracle.random or links > 0 or solver.bias_on(graph) is not Bias.NONE
-        if biased and not quadratic:
-            return "the problem is not quadratic, and the run does not end at its minimizer"
-        msd = _level(job, solver, graph, links) if biased else 0.0
-        if reason := _useless(factor, msd, links > 0):
-            return reason
-        curve = _curve(job, result, solver, graph) if quadratic else {}
+        return _derived(job, result, solver, graph)
     except ValueError as error:
         return str(error).removeprefix("theory: ")
+
+
+def _derived(
+    job: Job, result: Result, solver: Solver, graph: Topology | Schedule
+) -> Expected | str:
+    """Return what is expected of a run to which the theory may apply, or why it does not.
+
+    Raises
+    ------
+    ValueError
+    """
+    model = theory.Quadratic.of(job.oracle.problem)
+    if job.topology.n * max(len(Q.T) for Q, _ in model.parts()) > DEPENDENT:
+        return f"more than {DEPENDENT} numbers of all agents depend on each other"
+    factor = theory.rate(model, solver, graph)
+    links, quadratic = job.experiment.mixing.noise or 0.0, _quadratic(job.oracle.problem, model)
+    biased = job.oracle.random or links > 0 or solver.bias_on(graph) is not Bias.NONE
+    if biased and not quadratic:
+        return "the problem is not quadratic, and the run does not end at its minimizer"
+    msd = _level(job, solver, graph, links) if biased else 0.0
+    if reason := _useless(factor, msd, links > 0):
+        return reason
+    curve = _curve(job, result, solver, graph) if quadratic else {}
     error_rms = math.sqrt(msd) / (model.scale or 1.0)
     return {"rate": factor, "msd": msd, "error_rms": error_rms * (error_rms > ROUNDING), **curve}
 
@@ -121,6 +133,7 @@ def _outside(job: Job, result: Result, net: Network) -> str:
         "mixing has options": replace(wanted.mixing, noise=None) != plain,
         "gradients have reduced variance": wanted.problem.variance_reduction is not None,
         "the graph has several weights": len(graph.choices) > 1 and result.choice is None,
+        "the step size changes": not isinstance(result.step_size, (int, float, type(None))),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 

@@ -79,11 +79,8 @@ def summary(
     """
     problem, wanted, n = job.experiment.problem, job.experiment.run, job.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
-    topology, solver = job.experiment.topology, job.experiment.solver
-    gap = job.spectral_gap(result.choice)
+    solver = job.experiment.solver
     runs = wanted.runs or 1
-    bands = {f"{name}_{end}" for name in metrics for end in BAND} if runs > 1 else set()
-    shown = (*COLUMNS, "error_max", *sorted(metrics.keys() - BUILT_IN - bands))
     rows = {
         "problem": f"{short(problem.name)}{options(_penalties(problem))}",
         "data": _data(job),
@@ -91,8 +88,7 @@ def summary(
         "agents": f"{n}, simulated" if wanted.simulate else f"{n} on {plural(ranks, 'rank')}",
         "lost": "; ".join(lost.splitlines()),
         "runs": _runs(runs, wanted.seed),
-        "topology": f"{short(topology.name)}{options(topology.options)}"
-        + (f", spectral gap {gap:.4g}" if gap is not None else ""),
+        "topology": _topology(job, job.spectral_gap(result.choice)),
         "mixing": _mixing(job.experiment.mixing),
         "solver": f"{short(solver.name)}{options(_given(job, result))}",
         "step size": "" if result.choice is None else result.choice.line(),
@@ -100,17 +96,36 @@ def summary(
         "steps": f"{result.steps} of {wanted.steps}",
         **(async_rows(result) if isinstance(result, AsyncResult) else {}),
         "outcome": _outcome(result, job.limits),
-        **{name: _value(metrics, name, runs) for name in shown if name in metrics},
+        **{name: _value(metrics, name, runs) for name in _shown(metrics, runs)},
         "theory": theory,
         "privacy": privacy,
         "time": _time(result, wanted),
-        "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent{' and run' * (runs > 1)}"
-        + (f", {metrics[SHARE]:.1%} of the messages" if SHARE in metrics else ""),
+        "sent": _sent(metrics, n, runs),
         "file": wanted.out,
         "pace": slow,
         "note": job.note,
     }
     return facts({name.replace("_", " "): value for name, value in rows.items() if value})
+
+
+def _topology(job: Job, gap: float | None) -> str:
+    """Return the graph, with its spectral gap if that is known."""
+    graph = job.experiment.topology
+    more = "" if gap is None else f", spectral gap {gap:.4g}"
+    return f"{short(graph.name)}{options(graph.options)}{more}"
+
+
+def _shown(metrics: Mapping[str, float], runs: int) -> list[str]:
+    """Return the metrics that have rows of their own; the bands of many runs have none."""
+    bands = {f"{name}_{end}" for name in metrics for end in BAND} if runs > 1 else set()
+    known = (*COLUMNS, "error_max", *sorted(metrics.keys() - BUILT_IN - bands))
+    return [name for name in known if name in metrics]
+
+
+def _sent(metrics: Mapping[str, float], n: int, runs: int) -> str:
+    """Return how much the n agents have sent."""
+    share = f", {metrics[SHARE]:.1%} of the messages" if SHARE in metrics else ""
+    return f"{quantity(metrics['bytes'] / n, 'B')} per agent{' and run' * (runs > 1)}{share}"
 
 
 def _data(job: Job) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -356,10 +356,7 @@ def arrange(
     def value(line: RunLine, key: str) -> str:
         return displayed(key, line.settings.get(key, MISSING), names)
 
-    varied = [key for key in looks if key and len({value(line, key) for line in lines}) > 1]
-    inside = [
-        [key for key in dict.fromkeys([*line.keys, *varied]) if key not in panels] for line in lines
-    ]
+    inside = _inside(lines, panels, filter(None, looks), value)
     if not any(looks) and set().union(*inside) == set(LOOKS):
         looks = list(LOOKS)
     parts: dict[str, dict[str, list[Run]]] = {}
@@ -375,6 +372,19 @@ def arrange(
         part[text] = list(line.runs)
         values[text] = [value(line, key) if key else "" for key in looks]
     return Arranged(parts, *_placed(values, looks))
+
+
+def _inside(
+    lines: Sequence[RunLine],
+    panels: Sequence[str],
+    looks: Iterable[str],
+    value: Callable[[RunLine, str], str],
+) -> list[list[str]]:
+    """Return the settings by which the lines of a panel are told apart, of each line."""
+    varied = [key for key in looks if len({value(line, key) for line in lines}) > 1]
+    return [
+        [key for key in dict.fromkeys([*line.keys, *varied]) if key not in panels] for line in lines
+    ]
 
 
 def _look(

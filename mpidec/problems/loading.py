@@ -394,25 +394,37 @@ def prepare(
     chosen = {name: value for name, value in params.items() if name not in own}
     made_with = {"n": n, "seed": wanted.drawn, **chosen}
     raw, test = _held_out(_data(data, wanted.label, of_data, made_with, wanted.features), wanted)
-    # Of the training samples alone: the test set must not influence the model.
-    scaling = Scaling.of(raw.A, wanted.standardize) if wanted.standardize else None
-    whole_set = raw if scaling is None else replace(raw, A=scaling(raw.A), x_star=None)
-    _check_size(whole_set)
+    whole_set, scaling = _standardized(raw, wanted.standardize)
     if spec is None:
         spec = problem_spec(registry.default_problem(whole_set))
         _check_names(params, spec, of_data)
-        if whole_set.hint:
-            _warn(f"data {whole_set.name}: {whole_set.hint}")
+        _warn(whole_set.hint and f"data {whole_set.name}: {whole_set.hint}")
     prepared = _with_data(whole_set, n, spec, wanted, params, of_data)
-    for note in _notes(raw, test):
-        warnings.warn(note, UserWarning, stacklevel=2)
-    _warn("" if scaling else _uneven(whole_set))
+    for note in [*_notes(raw, test), "" if scaling else _uneven(whole_set)]:
+        _warn(note)
+    return _with_test(prepared, scaling, raw, test)
+
+
+def _standardized(data: Dataset, how: bool | str) -> tuple[Dataset, Scaling | None]:
+    """Return the training samples, scaled if that is asked for, and how: by themselves alone, since
+    the test set must not influence the model.
+    """
+    scaling = Scaling.of(data.A, how) if how else None
+    whole_set = data if scaling is None else replace(data, A=scaling(data.A), x_star=None)
+    _check_size(whole_set)
+    return whole_set, scaling
+
+
+def _with_test(
+    prepared: Prepared, scaling: Scaling | None, data: Dataset, test: Dataset | None
+) -> Prepared:
+    """Return a problem that knows its data as given, and the test set if there is one."""
     if isinstance(prepared.whole, LinearModel):
-        return replace(prepared, given=_given(prepared.whole, scaling, raw, test))
+        return replace(prepared, given=_given(prepared.whole, scaling, data, test))
     if test is not None:
         raise ValueError(
-            f"test is given, but {spec.name} predicts nothing, expected a class derived from "
-            "problems.LinearModel"
+            f"test is given, but {prepared.spec.name} predicts nothing, expected a class derived "
+            "from problems.LinearModel"
         )
     return prepared
 

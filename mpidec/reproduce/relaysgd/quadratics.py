@@ -218,12 +218,19 @@ class Trial:
             slower = end == "slow" or k >= best.steps
             if end == "large":
                 high = step_size
-            elif self.plateau or slower or low:
-                high = high if self.plateau or end == "slow" else min(4 * step_size, high)
-                low = step_size
-            if end != "large" and not slower:
-                best = Found(k, step_size)
+            else:
+                low, high = self._narrowed(low, high, step_size, end, slower)
+                best = best if slower else Found(k, step_size)
             if end == "near" or (low and high - low <= (1e-6 if self.plateau else 1e-4)):
                 break
             step_size = (low + high) / 2 if low else step_size / 2
         return best
+
+    def _narrowed(
+        self, low: float, high: float, step_size: float, end: str, slower: bool
+    ) -> tuple[float, float]:
+        """Return the limits after a run that was not too large, and ended so; 0 for no lower one."""
+        if not (self.plateau or slower or low):
+            return low, high
+        keeps = self.plateau or end == "slow"
+        return step_size, high if keeps else min(4 * step_size, high)

@@ -140,11 +140,7 @@ class Scalability(Experiment[Cell]):
     def _compared(self, what: str, runs: Mapping[Cell, float]) -> Line:
         """Means over the runs that are published, or over all for an n of which none is."""
         steps = {cell: published()[cell].steps for cell in runs if cell in published()}
-        means = {}
-        for n in sorted({cell[2] for cell in runs}):
-            known = {cell: k for cell, k in steps.items() if cell[2] == n}
-            mine = [k for cell, k in runs.items() if cell in known or (not known and cell[2] == n)]
-            means[n] = _text([*known.values()]) if known else "-", _text(mine)
+        means = {n: _means(n, steps, runs) for n in sorted({cell[2] for cell in runs})}
         theirs, here = ("/".join(texts) for texts in zip(*means.values()))
         what = f"{what}: n = {'/'.join(map(str, means))}"
         if not steps:
@@ -171,6 +167,13 @@ class Scalability(Experiment[Cell]):
             }
         x, y = "number of workers n", "steps to $10^{-6}$"
         panels(figure, lines, x, y, log="", marked=True)[0].set_ylim(0, self.most)
+
+
+def _means(n: int, steps: Mapping[Cell, float], runs: Mapping[Cell, float]) -> tuple[str, str]:
+    """The means of the published `steps` with n workers, and of the same `runs`."""
+    known = {cell: k for cell, k in steps.items() if cell[2] == n}
+    mine = [k for cell, k in runs.items() if cell in known or (not known and cell[2] == n)]
+    return _text([*known.values()]) if known else "-", _text(mine)
 
 
 def _text(steps: Sequence[float]) -> str:
