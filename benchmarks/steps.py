@@ -79,7 +79,7 @@ class StepsCell(Cell):
 
     def _due(self, solver: Solver, c: np.ndarray, matrices: list[np.ndarray]) -> list[np.ndarray]:
         """The iterates of the first steps with gradients `c`, computed on the coefficients with dense matrices."""
-        due, s = [], solver.init(self.start, matrices[0].__matmul__)
+        due, s = [], solver.init(self.rows.start, matrices[0].__matmul__)
         for W in islice(cycle(matrices), max(STEPS, 2 * self.period)):
             product: Any = W.__matmul__
             s = solver.step(s, c, product)
@@ -96,10 +96,10 @@ class StepsCell(Cell):
         return [self._mixing(phase, sent, lazy) for phase in self.phases]
 
     def _mixing(self, phase: Topology, sent: np.ndarray, lazy: bool) -> Mixing:
-        dense = phase.rows(self.lo, self.hi).toarray()[0]
+        dense = phase.rows(self.rows.lo, self.rows.hi).toarray()[0]
         if lazy:
-            dense = (np.eye(self.n)[self.lo] + dense) / 2
-        own, weights = dense[self.lo], dense[phase.in_neighbors(self.lo)].tolist()
+            dense = (np.eye(self.n)[self.rows.lo] + dense) / 2
+        own, weights = dense[self.rows.lo], dense[phase.in_neighbors(self.rows.lo)].tolist()
         requests, halo = self._requests(phase, sent), self.halo[: len(weights)]
 
         def mix(out: np.ndarray) -> None:

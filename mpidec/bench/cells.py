@@ -60,7 +60,7 @@ class Contender:
     calls : list of callable
         A call for each phase of the graph, in their order.
     due : list of array (n, 2)
-        The rows of all agents after each of the first calls; see `Cell.rows`.
+        The rows of all agents after each of the first calls; see `Rows`.
     out : array, optional
         Where the result is; by default it is what the call returns.
     task : str
@@ -95,13 +95,40 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
     return raw[start : start + 8 * int(np.prod(shape))].view(np.float64).reshape(shape)
 
 
+class Rows:
+    """Rows of d numbers of n agents, of which those from `lo` to `hi` are local.
+
+    All are combinations of two: agent i's row is `c[i, 0] base + c[i, 1]`.  What is linear in the
+    rows can then be done on the coefficients `c`, shape (n, 2), so that each rank knows the exact
+    result of any matrix, and of any solver.
+
+    Attributes
+    ----------
+    start : array (n, 2)
+        The coefficients before the first call.
+    """
+
+    def __init__(self, n: int, d: int, lo: int, hi: int) -> None:
+        agents = np.arange(1, n + 1)
+        self.start = np.stack([np.cos(agents), np.sin(3 * agents)], axis=1)
+        self.base = np.random.default_rng(7).standard_normal(d)
+        self.lo, self.hi = lo, hi
+
+    def __call__(
+        self,
+        coefficients: np.ndarray,
+        agents: np.ndarray | None = None,
+        columns: slice = slice(None),
+    ) -> np.ndarray:
+        """Return the rows of some agents, by default of the local ones."""
+        c = coefficients[self.lo : self.hi] if agents is None else coefficients[agents]
+        value: np.ndarray = c[:, :1] * self.base[columns] + c[:, 1:]
+        return value
+
+
 class Cell:
     """One graph with rows of one size: the contenders of one group, what they must compute, and
     their times.
-
-    All rows are combinations of two: agent i's row is `c[i, 0] base + c[i, 1]`.  What is linear in
-    the rows can then be done on the coefficients `c`, shape (n, 2), so that each rank knows the
-    exact result of any matrix, and of any solver.
     """
 
     group: ClassVar[Group]
@@ -119,18 +146,11 @@ class Cell:
         self.topology = topology
         self.period = topology.period or 1
         self.phases = [topology.at(k) for k in range(self.period)]
-        agents = np.arange(1, self.n + 1)
-        self.start = np.stack([np.cos(agents), np.sin(3 * agents)], axis=1)
-        self.base = np.random.default_rng(7).standard_normal(d)
-        self.lo, self.hi = (comm.rank, comm.rank + 1) if comm.size > 1 else (0, self.n)
-        self.x, self.y, self.halo = (
-            aligned((self.hi - self.lo, d)),
-            aligned((self.hi - self.lo, d)),
-            aligned((self.n, d)),
-        )
-        self.x[:] = self.rows(self.start)
-        self.mixed = [phase.W.toarray() @ self.start for phase in self.phases]
-        self.total = [np.ones((self.n, self.n)) @ self.start] * self.period
+        lo, hi = (comm.rank, comm.rank + 1) if comm.size > 1 else (0, self.n)
+        self.rows = Rows(self.n, d, lo, hi)
+        self.x, self.y, self.halo = (aligned((rows, d)) for rows in (hi - lo, hi - lo, self.n))
+        self.x[:] = self.rows(self.rows.start)
+        self.mixed = [phase.W.toarray() @ self.rows.start for phase in self.phases]
         self._stack = ExitStack()
         self.contenders = list(self._contenders())
 
@@ -147,17 +167,6 @@ class Cell:
     def _contenders(self) -> Iterator[Contender]:
         raise NotImplementedError
 
-    def rows(
-        self,
-        coefficients: np.ndarray,
-        agents: np.ndarray | None = None,
-        columns: slice = slice(None),
-    ) -> np.ndarray:
-        """Return the rows of some agents, by default of the local ones."""
-        c = coefficients[self.lo : self.hi] if agents is None else coefficients[agents]
-        value: np.ndarray = c[:, :1] * self.base[columns] + c[:, 1:]
-        return value
-
     def _network(self, transport: str | None = None) -> Network:
         return self._stack.enter_context(Network(self.n, self.comm, transport=transport))
 
@@ -170,29 +179,29 @@ class Cell:
 
     def _allreduce(self) -> Contender:
         call = partial(self.comm.Allreduce, [self.x, MPI.DOUBLE], [self.y, MPI.DOUBLE])
-        return Contender(ALLREDUCE, [call] * self.period, self.total, self.y, role=ALLREDUCE)
+        total = np.ones((self.n, self.n)) @ self.rows.start
+        due = [total] * self.period
+        return Contender(ALLREDUCE, [call] * self.period, due, self.y, role=ALLREDUCE)
 
     def _weights(self, phase: Topology) -> tuple[Weights, np.ndarray]:
         """Return the weights of the local agents' sums, and the other agents whose rows are in
         them, ascending.
         """
-        entries = phase.source.rows(self.lo, self.hi)
-        others = np.setdiff1d(entries.indices, np.arange(self.lo, self.hi))
-        own = (entries.indices >= self.lo) & (entries.indices < self.hi)
-        places = np.where(
-            own,
-            entries.indices - self.lo,
-            self.hi - self.lo + np.searchsorted(others, entries.indices),
-        )
-        return Weights.of(self.lo, entries, places, None), others
+        lo, hi = self.rows.lo, self.rows.hi
+        entries = phase.source.rows(lo, hi)
+        others = np.setdiff1d(entries.indices, np.arange(lo, hi))
+        own = (entries.indices >= lo) & (entries.indices < hi)
+        beyond = hi - lo + np.searchsorted(others, entries.indices)
+        places = np.where(own, entries.indices - lo, beyond)
+        return Weights.of(lo, entries, places, None), others
 
     def _isend_irecv(self, phase: Topology, weigh: Callable[[], Any]) -> Callable[[], None]:
         comm, x = self.comm, [self.x, MPI.DOUBLE]
         arriving = [
             ([row, MPI.DOUBLE], j)
-            for row, j in zip(self.halo, phase.in_neighbors(self.lo).tolist())
+            for row, j in zip(self.halo, phase.in_neighbors(self.rows.lo).tolist())
         ]
-        dests = phase.out_neighbors(self.lo).tolist()
+        dests = phase.out_neighbors(self.rows.lo).tolist()
 
         def call() -> None:
             MPI.Request.Waitall(
@@ -206,11 +215,11 @@ class Cell:
         """Persistent requests that send the row `sent` to the neighbours and receive theirs in
         `halo`.
         """
-        arriving = zip(self.halo, phase.in_neighbors(self.lo).tolist())
+        arriving = zip(self.halo, phase.in_neighbors(self.rows.lo).tolist())
         requests = [self.comm.Recv_init([row, MPI.DOUBLE], j) for row, j in arriving]
         requests += [
             self.comm.Send_init([sent, MPI.DOUBLE], j)
-            for j in phase.out_neighbors(self.lo).tolist()
+            for j in phase.out_neighbors(self.rows.lo).tolist()
         ]
         for request in requests:
             self._stack.callback(request.Free)
@@ -218,7 +227,10 @@ class Cell:
 
     def _graph(self, phase: Topology) -> tuple[MPI.Distgraphcomm, int, int]:
         """Return the neighbours as a communicator, and how many there are."""
-        sources, dests = phase.in_neighbors(self.lo).tolist(), phase.out_neighbors(self.lo).tolist()
+        sources, dests = (
+            phase.in_neighbors(self.rows.lo).tolist(),
+            phase.out_neighbors(self.rows.lo).tolist(),
+        )
         graph = self.comm.Create_dist_graph_adjacent(sources, dests, reorder=False)
         self._stack.callback(graph.Free)
         return graph, len(sources), len(dests)
@@ -253,7 +265,7 @@ class Cell:
                 )
                 worst = np.inf if np.isnan(worst) else worst
                 error, rank = self.comm.allreduce((float(worst), self.comm.rank), MPI.MAXLOC)
-                if not error <= 1e-12 * (1 + np.abs(self.base).max()) * self.n:
+                if not error <= 1e-12 * (1 + np.abs(self.rows.base).max()) * self.n:
                     raise WrongResult(
                         f"{each.name}, {self.graph}, {size_name(8 * self.d)}, phase "
                         f"{k % self.period}: the result on "

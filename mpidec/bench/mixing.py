@@ -76,7 +76,7 @@ class MixingCell(Cell):
         """One private copy and one fused weighted sum, of rows that are here already."""
         weights, others = self._weights(phase)
         halo, copy, x, y = aligned((len(others), self.d)), aligned(self.x.shape), self.x, self.y
-        halo[:] = self.rows(self.start, others)
+        halo[:] = self.rows(self.rows.start, others)
 
         def call() -> None:
             np.copyto(copy, x)
@@ -86,8 +86,8 @@ class MixingCell(Cell):
 
     def _by_numpy(self, phase: Topology, term: np.ndarray) -> Callable[[], None]:
         """Return the weighted sum as one writes it in NumPy, without allocating anything."""
-        dense = phase.rows(self.lo, self.hi).toarray()[0]
-        own, weights = dense[self.lo], dense[phase.in_neighbors(self.lo)].tolist()
+        dense = phase.rows(self.rows.lo, self.rows.hi).toarray()[0]
+        own, weights = dense[self.rows.lo], dense[phase.in_neighbors(self.rows.lo)].tolist()
         x, y, halo = self.x[0], self.y[0], self.halo
 
         def call() -> None:
@@ -227,18 +227,18 @@ class LocalCell(Cell):
         return {}
 
     def _pull(self, phase: Topology) -> dict[str, Any]:
-        W, i = phase.W.toarray(), self.lo
+        W, i = phase.W.toarray(), self.rows.lo
         return {
             "self_weight": W[i, i],
             "src_weights": {j: W[i, j] for j in phase.in_neighbors(i).tolist()},
         }
 
     def _push(self, phase: Topology) -> dict[str, Any]:
-        W, i = phase.W.toarray(), self.lo
+        W, i = phase.W.toarray(), self.rows.lo
         return {
             "self_weight": W[i, i],
             "dst_weights": {j: W[j, i] for j in phase.out_neighbors(i).tolist()},
         }
 
     def _push_pull(self, phase: Topology) -> dict[str, Any]:
-        return {**self._pull(phase), "dst_weights": phase.out_neighbors(self.lo).tolist()}
+        return {**self._pull(phase), "dst_weights": phase.out_neighbors(self.rows.lo).tolist()}

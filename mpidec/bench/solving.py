@@ -67,8 +67,8 @@ class SolveCell(Cell):
 
     def _due(self, steps: int) -> np.ndarray:
         """Return the coefficients of the rows after so many steps."""
-        c = 0 * self.start
+        c = 0 * self.rows.start
         for k in range(steps):
             W = self.phases[k % self.period].W.toarray()
-            c = W @ (c - STEP_SIZE * (c - self.start))
+            c = W @ (c - STEP_SIZE * (c - self.rows.start))
         return c

@@ -46,9 +46,9 @@ class WindowsCell(Cell):
         return 50 + 16 * ranks
 
     def _contenders(self) -> Iterator[Contender]:
-        me, n, window = self.lo, self.n, self._window("auto")
+        me, n, window = self.rows.lo, self.n, self._window("auto")
         into, out = window.in_neighbors, window.out_neighbors
-        sums = [self.phases[0].W.toarray().astype(bool) * (1 - np.eye(n)) @ self.start]
+        sums = [self.phases[0].W.toarray().astype(bool) * (1 - np.eye(n)) @ self.rows.start]
         share = 1 / (len(out) + 1)
         calls: dict[str, Callable[[], Any]] = {
             "put": partial(window.put, self.x[0]),
@@ -143,7 +143,7 @@ class WindowsCell(Cell):
 
     def _place(self, receiver: int) -> int:
         """Place of this rank's slot at a receiver."""
-        place: int = self.phases[0].in_neighbors(receiver).tolist().index(self.lo)
+        place: int = self.phases[0].in_neighbors(receiver).tolist().index(self.rows.lo)
         return 1 + place
 
     def _by_mpi(
