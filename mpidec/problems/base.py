@@ -106,6 +106,23 @@ class Problem(Protocol):
         """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
 
 
+class _Single:
+    """Samples and targets of single agents, as views, which events ask for again and again."""
+
+    def __init__(self) -> None:
+        self._of: Samples | None = None  # the samples whose views are kept
+        self._views: dict[int, tuple[Samples, Array]] = {}
+
+    def of(self, agent: int, A: Samples, Y: Array) -> tuple[Samples, Array]:
+        """Return those of one agent, of all `A` and `Y`."""
+        if self._of is not A:
+            self._of, self._views = A, {}
+        if agent not in self._views:
+            one = slice(agent, agent + 1)
+            self._views[agent] = A[one], Y[one]
+        return self._views[agent]
+
+
 class LinearModel(Described):
     r"""Base class of all losses: a loss of a linear model, summed over each agent's samples, with a
     ridge.
@@ -201,9 +218,8 @@ class LinearModel(Described):
         checked_term(term, self.A.dtype)
         self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
-        self._viewed: Samples | None = None  # the samples whose views are kept
-        self._views: dict[int, tuple[Samples, Array]] = {}
-        self.m, self.p, self.features = self.A.shape
+        self._single = _Single()
+        self.m, _, self.features = self.A.shape
         self.d = self.features * self._Y.shape[2]
         free = self._Y.shape[2] if self.intercept else 0
         self.term = replace(term, free=free) if free and term is not None else term  # type: ignore[type-var]
@@ -254,6 +270,11 @@ class LinearModel(Described):
         raise NotImplementedError
 
     @property
+    def p(self) -> int:
+        """Samples of an agent, with padding."""
+        return int(self.A.shape[1])
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the data, float32 or float64 (complex64 or complex128 of complex data),
         which that of the iterates in `solve` follows.
@@ -299,18 +320,9 @@ class LinearModel(Described):
         if agents is None:
             return self._grad(X, self.A, self._Y, None)
         if len(agents) == 1:
-            return self._grad(X, *self._of_one(agents[0]), None)
+            return self._grad(X, *self._single.of(agents[0], self.A, self._Y), None)
         some = list(agents)
         return self._grad(X, self.A[some], self._Y[some], None)
-
-    def _of_one(self, agent: int) -> tuple[Samples, Array]:
-        """Samples and targets of one agent, as views, which events ask for again and again."""
-        if self._viewed is not self.A:
-            self._viewed, self._views = self.A, {}
-        if agent not in self._views:
-            one = slice(agent, agent + 1)
-            self._views[agent] = self.A[one], self._Y[one]
-        return self._views[agent]
 
     def sample_grad(
         self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None
