@@ -361,6 +361,82 @@ def unit_of(v: np.ndarray) -> float:
     return ldexp(1.0, frexp(largest)[1] - 1) if HUGE < largest < np.inf else 1.0
 
 
+class Minimizer:
+    """What errors are distances from, if it is known: the minimizer of the average of all functions,
+    which may move, or those of the agents' own functions.
+
+    Attributes
+    ----------
+    x : array (d,) or None
+        That of the step which `at` has set; where each agent has its own, their mean.
+    targets : array (m, d) or None
+        Those of the local agents' own functions.
+    scale : float
+        The norm of `x` (of the agents' own, the root mean square), by which errors are divided; 1
+        if it is zero or not known.
+    moves : bool
+    """
+
+    def __init__(self, problem: Problem | None, agents: range) -> None:
+        self._problem, self.moves = problem, moves(problem)
+        every = targets_of(problem)
+        self.targets = None if every is None else every[agents]
+        if every is None:
+            self.at(0)
+        else:
+            self.x = every.mean(axis=0)
+            self.scale = norm(every) / sqrt(len(every)) or 1.0
+
+    def at(self, k: int) -> None:
+        """Look for that of step k."""
+        known = x_star_of(self._problem, k)
+        # The view of a complex problem has a real one.
+        if is_complex(known):
+            raise TypeError(
+                f"problem {type(self._problem).__name__}: x_star is complex, the rows are real, "
+                "expected real numbers, or complex data"
+            )
+        self.x, self.scale = known, 1.0 if known is None else norm(known) or 1.0
+
+    def distances(self, X: np.ndarray) -> np.ndarray:
+        """Return the largest distance of a local agent, of several runs, (runs, m, d) -> (runs,);
+        zeros if it is not known.
+        """
+        if self.x is None:
+            return np.zeros(len(X))
+        D = X - (self.x if self.targets is None else self.targets)
+        unit = unit_of(D)
+        squares = np.einsum("rij,rij->ri", D / unit, D / unit).max(axis=1, initial=0.0)
+        distances: np.ndarray = np.sqrt(squares) * unit
+        return distances
+
+
+class Columns:
+    """Where in the rows that are summed the terms of metrics are.
+
+    Attributes
+    ----------
+    width : int
+        Of these rows.
+    placed : list of (Summand, int or slice)
+    """
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        terms = dict.fromkeys(term for metric in metrics for term in metric.terms)
+        self._terms, self._d = [term for term in terms if term is not SPREAD], -1
+        self.width, self.placed = _FIRST, list[tuple[Summand, int | slice]]()
+
+    def place(self, d: int) -> None:
+        """Set those of rows with d entries."""
+        if d == self._d:
+            return
+        self._d, self.width, self.placed = d, _FIRST, []
+        for term in self._terms:
+            start = self.width
+            self.width += d if term.vector else 1
+            self.placed.append((term, slice(start, self.width) if term.vector else start))
+
+
 class Metrics:
     r"""Metrics of the rows `X` of all agents; collective.
 
@@ -425,21 +501,14 @@ class Metrics:
     ) -> None:
         self._agents = range(net.lo, net.lo + net.m) if agents is None else agents
         problem = seen(problem, like)
-        self._net, self._problem, self.size, self._own = net, problem, 0.0, own
+        self._net, self._problem, self.size = net, problem, 0.0
         self.complex = is_complex(like)
         self.failed = False
         self.error: Exception | None = None
-        self._k, self._moves = 0, moves(problem)
-        every = targets_of(problem)
-        self._targets = None if every is None else every[self._agents]
-        self._x_star = self._known(0) if every is None else every.mean(axis=0)
-        self._scale = self._norm() if every is None else norm(every) / sqrt(len(every)) or 1.0
+        self._k, self._minimizer = 0, Minimizer(problem, self._agents)
         self._metrics = [*provided(problem), *map(self._agents_mean, own.items())]
         self.names = (*COUNTERS, *(metric.name for metric in self._metrics))
-        terms = dict.fromkeys(term for metric in self._metrics for term in metric.terms)
-        self._terms = [term for term in terms if term is not SPREAD]
-        self._d, self._columns = -1, list[tuple[Summand, int | slice]]()
-        self._prox = term_of(problem)
+        self._columns, self._prox = Columns(self._metrics), term_of(problem)
 
     def _agents_mean(self, own: tuple[str, Own]) -> Metric:
         """The metric of a user's function: the mean of its numbers over all agents."""
@@ -456,29 +525,15 @@ class Metrics:
     def at(self, k: int) -> Metrics:
         """Return the metrics of step k, with the minimizer of that step."""
         self._k = k
-        if self._moves:
+        if self._minimizer.moves:
             self.error = None
             try:
-                self._x_star = self._known(k)
+                self._minimizer.at(k)
             except Exception as error:  # the other ranks come to the sum
                 if self._net.size == 1:
                     raise
                 self.error = error
-            self._scale = self._norm()
         return self
-
-    def _known(self, k: int) -> np.ndarray | None:
-        known = x_star_of(self._problem, k)
-        # The view of a complex problem has a real one.
-        if is_complex(known):
-            raise TypeError(
-                f"problem {type(self._problem).__name__}: x_star is complex, the rows are real, "
-                "expected real numbers, or complex data"
-            )
-        return known
-
-    def _norm(self) -> float:
-        return 1.0 if self._x_star is None else norm(self._x_star) or 1.0
 
     def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
         """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the
@@ -493,19 +548,20 @@ class Metrics:
         the `mean` of all agents.
         """
         problem = cast("Problem", self._problem)
-        return self.summed(Rows(X, mean, problem, self._targets, unit_of(mean)), rows, sent)
+        own = self._minimizer.targets
+        return self.summed(Rows(X, mean, problem, own, unit_of(mean)), rows, sent)
 
     def summed(self, rows_of: Rows, rows: int = 0, sent: int = 0) -> np.ndarray:
         """Return the terms of such rows."""
-        m, d = rows_of.X.shape
-        columns = self._columns_of(d)
-        terms = np.zeros((m, self._width))
+        (m, d), columns = rows_of.X.shape, self._columns
+        columns.place(d)
+        terms = np.zeros((m, columns.width))
         terms[:, _SPREAD] = SPREAD.of(rows_of)
         terms[:1, :_FAILED] = sent, rows
         try:
-            if self.error is not None and self._moves and m:  # of `at`
+            if self.error is not None and self._minimizer.moves and m:  # of `at`
                 raise self.error
-            for term, column in columns:
+            for term, column in columns.placed:
                 terms[:, column] = term.of(rows_of)
         except Exception as error:  # the other ranks come to the sum
             if m == 0 or self._net.size == 1:
@@ -513,16 +569,6 @@ class Metrics:
             self.error = error
             terms[:, _FIRST:], terms[0, _FAILED] = 0, 1
         return terms
-
-    def _columns_of(self, d: int) -> list[tuple[Summand, int | slice]]:
-        """The columns of the terms of rows with d entries."""
-        if d != self._d:
-            self._d, self._width, self._columns = d, _FIRST, []
-            for term in self._terms:
-                start = self._width
-                self._width += d if term.vector else 1
-                self._columns.append((term, slice(start, self._width) if term.vector else start))
-        return self._columns
 
     def of_agents(self, name: str, function: Own, X: np.ndarray) -> np.ndarray:
         """Return an own metric of each local agent."""
@@ -538,13 +584,13 @@ class Metrics:
         return values
 
     def of(self, mean: np.ndarray, total: np.ndarray, worst: float) -> dict[str, float]:
-        """Return the metrics, from the mean, the sum of the `terms` of all agents, and the largest
-        `distance` of any rank.
+        """Return the metrics, from the mean, the sum of the last `terms` of all agents, and the
+        largest `distance` of any rank.
         """
-        n, sums = self._net.n, {SPREAD: total[_SPREAD]}
-        for term, column in self._columns_of(len(mean)):
+        n, sums, known = self._net.n, {SPREAD: total[_SPREAD]}, self._minimizer
+        for term, column in self._columns.placed:
             sums[term] = total[column]
-        totals = Totals(mean, sums, n, (self._x_star, self._scale, worst), self._prox)
+        totals = Totals(mean, sums, n, (known.x, known.scale, worst), self._prox)
         unit = totals.unit
         self.failed = bool(total[_FAILED])
         self.size = sqrt(total[_SPREAD] / n + (mean / unit) @ (mean / unit)) * unit
@@ -555,35 +601,25 @@ class Metrics:
 
     def least(self) -> float | None:
         """Return the objective at the solution, if that is known; collective."""
-        problem, net = self._problem, self._net
-        inexact = self._moves or self._targets is not None or is_sampled(problem)
-        if problem is None or self._x_star is None or inexact:
+        problem, net, known = self._problem, self._net, self._minimizer
+        inexact = known.moves or known.targets is not None or is_sampled(problem)
+        if problem is None or known.x is None or inexact:
             return None
         values = np.zeros((net.m, 1))
         with on_all_ranks(net):
-            values[:, 0] = problem.value(np.tile(self._x_star, (net.m, 1)))
+            values[:, 0] = problem.value(np.tile(known.x, (net.m, 1)))
         return float(net.mean(values)[0])
 
     def distance(self, X: np.ndarray) -> float:
         """Return the largest distance of a local agent from the solution, 0 if not known."""
-        return float(self._distances(X[None])[0])
-
-    def _distances(self, X: np.ndarray) -> np.ndarray:
-        """Those of several runs, (runs, m, d) -> (runs,)."""
-        if self._x_star is None:
-            return np.zeros(len(X))
-        D = X - (self._x_star if self._targets is None else self._targets)
-        unit = unit_of(D)
-        squares = np.einsum("rij,rij->ri", D / unit, D / unit).max(axis=1, initial=0.0)
-        distances: np.ndarray = np.sqrt(squares) * unit
-        return distances
+        return float(self._minimizer.distances(X[None])[0])
 
     def worst(self, X: np.ndarray) -> list[float]:
         """Return the largest distance of any agent from the solution, of several runs, (runs, m,
         d); collective.
         """
-        mine, net = self._distances(X), self._net
-        if net.size > 1 and self._x_star is not None:
+        mine, net = self._minimizer.distances(X), self._net
+        if net.size > 1 and self._minimizer.x is not None:
             mine = -net.collectives.minimum(-mine, "the metrics of a record")
         found: list[float] = mine.tolist()
         return found

@@ -202,7 +202,8 @@ class MetricsOfRuns(Metrics):
         problem: Any = self._problem and ProblemOfRuns(
             self._problem, runs, self._stream, self.complex
         )
-        targets = None if self._targets is None else np.tile(self._targets, (runs, 1))
+        own = self._minimizer.targets
+        targets = None if own is None else np.tile(own, (runs, 1))
         terms = self.summed(Rows(all_rows, all_means, problem, targets, units), rows, sent)
         terms = terms.reshape(runs, len(X), -1).swapaxes(0, 1).reshape(len(X), -1)
         records, sizes, failed = [], [], False
