@@ -269,6 +269,72 @@ class AsyncFile:
         return namedtuple("State", arrays)(**arrays)
 
 
+class _Moments:
+    """The moments of the records during a run, which all ranks know beforehand.
+
+    Parameters
+    ----------
+    first, seconds : float
+        The first one, and the least time between two of them.
+
+    Attributes
+    ----------
+    next : float
+    taken : int
+        How many have been taken.
+    """
+
+    def __init__(self, first: float, seconds: float):
+        self.next, self._seconds, self.taken = first, seconds, 0
+
+    def take(self) -> float:
+        """Return the next one, after which there is another."""
+        moment = self.next
+        self.taken += 1
+        self.next += max(self._seconds, _SHARE * self.next)
+        return moment
+
+
+class _UnderWay:
+    """A record that is made in parts, each with requests that must end before the next part."""
+
+    def __init__(self, net: Network):
+        self._net = net
+        self._parts: Iterator[list[MPI.Request]] | None = None
+        self._requests: list[MPI.Request] = []
+
+    def __bool__(self) -> bool:
+        return self._parts is not None
+
+    def begin(self, parts: Iterator[list[MPI.Request]]) -> None:
+        self._parts = parts
+
+    def ends(self) -> bool:
+        """Go on with the record if its requests have ended; whether it is complete."""
+        with self.turn(wait=False) as entered:
+            if not (entered and MPI.Request.Testall(self._requests)):
+                return False
+        requests = None if self._parts is None else next(self._parts, None)
+        self._requests = requests or []
+        if requests is None:
+            self._parts = None
+        return requests is None
+
+    @contextmanager
+    def turn(self, wait: bool = True) -> Iterator[bool]:
+        """A context in which no other thread is in MPI; without `wait`, yields False if the
+        thread that averages is.
+        """
+        lock = self._net.engine.lock
+        while not (entered := lock.acquire(True) > 0) and wait:
+            time.sleep(_LOOK)
+        try:
+            yield entered
+        finally:
+            if entered:
+                lock.release()
+
+
 class SnapshotRecords:
     """Records of all agents, made of the snapshots of all ranks by nonblocking reductions.
 
@@ -315,14 +381,13 @@ class SnapshotRecords:
         seconds = math.inf if target is None else _TARGET
         if file is not None:
             seconds = min(seconds, max(file.record.flush_seconds, 1e-3))
-        self._seconds = net.collectives.broadcast(seconds, 0, "the record")
-        self._next = self._seconds + (maximum(net, begun, "the record") if begun else 0.0)
+        seconds = net.collectives.broadcast(seconds, 0, "the record")
+        first = seconds + (maximum(net, begun, "the record") if begun else 0.0)
+        self._moments, self._current = _Moments(first, seconds), _UnderWay(net)
         # during the run, reductions overlap with other calls of the network
         self._own = file is not None or target is not None
         comm = over_mpi(net.comm, "asynchronous agents")
-        self._comm, self._begun = comm.Dup() if self._own else comm, 0
-        self._parts: Iterator[list[MPI.Request]] | None = None
-        self._requests: list[MPI.Request] = []
+        self._comm = comm.Dup() if self._own else comm
         self._row: dict[str, float] = {}  # of the last record, on rank 0
         # Whether a record has reached the target, on rank 0.
         self.reached = False
@@ -330,11 +395,9 @@ class SnapshotRecords:
 
     def look(self, now: float) -> None:
         """Begin a record if it is time to, or go on with the current one; returns at once."""
-        if self._parts is None and now >= self._next:
-            self._parts = self._record(self._next)
-            self._begun += 1
-            self._next += max(self._seconds, _SHARE * self._next)
-        if self._parts is None or not self._ends():
+        if not self._current and now >= self._moments.next:
+            self._current.begin(self._record(self._moments.take()))
+        if not (self._current and self._current.ends()):
             return
         file, error = self._file, self._measure.error
         if file is not None and self._net.rank == 0 and not self._measure.failed:
@@ -391,30 +454,19 @@ class SnapshotRecords:
 
     def _complete_begun(self) -> None:
         """Complete all records that any rank has begun."""
-        most = maximum(self._net, self._begun, "the end of the run")
+        most = maximum(self._net, self._moments.taken, "the end of the run")
 
         def complete() -> bool:
-            self.look(math.inf if self._begun < most else -math.inf)
-            return self._parts is None and self._begun >= most
+            self.look(math.inf if self._moments.taken < most else -math.inf)
+            return not self._current and self._moments.taken >= most
 
         wait_until(complete, "all ranks to complete the last record")
 
     def _complete(self, t: float) -> None:
         """Make a record; an error of the problem is raised on all ranks."""
-        self._parts = self._record(t)
-        wait_until(self._ends, "all ranks to complete a record")
+        self._current.begin(self._record(t))
+        wait_until(self._current.ends, "all ranks to complete a record")
         self._net.agree(self._measure.error)
-
-    def _ends(self) -> bool:
-        """Go on with the current record if its requests have ended; whether it is complete."""
-        with self._turn(wait=False) as entered:
-            if not (entered and MPI.Request.Testall(self._requests)):
-                return False
-        requests = None if self._parts is None else next(self._parts, None)
-        self._requests = requests or []
-        if requests is None:
-            self._parts = None
-        return requests is None
 
     def _record(self, t: float) -> Iterator[list[MPI.Request]]:
         """Parts of a record, each with the requests that must end before the next part."""
@@ -423,7 +475,7 @@ class SnapshotRecords:
         rows = X.astype(np.float64, copy=False)
         mine = np.concatenate([pairwise_sum(rows), np.array(counts, float)])
         sums = np.empty_like(mine)
-        with self._turn():
+        with self._current.turn():
             requests = [self._comm.Iallreduce(mine, sums)]
         yield requests
         mean = sums[:d] / net.n
@@ -432,7 +484,7 @@ class SnapshotRecords:
         total, worst = np.empty_like(terms), np.empty_like(far)
         trajectory = self._file is not None and self._file.record.trajectory
         self._stack = np.empty((net.n, d), X.dtype) if trajectory and net.rank == 0 else None
-        with self._turn():
+        with self._current.turn():
             requests = [self._comm.Ireduce(terms, total), self._comm.Ireduce(far, worst, MPI.MAX)]
             if trajectory:
                 row, held = net.context.row_type(X.itemsize * d), net.partition.counts()
@@ -459,20 +511,6 @@ class SnapshotRecords:
                 messages=int(sent) + messages,
                 message_bytes=self._message_bytes,
             ) | {"rounds": step}
-
-    @contextmanager
-    def _turn(self, wait: bool = True) -> Iterator[bool]:
-        """A context in which no other thread is in MPI; without `wait`, yields False if the
-        thread that averages is.
-        """
-        lock = self._net.engine.lock
-        while not (entered := lock.acquire(True) > 0) and wait:
-            time.sleep(_LOOK)
-        try:
-            yield entered
-        finally:
-            if entered:
-                lock.release()
 
 
 @contextmanager
