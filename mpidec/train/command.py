@@ -46,7 +46,7 @@ from ..plugins import short
 from ..record import read as read_run
 
 if TYPE_CHECKING:
-    from .loop import Trained
+    from .loop import Trained, Training
     from .settings import Settings
 
 T = TypeVar("T")
@@ -209,13 +209,14 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
     try:
         (net, training), comm = on_those_left(ready, comm, args.survive, lost_networks)
     except REFUSALS as error:  # raised on all ranks
-        full = getattr(error, "errno", None) in DISK
+        full = isinstance(error, OSError) and error.errno in DISK
         raise InputError(
             str(error) or type(error).__name__, Status.FAILED if full else Status.INPUT
         ) from error
-    shown = progress.progress("none" if args.quiet or comm.rank else "auto", line)
+    quiet = args.quiet or comm.rank > 0
+    shown = progress.progress("none" if quiet else "auto", line)
     try:
-        trained = training.run(None if args.quiet or comm.rank else shown)
+        trained = training.run(None if quiet else shown)
     except ConfigError as error:  # of the user's code, on all ranks
         raise InputError(str(error)) from error
     except OSError as error:  # of the file, on all ranks
@@ -234,29 +235,25 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
     training.close()
     waited = traced(net, settings.trace)
     if net.rank == 0:
-        if trained.outcome == "interrupted":
-            again = resume_command("train", settings.out or "", net.size)
-            say(
-                "train",
-                f"interrupted after step {trained.metrics['step'][-1]}: continue with {again}",
-            )
-        if not args.quiet:
-            print(
-                summary(
-                    trained,
-                    training.workers.size,
-                    net.size,
-                    training.workers.note,
-                    training.lost,
-                ),
-                flush=True,
-            )
-            if waited:
-                print(stragglers(waited, args.trace), flush=True)
-        if (complaint := worse(trained)) is not None:
-            say("train", f"warning: {complaint}")
+        late = stragglers(waited, args.trace) if waited else ""
+        _tell(training, trained, args.quiet, late)
     net.close()
     return Status.of(trained.outcome)
+
+
+def _tell(training: Training, trained: Trained, quiet: bool, late: str) -> None:
+    """Print how a training has ended, and unless `quiet` its table and who was `late`."""
+    ranks, made = training.net.size, training.workers
+    if trained.outcome == "interrupted":
+        again = resume_command("train", trained.settings.out or "", ranks)
+        step = trained.metrics["step"][-1]
+        say("train", f"interrupted after step {step}: continue with {again}")
+    if not quiet:
+        print(summary(trained, made.size, ranks, made.note, training.lost), flush=True)
+    if late and not quiet:
+        print(late, flush=True)
+    if (complaint := worse(trained)) is not None:
+        say("train", f"warning: {complaint}")
 
 
 def line(metrics: Mapping[str, Any]) -> str:

@@ -5,7 +5,8 @@ several nodes are in files beside it (`RankStates`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,46 @@ import numpy as np
 from .._version import __version__
 from ..comm.mixing import Network
 from ..driver.internals import provenance
-from ..record import RunFile, last_checkpoint
+from ..record import Run, RunFile, last_checkpoint
 from ..record.internals import Fingerprint, Shards, head, phases, remove_shards, resumed, spread
 from ..topology import Schedule, Topology
 from .shards import SHARDS, RankStates
 from .states import flat, nested
+
+
+@dataclass
+class Columns:
+    """The columns of the file that belong to the workers that are left.
+
+    Attributes
+    ----------
+    first : list of int
+        Those of the workers with which this part of the training has begun.
+    width : int
+        The number of workers at first.
+    lost : str
+        Who has died before this part, a line for each time.
+    told : int
+        How many have died since, as far as the file knows.
+    left : list of int
+        Those of the workers that are left now.
+    """
+
+    first: list[int]
+    width: int
+    lost: str = ""
+    told: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = self.first
+
+    def keep(self, workers: Sequence[int]) -> None:
+        """Leave out all but some of the first ones."""
+        self.left = [self.first[i] for i in workers]
+
+    def of_all(self, values: np.ndarray) -> np.ndarray:
+        """Return values of the workers for all that there were at first: NaN of the dead."""
+        return spread(values, self.left, self.width)
 
 
 class TrainFile:
@@ -43,8 +79,6 @@ class TrainFile:
         # Attribute `resumed` of a resumed training.
         self._parts = ""
         self._make: Callable[[], None] = lambda: None
-        # Of a training that has lost workers: who, whose columns are left, and the number of all.
-        self._lost, self._left, self._width = "", list[int](), 0
 
     def create(
         self,
@@ -87,7 +121,7 @@ class TrainFile:
                 sharded=self._shards.several,
             )
 
-        self._make, self._width = make, net.n
+        self._make = make
         self._on_root(make)
 
     def renew(
@@ -113,19 +147,14 @@ class TrainFile:
 
         self._on_root(own)
 
-    def left(self) -> tuple[str, list[int], int]:
-        """Return who has died before, the columns of the workers that are left (none: all), and
-        the number of columns.
-        """
-        return self._lost, self._left, self._width
-
     def load(
         self,
         fingerprint: Fingerprint,
         settings: Callable[[str], Mapping[str, object]],
         changed: bool,
-    ) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
-        """Return the step and this rank's state of the last checkpoint, and the records up to it.
+    ) -> tuple[int, dict[str, Any], list[dict[str, Any]], Columns]:
+        """Return the step and this rank's state of the last checkpoint, the records up to it, and
+        the columns of the workers that are left.
 
         Parameters
         ----------
@@ -140,45 +169,11 @@ class TrainFile:
 
         def stored() -> None:
             run, (step, arrays) = head(self.path), last_checkpoint(self.path)
-            # Those of the checkpoint: ranks may have died since.
-            number, *firsts = arrays[SHARDS].tolist() if SHARDS in arrays else [None]
-            self._kept = _set_of(arrays)
-            ranks = len(firsts) or len({name.partition(".")[0] for name in arrays})
-            if ranks != self._net.size:
-                raise ValueError(
-                    f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has "
-                    f"{self._net.size}: "
-                    f"resume it with mpirun -n {ranks}"
-                )
-            try:
-                then = Fingerprint.stored(run.attributes, settings(run.config))
-            except ValueError as error:
-                raise ValueError(f"{self.path}: damaged: {error}") from error
-            self._changes = fingerprint.changes(then, absent="not set")  # options of one of them
-            if self._changes and not changed:
-                raise ValueError(
-                    f"{self.path}: {'; '.join(self._changes)}: restore it, or begin a new training "
-                    "with another file, "
-                    "--out (or continue on purpose: fit(..., resume=True, changed=True))"
-                )
-            self._parts = str(run.attributes.get("resumed", ""))
-            columns = {**run.metrics, **run.agents}
-            kept = np.flatnonzero(run.metrics["step"] <= step)
-            records = [{name: values[i] for name, values in columns.items()} for i in kept]
-            for rank in range(ranks):
-                mine = {
-                    name: array for name, array in arrays.items() if name.startswith(f"rank{rank}.")
-                }
-                left = [int(i) for i in str(run.attributes.get("workers", "")).split()]
-                lost = str(run.attributes.get("lost", ""))
-                shard = (number, firsts[rank]) if firsts else None
-                parts.append(
-                    (step, mine, records, shard, (lost, left, int(run.attributes["agents"])))
-                )
+            parts[:] = self._of_ranks(run, step, arrays)
+            self._check(run, fingerprint, settings, changed)
 
         self._on_root(stored)
-        step, mine, records, shard, known = self._net.comm.scatter(parts or None)
-        self._lost, self._left, self._width = known
+        step, mine, records, shard, columns = self._net.comm.scatter(parts or None)
         state: dict[str, Any] = {}
         error: Exception | None = None
         try:
@@ -194,7 +189,50 @@ class TrainFile:
                 f"{self.path}: the checkpoint is damaged ({caught!r}): train anew, or from a copy"
             )
         self._net.agree(error)
-        return step, state, records
+        return step, state, records, columns
+
+    def _of_ranks(self, run: Run, step: int, arrays: Mapping[str, np.ndarray]) -> Iterator[Any]:
+        """Yield what each rank needs of the checkpoint, which knows them: some may have died since."""
+        number, *firsts = arrays[SHARDS].tolist() if SHARDS in arrays else [None]
+        self._kept = _set_of(arrays)
+        ranks = len(firsts) or len({name.partition(".")[0] for name in arrays})
+        if ranks != self._net.size:
+            raise ValueError(
+                f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has "
+                f"{self._net.size}: "
+                f"resume it with mpirun -n {ranks}"
+            )
+        found = {**run.metrics, **run.agents}
+        kept = np.flatnonzero(run.metrics["step"] <= step)
+        records = [{name: values[i] for name, values in found.items()} for i in kept]
+        left = [int(i) for i in str(run.attributes.get("workers", "")).split()]
+        lost, width = str(run.attributes.get("lost", "")), int(run.attributes["agents"])
+        columns = Columns(left or [*range(self._net.n)], width, lost)
+        for rank in range(ranks):
+            own = f"rank{rank}."
+            mine = {name: array for name, array in arrays.items() if name.startswith(own)}
+            yield step, mine, records, (number, firsts[rank]) if firsts else None, columns
+
+    def _check(
+        self,
+        run: Run,
+        fingerprint: Fingerprint,
+        settings: Callable[[str], Mapping[str, object]],
+        changed: bool,
+    ) -> None:
+        """Refuse a file whose data, code or settings have `changed`, unless they may."""
+        try:
+            then = Fingerprint.stored(run.attributes, settings(run.config))
+        except ValueError as error:
+            raise ValueError(f"{self.path}: damaged: {error}") from error
+        self._changes = fingerprint.changes(then, absent="not set")  # options of one of them
+        if self._changes and not changed:
+            raise ValueError(
+                f"{self.path}: {'; '.join(self._changes)}: restore it, or begin a new training "
+                "with another file, "
+                "--out (or continue on purpose: fit(..., resume=True, changed=True))"
+            )
+        self._parts = str(run.attributes.get("resumed", ""))
 
     def resume(self, step: int, config: str, fingerprint: Fingerprint) -> None:
         """Reopen the file to continue after `step`."""
@@ -223,18 +261,15 @@ class TrainFile:
 
         self._on_root(write)
 
-    def finish(
-        self, rows: np.ndarray, places: Sequence[int], workers: int, outcome: str, steps: int
-    ) -> None:
+    def finish(self, rows: np.ndarray, columns: Columns, outcome: str, steps: int) -> None:
         """Write the parameters of all workers and the outcome, and close the file.
 
         Parameters
         ----------
         rows : array, (m, d)
             Of the workers of this rank.
-        places : sequence of int, (n,)
-            What number each of those that are left had among the `workers` at first; the parameters
-            of the others are NaN.
+        columns : Columns
+            Those of the workers that are left; the parameters of the others are NaN.
         """
         net = self._net
         x: Any = None
@@ -242,9 +277,9 @@ class TrainFile:
         if net.collectives.broadcast(net.rank == 0 and file.sharded, 0, "the result"):
             shards = Shards(net, self.path)
             found = shards.write({"x": rows}, {"x": net.partition.counts()}).get("x")
-            x = found and found.spread(places, workers)
+            x = found and found.spread(columns.left, columns.width)
         elif (stack := net.gather(rows)) is not None:
-            x = spread(stack, places, workers)
+            x = columns.of_all(stack)
 
         def write() -> None:
             file.finish(x, outcome, steps)

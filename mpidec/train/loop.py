@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,10 +31,11 @@ from ..comm.runtime import (
 )
 from ..nn.internals import BATCHED
 from ..plugins import short
-from ..record.internals import DATA, Fingerprint, file_hashes, spread
+from ..record.internals import DATA, Fingerprint, file_hashes
 from ..topology import Schedule, Topology
 from .components import Rate, make_optimizer
-from .files import TrainFile
+from .epochs import Epochs, Tally
+from .files import Columns, TrainFile
 from .logs import Logger, logger
 from .options import named
 from .settings import FREE, Settings, graph, method, shaping
@@ -202,35 +202,11 @@ class Training:
         self._logger: Logger | None = None
         error: Exception | None = None
         try:
-            workers(settings, net.comm)
-            self._device = _device(settings, net)
-            self.workers = Workers(settings, net.n, net.agents, self._device)
-            self.settings = self.workers.settings
-            self._graph = graph(self.settings, net.n)
-            if settings.trace is not None and not os.path.isdir(
-                os.path.dirname(settings.trace) or os.curdir
-            ):
-                raise ValueError(f"trace={settings.trace}: expected a file in a folder that exists")
-            base = _optimizer(self.settings, self.workers)
-            self._accumulate(self.settings.accumulate)
-            self._rate = Rate(
-                self.settings.schedule,
-                self.settings.lr or 0.0,
-                self.settings.epochs,
-                self.settings.accumulate * self.settings.batch * net.n / 256,
-            )
-            self._begin_log()
-            if survive and method(self.settings).method.asynchronous:
-                raise ValueError(
-                    f"algorithm {self.settings.algorithm} is asynchronous: its workers meet at "
-                    "evaluations alone, and cannot go on without ranks that die (--survive)"
-                )
-        except (ValueError, TypeError, OSError, RuntimeError, ImportError) as caught:
-            error = (
-                caught
-                if isinstance(caught, (ValueError, TypeError, OSError, ImportError))
-                else ValueError(str(caught))
-            )
+            base = self._prepared(settings, survive)
+        except (ValueError, TypeError, OSError, ImportError) as caught:
+            error = caught
+        except RuntimeError as caught:
+            error = ValueError(str(caught))
         net.agree(error)
         s = self.settings
         if len(net.collectives.distinct(np.array(self.workers.digest), "the data set")) > 1:
@@ -251,36 +227,49 @@ class Training:
                 trace=None if net.context.timeline else s.trace,
                 **s.algorithm_options,
             )
-        # The step from which on epochs have their length, the epochs until then, and all steps.
-        self._since_step, self._since_epoch, self.steps = 0, 0.0, s.epochs * self.per_epoch
-        # The columns of the file that belong to the workers, and how many ranks it knows lost.
-        self._first_columns, self._width = [*range(net.n)], net.n
-        self._columns, self._told, self._lost = self._first_columns, 0, lost
-        self._devices = (
-            [torch.device(self._device).index or 0] if self._device.startswith("cuda") else []
-        )
-        self._forget()
-        self._step, self._seconds, self._sent_before = 0, 0.0, 0  # bytes before a resume
+        self._columns = Columns([*range(net.n)], net.n, lost)
+        self._generators = Generators(self.workers.device)
+        self._tally = Tally.empty(self.workers.m, self.workers.device)
+        self._step, self._sent_before = 0, 0  # bytes before a resume
         self._records: list[dict[str, Any]] = []
-        # States of the generators, of a resumed training.
-        self._random: list[torch.Tensor] = []
         if s.out is not None:
             self._file = TrainFile(net, s.out)
-            if resume:
-                self._continue(self._file, changed)
-            else:
-                self._file.create(
-                    s.to_toml(),
-                    s.seed,
-                    library(),
-                    self.workers.rows().shape[1],
-                    metrics=self.metrics,
-                    per_worker=self.per_worker,
-                    topology=self._graph if s.algorithm != "hierarchical" else None,
-                    records=1 + -(-s.epochs // s.every),
-                    fingerprint=self._fingerprint(),
-                    lost=self._lost,
-                )
+        if self._file is not None and resume:
+            self._continue(self._file, changed)
+        elif self._file is not None:
+            self._file.create(
+                s.to_toml(),
+                s.seed,
+                library(),
+                self.workers.rows().shape[1],
+                metrics=self.metrics,
+                per_worker=self.per_worker,
+                topology=self._graph if s.algorithm != "hierarchical" else None,
+                records=1 + -(-s.epochs // s.every),
+                fingerprint=self._fingerprint(),
+                lost=lost,
+            )
+
+    def _prepared(self, settings: Settings, survive: bool) -> torch.optim.Optimizer:
+        """Make what needs no other rank, and return the optimizer of the workers."""
+        net = self.net
+        workers(settings, net.comm)
+        self.workers = Workers(settings, net.n, net.agents, _device(settings, net))
+        self.settings = s = self.workers.settings
+        self._graph = graph(s, net.n)
+        if s.trace is not None and not os.path.isdir(os.path.dirname(s.trace) or os.curdir):
+            raise ValueError(f"trace={s.trace}: expected a file in a folder that exists")
+        base = _optimizer(s, self.workers)
+        self.epochs = Epochs(s.epochs, self._steps_of_epoch())
+        samples = s.accumulate * s.batch * net.n
+        self._rate = Rate(s.schedule, s.lr or 0.0, s.epochs, samples / 256)
+        self._begin_log()
+        if survive and method(s).method.asynchronous:
+            raise ValueError(
+                f"algorithm {s.algorithm} is asynchronous: its workers meet at "
+                "evaluations alone, and cannot go on without ranks that die (--survive)"
+            )
+        return base
 
     def _of_any(self) -> list[Callable[[int], Topology | Schedule]] | None:
         """Return the topologies as functions of the number of workers, of which some may die."""
@@ -296,26 +285,22 @@ class Training:
             return None
         return [part(i) for i in range(len(self._graph) if isinstance(self._graph, list) else 1)]
 
-    def _set_steps(self) -> None:
-        """Set the number of all steps, of epochs that have had other lengths, too."""
-        left = (self.settings.epochs - self._since_epoch) * self.per_epoch
-        self.steps = self._since_step + math.ceil(left - 1e-9)
-
     def _begin_log(self) -> None:
         """Make the logger of the settings, on the first rank."""
         s = self.settings
         if s.log is not None and self._logger is None and self.net.rank == 0:
             self._logger = logger(s.log, s.out)
 
-    def _accumulate(self, batches: int) -> None:
-        """Set the steps of an epoch, of so many batches each."""
+    def _steps_of_epoch(self) -> int:
+        """Return the steps of an epoch, of so many batches each as are accumulated."""
+        batches = self.settings.accumulate
         of_epoch = max(1, self.workers.batches.per_epoch)
         if batches > of_epoch:
             raise ValueError(
                 f"accumulate={batches}: an epoch of a worker has {of_epoch} batches, expected at "
                 f"most {of_epoch}"
             )
-        self.per_epoch = of_epoch // batches
+        return of_epoch // batches
 
     @property
     def per_worker(self) -> tuple[str, ...]:
@@ -332,20 +317,15 @@ class Training:
     @property
     def lost(self) -> str:
         """Who has died, a line for each time; also before this part of the training."""
-        return "\n".join([*filter(None, [self._lost]), *self.optimizer.averager.lost])
+        return "\n".join([*filter(None, [self._columns.lost]), *self.optimizer.averager.lost])
 
     def run(self, progress: Progress | None = None) -> Trained:
         """Take all steps, evaluate, and record; return the result."""
         with (
             _threads(self.net, self.workers.size),
-            torch.random.fork_rng(devices=self._devices),
+            self._generators.own((self.settings.seed << 20) + self.net.rank),
             interrupts() as interrupted,
         ):
-            torch.manual_seed((self.settings.seed << 20) + self.net.rank)
-            if self._random:
-                torch.set_rng_state(self._random[0])
-                for device, state in zip(self._devices, self._random[1:]):
-                    torch.cuda.set_rng_state(state, device)
             try:
                 outcome = self._loop(interrupted, progress)
             except Exception as error:
@@ -368,43 +348,47 @@ class Training:
 
     def _loop(self, interrupted: Callable[[], bool], progress: Progress | None) -> str:
         stop, averager = _Stop(self.net), self.optimizer.averager
-        minutes = self.settings.checkpoint_minutes
         if not self._records:
             self._record()
             self._checkpoint()
         recorded, stopped = self._evaluations, False
-        began = saved = time.perf_counter()
-        while self._step < self.steps:
-            # All ranks learn of an interrupt, and that a checkpoint is due, one step later, without
-            # waiting for each other in this one.
-            due = minutes is not None and time.perf_counter() - saved >= 60 * minutes
-            stopped = late = False
-            if averager.together_again:
-                late = len(averager.lost) > self._told
-                try:
-                    stopped, due = stop(interrupted(), due)
-                except Exception as error:
-                    averager.survive(error)
-                    continue
-                late = late or due
+        began = time.perf_counter()
+        while self._step < self.epochs.steps:
+            try:
+                stopped, late = self._agreed(stop, interrupted, began)
+            except Exception as error:
+                averager.survive(error)
+                continue
             if not stopped:
                 self._take_step()
-            record = stopped or self._evaluations > recorded or self._step == self.steps
+            record = stopped or self._evaluations > recorded or self._step == self.epochs.steps
             if record or late:
-                for device in self._devices:
-                    torch.cuda.synchronize(device)
-                self._timed += time.perf_counter() - began
-                if record and self._since:
+                self._generators.synchronize()
+                self._tally.seconds += time.perf_counter() - began
+                if record and self._tally.steps:
                     self._record()
                 self._checkpoint()
                 recorded = self._evaluations
-                began = saved = time.perf_counter()
+                began = time.perf_counter()
             if progress is not None:
-                progress(self._step, self.steps, self._records[-1] | self._now())
+                progress(self._step, self.epochs.steps, self._records[-1] | self._now())
             if stopped:
                 break
         averager.together(stop.close)
         return "interrupted" if stopped else "completed"
+
+    def _agreed(
+        self, stop: _Stop, interrupted: Callable[[], bool], saved: float
+    ) -> tuple[bool, bool]:
+        """Return whether to stop, and whether a checkpoint is due, the last one being from the time
+        `saved`: all ranks learn of it one step later, without waiting for each other in this one.
+        """
+        averager, minutes = self.optimizer.averager, self.settings.checkpoint_minutes
+        if not averager.together_again:
+            return False, False
+        due = minutes is not None and time.perf_counter() - saved >= 60 * minutes
+        stopped, late = stop(interrupted(), due)
+        return stopped, late or len(averager.lost) > self._columns.told
 
     def _take_step(self) -> None:
         s, optimizer = self.settings, self.optimizer
@@ -422,29 +406,25 @@ class Training:
             optimizer.step()
         except ValueError as error:  # a parameter that is not finite
             raise FloatingPointError(str(error)) from error
-        self._losses += losses
-        self._since += 1
+        self._tally.add(losses)
         self._step += 1
 
     def _now(self) -> dict[str, float]:
         """Return the mean loss of this rank's workers since the last record, and the rate."""
-        if not self._since:
+        tally = self._tally
+        if not tally.steps:
             return {}
-        loss = float(self._losses.mean()) / self._since
+        loss = float(tally.losses.mean()) / tally.steps
         return {"train_loss": loss, "lr": self.optimizer.param_groups[0]["lr"]}
 
     def _next_rate(self) -> float:
         """Learning rate of the middle of a step: neither warm-up nor decay reach 0."""
-        return self._rate(self._epoch(self._step + 0.5))
-
-    def _epoch(self, step: float) -> float:
-        """Return how many epochs have passed at a step."""
-        return self._since_epoch + (step - self._since_step) / self.per_epoch
+        return self._rate(self.epochs.at(self._step + 0.5))
 
     @property
     def _evaluations(self) -> int:
         """How many evaluations are due until now, the first one not counted."""
-        return int(self._epoch(self._step) / self.settings.every + 1e-9)
+        return int(self.epochs.at(self._step) / self.settings.every + 1e-9)
 
     def _together(self, act: Callable[[], T]) -> T:
         """Return what `act()` does, which all ranks do at a step; again, without those that die in
@@ -452,7 +432,7 @@ class Training:
         """
 
         def adapted() -> T:
-            if len(self.optimizer.averager.lost) > self._told:
+            if len(self.optimizer.averager.lost) > self._columns.told:
                 self._adapt()
             return act()
 
@@ -463,12 +443,10 @@ class Training:
         file.  Collective.
         """
         averager, net = self.optimizer.averager, self.net
-        self._columns = [self._first_columns[i] for i in averager.workers]
-        self._since_epoch, self._since_step = self._epoch(self._step), self._step
+        self._columns.keep(averager.workers)
         self.workers.divide(net.n, net.agents)
         self.settings = replace(self.settings, workers=net.n)
-        self._accumulate(self.settings.accumulate)
-        self._set_steps()
+        self.epochs.change(self._step, self._steps_of_epoch())
         with on_all_ranks(net):
             self._begin_log()
         if self._file is not None:
@@ -479,47 +457,46 @@ class Training:
                     "lost": self.lost,
                     "ranks": net.size,
                     "config": self.settings.to_toml(),
-                    "workers": " ".join(map(str, self._columns)),
+                    "workers": " ".join(map(str, self._columns.left)),
                     **self._fingerprint().attributes(),
                 },
             )
-        self._told = len(averager.lost)
+        self._columns.told = len(averager.lost)
 
     def _record(self) -> None:
         """Evaluate all workers and their average, and record it; collective."""
         self._records.append(self._together(self._evaluated))
-        self._seconds = self._records[-1]["time"]
-        self._forget()
+        self._tally = Tally.empty(self.workers.m, self.workers.device)
         self._log(self._records)
 
     def _evaluated(self) -> dict[str, Any]:
         """Return the record of this step, which is then in the file; collective."""
         net, averager, names = self.net, self.optimizer.averager, self.per_worker
+        tally = self._tally
         with on_all_ranks(net):
             mine = self.workers.evaluate()
-        mine["train_loss"] = self._losses.cpu().numpy() / (self._since or np.nan)
+        mine["train_loss"] = tally.losses.cpu().numpy() / (tally.steps or np.nan)
         found = {
             name: np.concatenate(parts)
             for name, parts in zip(mine, zip(*net.comm.allgather([*mine.values()])))
         }
         with self.optimizer.consensus() as distance:
             common = self.workers.evaluate_first(net)
-        steps, seconds = self._since, self._timed
-        samples = steps * self.settings.accumulate * self.settings.batch * net.n
+        samples = tally.steps * self.settings.accumulate * self.settings.batch * net.n
         record = {
             "step": self._step,
-            "time": self._seconds + seconds,
+            "time": self._seconds + tally.seconds,
             "rounds": averager.rounds,
             "bytes": self._sent_before + net.comm.allreduce(averager.sent_bytes),
             "consensus": distance,
             "loss_worst": found["loss"].max(),
             **{f"{name}_mean": found[name].mean() for name in names},
             **{f"{name}_consensus": common[name] for name in names},
-            "epoch": self._epoch(self._step),
-            "samples_per_second": samples / seconds if samples else 0.0,
+            "epoch": self.epochs.at(self._step),
+            "samples_per_second": samples / tally.seconds if samples else 0.0,
             "train_loss": found["train_loss"].mean(),
-            "lr": self.optimizer.param_groups[0]["lr"] if steps else self._next_rate(),
-            **{name: self._of_first(found[name]) for name in names},
+            "lr": self.optimizer.param_groups[0]["lr"] if tally.steps else self._next_rate(),
+            **{name: self._columns.of_all(found[name]) for name in names},
         }
         if "accuracy" in names:
             record["accuracy_worst"] = found["accuracy"].min()
@@ -527,20 +504,15 @@ class Training:
             self._file.append(self._step, record, names)
         return record
 
-    def _of_first(self, values: np.ndarray) -> np.ndarray:
-        """Return values of the workers for all that there were at first: NaN of the dead."""
-        return spread(values, self._columns, self._width)
+    @property
+    def _seconds(self) -> float:
+        """The time of training until the last evaluation."""
+        return float(self._records[-1]["time"]) if self._records else 0.0
 
     def _finish(self, outcome: str) -> None:
         """Write the parameters of the workers and the outcome; collective."""
         if self._file is not None:
-            rows = self.workers.rows()
-            self._file.finish(rows, self._columns, self._width, outcome, self._step)
-
-    def _forget(self) -> None:
-        """Begin anew to sum losses of each worker, and to count their steps and seconds."""
-        self._losses = torch.zeros(self.workers.m, dtype=torch.float64, device=self._device)
-        self._since, self._timed = 0, 0.0
+            self._file.finish(self.workers.rows(), self._columns, outcome, self._step)
 
     def _log(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Pass records on to the logger of the settings, on rank 0; collective."""
@@ -553,34 +525,32 @@ class Training:
 
     def _checkpoint(self) -> None:
         """Replace the checkpoint of the file; collective."""
-        if self._file is not None or len(self.optimizer.averager.lost) > self._told:
+        if self._file is not None or len(self.optimizer.averager.lost) > self._columns.told:
             self._together(self._saved)
 
     def _saved(self) -> None:
         if self._file is None:
             return
         sent = self._sent_before + self.net.comm.allreduce(self.optimizer.averager.sent_bytes)
+        tally = self._tally
         self._file.checkpoint(
             self._step,
             {
                 "model": dict(self.workers.model.state_dict()),
                 "optimizer": self.optimizer.state_dict(),
                 "batches": self.workers.batches.state(),
-                "epochs": [self._since_step, self._since_epoch],
+                "epochs": [*self.epochs.since],
                 "seconds": self._seconds,
-                "since": [self._losses, self._since, self._timed],
+                "since": [tally.losses, tally.steps, tally.seconds],
                 "sent": sent,
-                "random": [
-                    torch.get_rng_state(),
-                    *(torch.cuda.get_rng_state(device) for device in self._devices),
-                ],
+                "random": self._generators.states(),
             },
         )
 
     def _continue(self, file: TrainFile, changed: bool) -> None:
         """Load the last checkpoint; collective."""
         fingerprint = self._fingerprint()
-        self._step, state, self._records = file.load(fingerprint, shaping, changed)
+        self._step, state, self._records, columns = file.load(fingerprint, shaping, changed)
         error: Exception | None = None
         try:
             self.workers.model.load_state_dict(state["model"])
@@ -589,15 +559,14 @@ class Training:
             error = ValueError(f"{file.path}: {caught}")
         self.net.agree(error)
         self.optimizer.load_state_dict(state["optimizer"])
-        self._random, self._seconds = state["random"], state["seconds"]
-        self._since_step, self._since_epoch = state.get("epochs", (0, 0.0))
-        self._set_steps()
-        lost, columns, self._width = file.left()
-        self._lost = "\n".join(filter(None, [lost, self._lost]))
-        self._columns = self._first_columns = columns or self._first_columns
+        self._generators.recall(state["random"])
+        since, before = state.get("epochs", (0, 0.0))
+        self.epochs.begin((since, before), self.epochs.length)
+        columns.lost = "\n".join(filter(None, [columns.lost, self._columns.lost]))
+        self._columns = columns
         self._sent_before = int(state["sent"])
-        self._losses, self._since, self._timed = state["since"]
-        self._losses = self._losses.to(self._device)
+        losses, steps, seconds = state["since"]
+        self._tally = Tally(losses.to(self.workers.device), steps, seconds)
         file.resume(self._step, self.settings.to_toml(), fingerprint)
 
     def _fingerprint(self) -> Fingerprint:
@@ -619,6 +588,40 @@ class Training:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
+
+
+class Generators:
+    """PyTorch's global random numbers, of the processor and of the devices of a rank."""
+
+    def __init__(self, device: str):
+        cuda = device.startswith("cuda")
+        self._devices = [torch.device(device).index or 0] if cuda else []
+        self._states: list[torch.Tensor] = []  # of a resumed training
+
+    def states(self) -> list[torch.Tensor]:
+        """Return the states of all generators."""
+        on_devices = (torch.cuda.get_rng_state(device) for device in self._devices)
+        return [torch.get_rng_state(), *on_devices]
+
+    def recall(self, states: list[torch.Tensor]) -> None:
+        """Let a training begin with these states."""
+        self._states = states
+
+    @contextmanager
+    def own(self, seed: int) -> Iterator[None]:
+        """Context in which the numbers are those of a training."""
+        with torch.random.fork_rng(devices=self._devices):
+            torch.manual_seed(seed)
+            if self._states:
+                torch.set_rng_state(self._states[0])
+                for device, state in zip(self._devices, self._states[1:]):
+                    torch.cuda.set_rng_state(state, device)
+            yield
+
+    def synchronize(self) -> None:
+        """Wait until the devices have computed what they were asked to."""
+        for device in self._devices:
+            torch.cuda.synchronize(device)
 
 
 class _Stop:

@@ -336,7 +336,7 @@ def test_a_step_takes_the_rate_of_its_middle_and_clips_the_average(net):
     with Training(settings, net) as training:
         rows.append(training.workers.rows().astype(float))
         training.run(note)
-    middles = (np.arange(training.steps) + 0.5) / training.per_epoch
+    middles = (np.arange(training.epochs.steps) + 0.5) / training.epochs.length
     decay = 0.1 ** np.sum([middles >= 0.75, middles >= 0.9], axis=0)
     np.testing.assert_allclose(rates, 0.4 * middles / 5 * decay, rtol=1e-12)
     fastest = int(np.argmax(rates))
@@ -349,7 +349,7 @@ def test_large_batches_of_all_workers_warm_up_to_the_rate_of_their_size(net):
     rates = []
     with Training(settings, net) as training:
         training.run(lambda *_: rates.append(training.optimizer.param_groups[0]["lr"]))
-    middles = (np.arange(training.steps) + 0.5) / training.per_epoch
+    middles = (np.arange(training.epochs.steps) + 0.5) / training.epochs.length
     scale = settings.batch * net.n / 256
     np.testing.assert_allclose(rates, 0.1 * (1 + middles / 5 * (scale - 1)), rtol=1e-12)
 
