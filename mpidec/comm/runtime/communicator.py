@@ -14,7 +14,7 @@ import numpy as np
 
 from .group import ALONE, GroupComm, of_group
 from .mpi import MPI, available
-from .survivors import living, registered
+from .survivors import living, node_of, registered
 
 Communicator: TypeAlias = Union["MPI.Intracomm", GroupComm]
 """The ranks of a network."""
@@ -112,7 +112,7 @@ def of_node(comm: Communicator) -> Communicator:
     """Return the ranks on the node of this one; collective."""
     if isinstance(comm, GroupComm):
         return comm.of_node()
-    return registered(cast("MPI.Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)))
+    return node_of(comm)
 
 
 def split(comm: Communicator, color: int) -> Communicator:

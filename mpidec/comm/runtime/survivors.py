@@ -8,6 +8,7 @@ import os
 import signal
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar, cast
@@ -27,6 +28,7 @@ _QUIET = 0.2
 _PATIENCE = 5.0
 # The flag of a process that is ending (Linux, PF_EXITING): its connections may be closed already.
 _EXITING = 0x4
+_COLORS = 2**31 - 1  # the largest one that Split takes
 _MADE: list[weakref.ref[MPI.Comm]] = []
 _LEFT: list[MPI.Intracomm] = []
 _LOST: list[str] = []  # of the whole job
@@ -40,6 +42,26 @@ def registered(comm: CommT) -> CommT:
         _MADE[:] = [made for made in _MADE if made() is not None]
         _MADE.append(weakref.ref(comm))
     return comm
+
+
+def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Return the ranks of `comm` on the node of this one; collective.
+
+    Notes
+    -----
+    Where ranks may die, nodes are told by their names.  Split_type of Open MPI 5 makes a
+    communicator of the node within the call, which cannot be revoked: when a rank of another node
+    dies, some leave the call with an error, and others wait in it for them, for ever.
+    """
+    if not tolerant():
+        return cast("MPI.Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
+    name = MPI.Get_processor_name()
+    node = registered(comm.Split(zlib.crc32(name.encode()) & _COLORS, comm.rank))
+    names = node.allgather(name)
+    if names.count(name) < node.size:  # names with the same checksum
+        alike, node = node, registered(node.Split(names.index(name), node.rank))
+        alike.Free()
+    return cast("MPI.Intracomm", node)
 
 
 def living() -> MPI.Intracomm:
@@ -120,7 +142,7 @@ class Survivors:
     def watch(self) -> None:
         """Learn which ranks are on this host; collective, once."""
         if not self._pids:
-            node = registered(self.comm.Split_type(MPI.COMM_TYPE_SHARED, self.comm.rank))
+            node = node_of(self.comm)
             self._pids = dict(node.allgather((MPI.COMM_WORLD.rank, os.getpid())))
             node.Free()
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,17 @@ def test_collectives_that_know_nothing_of_deaths_are_left_out(given, used):
     env["OMPI_MCA_mpi_ft_enable"] = "1"  # as by mpirun --with-ft ulfm
     command = [sys.executable, "-c", program]
     assert subprocess.check_output(command, env=env, text=True).strip() == used
+
+
+@pytest.mark.parametrize("checksum", [zlib.crc32, lambda name: 7])
+def test_where_ranks_may_die_nodes_are_told_by_their_names(monkeypatch, checksum):
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    monkeypatch.setattr(survivors, "tolerant", lambda: True)
+    monkeypatch.setattr(survivors.zlib, "crc32", checksum)
+    monkeypatch.setattr(MPI, "Get_processor_name", lambda: f"node {rank % 2}")
+    node = survivors.node_of(MPI.COMM_WORLD)
+    assert node.allgather(rank) == [*range(rank % 2, size, 2)]
+    node.Free()
 
 
 def test_it_is_quiet_when_no_further_death_has_been_found(monkeypatch):
