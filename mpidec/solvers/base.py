@@ -81,9 +81,6 @@ class Solver(Described, Drawing):
     keeps_mean : bool
         Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent
         with the mean of the gradients.
-    by_parts : bool
-        Whether complex rows take the steps of their real and imaginary parts; False of a solver
-        that takes moduli of entries.
     columnwise : bool
         Whether a step computes each column of the rows by itself, as it must for "auto"; not with
         norms of rows, for example.  Only then may many runs take their steps together, as columns
@@ -109,7 +106,6 @@ class Solver(Described, Drawing):
     exact: ClassVar[bool] = True
     adaptive: ClassVar[bool] = False
     keeps_mean: ClassVar[bool] = True
-    by_parts: ClassVar[bool] = True
     columnwise: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = False
     step_size: Any
@@ -163,6 +159,13 @@ class Solver(Described, Drawing):
         1.
         """
         return int(getattr(self, "local_steps", 1))
+
+    @property
+    def by_parts(self) -> bool:
+        """Whether complex rows take the steps of their real and imaginary parts; False of a solver
+        that takes moduli of entries.
+        """
+        return True
 
     def advice(self, steps: int) -> str:
         """Describe what is wrong with a run of this many steps, with a remedy; empty if nothing

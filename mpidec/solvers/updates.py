@@ -21,7 +21,7 @@ from .base import Bias, Solver, name_of, number, with_step_size, zeros
 from .needs import Factor, Positive, Within
 from .step_schedules import StepSize
 
-SHARED = ("needs", "exact", "columnwise", "keeps_rows", "keeps_mean", "by_parts", "adaptive")
+SHARED = ("needs", "exact", "columnwise", "keeps_rows", "keeps_mean", "adaptive")
 
 
 class _Update(Solver):
@@ -52,6 +52,10 @@ class _Update(Solver):
         for attribute in SHARED:
             object.__setattr__(self, attribute, getattr(solver, attribute))
         super().__post_init__()
+
+    @property
+    def by_parts(self) -> bool:
+        return self.solver.by_parts
 
     @abstractmethod
     def start(self, X: np.ndarray) -> tuple[Any, ...]:

@@ -63,10 +63,13 @@ class ZeroAttractingDiffusion(Diffusion):
     """
 
     keeps_mean: ClassVar = False
-    by_parts: ClassVar = False
     rho: Annotated[float, Within(least=0.0)] = 1e-3
     reweighted: bool = False
     epsilon: Positive = 0.1
+
+    @property
+    def by_parts(self) -> bool:
+        return False
 
     def bias_on(self, topology: Graph) -> Bias:
         return Bias.OTHER if self.rho else super().bias_on(topology)
