@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from .._words import settings
 from ..protocols import Graph, Operator
 from .base import Solver, name_of, number
 from .needs import Within
@@ -224,11 +225,12 @@ class PairwiseSolver(Asynchronous):
     rate: Any
 
     def go_on(self, s: Any, before: Any, scale: float) -> None:
-        for name in (field.name for field in fields(before) if field.name != "t"):
-            value = getattr(before, name)
-            if isinstance(value, np.ndarray):
-                getattr(s, name)[:] = value
-            else:
+        mine = settings(s)
+        for name, value in settings(before).items():
+            own = mine[name]
+            if isinstance(own, np.ndarray):
+                own[:] = value
+            elif name != "t":
                 setattr(s, name, value)
 
     def __post_init__(self) -> None:
