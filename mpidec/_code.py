@@ -9,7 +9,7 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
@@ -139,7 +139,7 @@ class _Text:
     def _attributes(self, module: object, made: CodeType) -> object:
         """Return the names that the function may use of a user's module."""
         names = {name for one in _nested(made) for name in one.co_names}
-        return {name: getattr(module, name) for name in names if hasattr(module, name)}
+        return {name: value for name, value in vars(module).items() if name in names}
 
     def _bytecode(self, made: CodeType, constants: tuple[object, ...]) -> str:
         numbers = made.co_argcount, made.co_posonlyargcount, made.co_kwonlyargcount
@@ -152,14 +152,14 @@ class _Text:
         if not _own(kind.__module__):
             return _name(kind)
         self.found = True
-        held = {
+        members = {
             name: value
             for name, value in vars(kind).items()
             if isinstance(value, (*PLAIN, FunctionType, staticmethod, classmethod, property))
             and name not in ("__doc__", "__module__", "__qualname__", "__firstlineno__")
             and not (is_dataclass(kind) and name in GENERATED and _generated(value))
         }
-        return f"{kind.__qualname__} {self.of(held)} {self.of(kind.__bases__)}"
+        return f"{kind.__qualname__} {self.of(members)} {self.of(kind.__bases__)}"
 
     def _parameters(self, thing: object) -> dict[str, object]:
         if is_dataclass(thing):
@@ -168,10 +168,10 @@ class _Text:
             names = inspect.signature(type(thing)).parameters
         except (ValueError, TypeError):  # of a class that is not written in Python
             return {}
-        held: Mapping[str, object] = getattr(thing, "__dict__", {})
+        known: Mapping[str, object] = getattr(thing, "__dict__", {})
         changed = _counted(type(thing))
         keys = (key for name in names for key in (name, f"_{name}"))
-        return {key: held[key] for key in keys if key in held and key not in changed}
+        return {key: known[key] for key in keys if key in known and key not in changed}
 
 
 def _own(module: str | None) -> bool:
@@ -251,5 +251,4 @@ def _counted(kind: type) -> set[str]:
 
 def _generated(value: object) -> bool:
     """Return whether it is a method that `dataclass` has written."""
-    made: Callable[..., object] | None = getattr(value, "__code__", None)
-    return getattr(made, "co_filename", "") == "<string>"
+    return isinstance(value, FunctionType) and value.__code__.co_filename == "<string>"

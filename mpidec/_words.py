@@ -112,17 +112,22 @@ def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
     if sizes is None:
         found = {name: getattr(thing, name, None) for name in ("m", "d")}
         sizes = {name: size for name, size in found.items() if size is not None}
-    held: dict[str, object] = getattr(thing, "__dict__", {})
+    known = held(thing)
     parts = {name: str(size) for name, size in sizes.items()}
     for name, parameter in inspect.signature(type(thing)).parameters.items():
-        key = name if name in held else f"_{name}"
+        key = name if name in known else f"_{name}"
         several = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if several or key not in held or name in {*parts, "x_star"} or _is_data(held[key]):
+        if several or key not in known or name in {*parts, "x_star"} or _is_data(known[key]):
             continue
-        text = word(number(held[key]))
+        text = word(number(known[key]))
         if parameter.default is parameter.empty or text != word(parameter.default):
             parts[name] = text
     return f"{type(thing).__name__}({', '.join(f'{name}={text}' for name, text in parts.items())})"
+
+
+def held(thing: object) -> Mapping[str, object]:
+    """Return the attributes of an object itself, by name; none of one that has slots."""
+    return getattr(thing, "__dict__", {})
 
 
 def settings(thing: object) -> dict[str, object]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._code import TAG, code
 from .._complex import as_reals, double, width
-from .._words import ADDRESS, number, settings, word
+from .._words import ADDRESS, held, number, settings, word
 from ..comm.mixing import Network
 from ..comm.mixing.internals import Channel, Operator, StepOperator, Triggered, Wrapped
 from ..comm.runtime import on_all_ranks
@@ -103,8 +103,8 @@ def _codes(
 
 def _functions(layer: object) -> list[object]:
     """Return the class of an oracle or a problem, and the functions that it was made with."""
-    held: Mapping[str, object] = getattr(layer, "__dict__", {})
-    given = (held.get(name, held.get(f"_{name}")) for name in _parameters(type(layer)))
+    known = held(layer)
+    given = (known.get(name, known.get(f"_{name}")) for name in _parameters(type(layer)))
     return [type(layer), *(value for value in given if callable(value))]
 
 
@@ -161,9 +161,9 @@ def _oracles(oracle: Oracle | None) -> Words:
     inner = oracle.problem
     for one in *(layer for layer in oracle.layers() if layer is not inner), inner:
         kinds.append(name_of(one))
-        held: Mapping[str, object] = getattr(one, "__dict__", {})
+        known = held(one)
         for name in _parameters(type(one)):
-            value = number(held.get(name, held.get(f"_{name}", held)))
+            value = number(known.get(name, known.get(f"_{name}", known)))
             plain = value is None or isinstance(value, (bool, int, float, str))
             if name not in FREE and (plain or is_dataclass(value)):
                 found[f"{kinds[-1]}.{name}"] = word(value)
