@@ -35,6 +35,7 @@ from ..problems.internals import (
     is_checked,
     mismatch,
     moves,
+    optional,
     seen,
     targets_of,
     term_of,
@@ -796,9 +797,7 @@ def in_words(oracle: Oracle | None) -> str:
         return ""
     words = []
     for layer in oracle.layers():
-        given = {
-            name: getattr(layer, name, None) for name in ("batch_size", "period", "sigma", "seed")
-        }
+        given = {name: optional(layer, name) for name in ("batch_size", "period", "sigma", "seed")}
         numbers = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
         words.append(f"{name_of(layer)}({numbers})")
     return " of ".join(words)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..problems import LinearModel
 from ..problems.internals import is_sampled, moves, x_star_of
 from ..protocols import Reductions
 from ..solvers import Bias, Solver
@@ -430,8 +431,8 @@ def spread(net: Reductions, problem: Problem | None) -> tuple[float, int, int] |
     """Ratio of the largest to the smallest norm of the data's columns, and the two columns; None
     without data; collective.
     """
-    A = getattr(problem, "A", None)
-    if not (hasattr(problem, "features") and isinstance(A, np.ndarray) and A.ndim == 3):
+    A = problem.A if isinstance(problem, LinearModel) else None
+    if not isinstance(A, np.ndarray):
         return None
     norms = np.sqrt(net.sum((A * A).sum(axis=1)))
     used = np.flatnonzero(norms > 0)

@@ -348,7 +348,7 @@ def _check_equal(data: Any, settings: Mapping[str, object], net: Agents) -> None
 
 def _crc(part: Any) -> int:
     """Return a checksum of an array of numbers or names, to be compared between ranks."""
-    if hasattr(part, "tocoo"):
+    if is_sparse(part):
         part = part.tocoo()
         return zlib.crc32(b"".join(np.asarray(a).tobytes() for a in (part.data, *part.coords)))
     array = np.asarray(part)

@@ -147,8 +147,8 @@ class Separable(Term):
     def __post_init__(self) -> None:
         check.number(self.l1, "l1", least=0)
         check.number(self.l2, "l2", least=0)
-        for name in ("lower", "upper"):
-            if not check.is_number(bound := getattr(self, name)):
+        for name, bound in (("lower", self.lower), ("upper", self.upper)):
+            if not check.is_number(bound):
                 raise TypeError(f"{name} is {bound!r}, expected a number")
         if not self.lower < self.upper:
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -176,8 +177,10 @@ def cannot_resume(solver: object) -> str:
     >>> cannot_resume(mpidec.solvers.RunningSumTracking), cannot_resume(mpidec.solvers.A2CiD2(0.1))
     ('', '')
     """
-    kind: Any = solver if isinstance(solver, type) else type(solver)
-    if getattr(kind, "accumulates", True) or kind.last_message is not PushSolver.last_message:
+    kind = solver if isinstance(solver, type) else type(solver)
+    if not issubclass(kind, PushSolver) or kind.accumulates:
+        return ""
+    if kind.last_message is not PushSolver.last_message:
         return ""
     return (
         f"{kind.__name__} cannot be resumed: its messages replace each other, and it has no method "
@@ -229,7 +232,7 @@ def stacked(states: Sequence[AgentState]) -> dict[str, np.ndarray]:
     """
     stacks = {}
     for name in (f.name for f in fields(states[0])):
-        rows = [getattr(s, name) for s in states]
+        rows = [*map(attrgetter(name), states)]
         if isinstance(rows[0], np.ndarray) and len({row.shape for row in rows}) == 1:
             stacks[name] = np.array(rows)
             for s, row in zip(states, stacks[name]):
@@ -251,7 +254,7 @@ def collected(states: Sequence[AgentState], stacks: Mapping[str, np.ndarray]) ->
     """
     found: dict[str, Any] = {}
     for name in (f.name for f in fields(states[0])):
-        rows = [getattr(s, name) for s in states]
+        rows = [*map(attrgetter(name), states)]
         if isinstance(rows[0], np.ndarray):
             if name in stacks and not all(np.may_share_memory(row, stacks[name]) for row in rows):
                 raise ValueError(
