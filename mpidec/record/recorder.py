@@ -390,18 +390,22 @@ class Recorder(Generic[State]):
         error is raised on all ranks.
 
         `meta` are the root attributes of this part of the run: some replace those of the file,
-        others are added to `resumed`.  `repeated` is as for `RunFile.resume`.
+        others are added to `resumed`, and `lost` to what it was.  `repeated` is as for
+        `RunFile.resume`.
         """
         kept = {name: value for name, value in meta.items() if name in CHANGED}
-        if meta and self._net.rank == 0:
+        if self._net.rank == 0 and any(name in meta for name in PART):
             kept["resumed"] = self._parts + resumed(step, self._changes, meta)
-        meta = kept
         path, seconds = self._spec.path, self._spec.flush_seconds
 
         def reopen() -> RunFile:
             try:
+                if "lost" in kept:
+                    before = str(head(path).attributes.get("lost", ""))
+                    lines = [*before.splitlines(), *kept["lost"].splitlines()]
+                    kept["lost"] = "\n".join(dict.fromkeys(lines))
                 return RunFile.resume(
-                    path, step, repeated=repeated, meta=meta, flush_seconds=seconds
+                    path, step, repeated=repeated, meta=kept, flush_seconds=seconds
                 )
             except ValueError as error:
                 raise ResumeError(str(error)) from error

@@ -39,6 +39,11 @@ def data(agent):
     return A, A @ np.ones(D) + random.standard_normal(6)
 
 
+def of_agents(agents):
+    A, b = zip(*map(data, agents))
+    return mpidec.problems.LeastSquares(np.array(A), np.array(b))
+
+
 def minimizer(agents):
     """Of the sum of the functions of some agents."""
     A, b = map(np.concatenate, zip(*map(data, agents)))
@@ -89,8 +94,7 @@ def solved(comm, name, random, folder):
         else PushRunner
     )
     net = mpidec.Network(n, comm)
-    A, b = zip(*(data(i) for i in net.agents))
-    problem = mpidec.problems.LeastSquares(np.array(A), np.array(b)) if with_problem else None
+    problem = of_agents(net.agents) if with_problem else None
     x0 = np.random.default_rng(5).standard_normal((n, D))
     if net.rank == dead:
         dying(runner, "_event", count)
@@ -130,7 +134,19 @@ def solved(comm, name, random, folder):
         if left.rank == 0:
             print(told, flush=True)
         assert error < tolerance, (name, error)
-        return comm.Dup()
+        comm = comm.Dup()
+    if name == "tracking":  # resumed with all agents
+        with mpidec.Network(n, comm) as net:
+            steps = mpidec.record.last_checkpoint(path)[0] + 20
+            record = mpidec.Record(path, resume=True)
+            problem = of_agents(net.agents)
+            options = {"net": net, "steps": steps, "x0": x0, "record": record}
+            resumed = mpidec.solve(problem, solver, given, **options)
+            assert resumed.left is None and resumed.outcome == "completed"
+            again = mpidec.read(path)
+            assert again.attributes["lost"] == run.attributes["lost"]
+            assert "left" not in again.asynchronous and np.isfinite(again.x).all()
+    return comm
 
 
 def main() -> None:

@@ -191,14 +191,14 @@ class AsyncFile:
 
     def go_on(self, n: int, left: Sequence[int]) -> None:
         """Reopen the file after its last record, as other ranks have died, and with them those of
-        the n agents that are not `left`.
+        the n agents that are not `left`.  Its attributes stay those of all agents.
         """
         self._n, self._left = n, left
         with on_all_ranks(self._net):
             if self._net.rank == 0:
                 self.last = int(read(self.record.path).metrics["step"][-1])
         self.last = self._net.collectives.broadcast(self.last, 0, "the record")
-        self.recorder.resume(self.last, self._meta)
+        self.recorder.resume(self.last, self.record.deaths())
 
     def _of_all(self, X: np.ndarray | None) -> np.ndarray | None:
         """Return rows of all agents that are left, with rows of NaN for the others."""

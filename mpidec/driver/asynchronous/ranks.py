@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from .runner import INTERRUPTED, PAUSED, REACHED, FiniteGradient, MessageFaults,
 from .search import AsyncSearch
 
 if TYPE_CHECKING:
+    from ...record import Record
     from ...topology import Schedule, Topology
 
 # Records of a run, at most: enough for a curve, and few for the reductions that make all of them
@@ -130,31 +131,6 @@ def _attempt(
     before, file = ResumedTotals(), None
     records = min(_RECORDS, int(plan.steps / plan.every) + 1)
     if plan.record is not None:
-        meta = attributes(
-            net,
-            plan.record,
-            solver,
-            topology=plan.topology,
-            steps=plan.steps,
-            every=plan.every,
-            seed=plan.seed,
-            choice=choice,
-            problem=plan.problem,
-        )
-        meta["clock"] = "seconds"
-        meta |= curve(
-            net,
-            solver,
-            plan.oracle,
-            plan.topology,
-            plan.X,
-            plan.seed,
-            delay=plan.delay,
-            drop=plan.drop,
-            straggler=plan.straggler,
-            rates=plan.rates,
-            metrics=plan.metrics,
-        )
         file = AsyncFile(
             net,
             plan.record,
@@ -162,7 +138,7 @@ def _attempt(
             topology=plan.topology,
             measure=measure,
             agents=agents,
-            meta=meta,
+            meta=_meta(plan, plan.record, choice) if former is None else {},
         )
         if former is not None:
             file.go_on(former.n, former.numbers)
@@ -177,6 +153,35 @@ def _attempt(
             before = former.before
         ranks = Ranks(plan, agents, log, faults, file, before, dropping)
         return ranks(Attempt(plan, ranks, choice, guard, last), records, interrupted)
+
+
+def _meta(plan: Plan, record: Record, choice: Choice | None) -> dict[str, Any]:
+    """Return the root attributes of the file of a run; collective."""
+    meta = attributes(
+        plan.net,
+        record,
+        plan.solver,
+        topology=plan.topology,
+        steps=plan.steps,
+        every=plan.every,
+        seed=plan.seed,
+        choice=choice,
+        problem=plan.problem,
+    )
+    meta["clock"] = "seconds"
+    return meta | curve(
+        plan.net,
+        plan.solver,
+        plan.oracle,
+        plan.topology,
+        plan.X,
+        plan.seed,
+        delay=plan.delay,
+        drop=plan.drop,
+        straggler=plan.straggler,
+        rates=plan.rates,
+        metrics=plan.metrics,
+    )
 
 
 class Ranks:
