@@ -133,7 +133,7 @@ class Averager:
         self._given = self.algorithm.graph if topology is None else topology
         if self._survivors is not None:
             self._given = self._repairable(self._given)
-            self._survivors.add(self)
+            self._survivors.add(self, net)
         self._mixing, self._bucket_bytes, self._check = mixing, bucket_bytes, check
         self._build(self._given)
         for part in self._model.parts:
@@ -919,7 +919,7 @@ class Averager:
         except Exception as error:
             if self._survivors is None:
                 raise
-            self._survivors.leave_out(error, last=True)
+            self._survivors.leave_out(error)
 
     def _complete(self) -> None:
         """Complete communication in progress, and write the timeline.  Collective."""

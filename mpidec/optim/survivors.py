@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from .._words import warn
 from ..comm.mixing import Network
 from ..comm.mixing.internals import lost_networks
-from ..comm.runtime import MPI, GroupComm, Survivors, cannot_survive
+from ..comm.runtime import (
+    MPI,
+    GroupComm,
+    Survivors,
+    cannot_survive,
+    over_mpi,
+    registered,
+    surviving,
+)
 from ..nn.internals import epochs_of
 
 T = TypeVar("T")
@@ -25,14 +33,35 @@ class Renewed(Protocol):
         """Go on with these of the first workers; return what begins anew.  Collective."""
 
 
-class TrainingSurvivors:
-    """The ranks of a network, of which some may die, and what works on it.
+class _Members:
+    """A network that loses ranks, and is made anew in place, so that whoever holds it sees the
+    workers that are left.
+    """
 
-    The network is made anew in place, so that whoever holds it sees the workers that are left.
+    def __init__(self, net: Network):
+        self.net, self._own = net, net.agents
+        self._renew, self._epochs = net.renewal(), epochs_of(net)
+        self.workers: Sequence[int] = range(net.n)
+
+    def renew(self, comm: MPI.Intracomm) -> None:
+        """Go on with the workers of these ranks; collective."""
+        self.workers = workers = [i for own in comm.allgather(self._own) for i in own]
+        self._epochs.divided_before = comm.allreduce(self._epochs.begun, MPI.MAX)
+        self._renew(len(workers), comm)
+
+
+class _User(NamedTuple):
+    works: weakref.ref[Renewed]
+    members: _Members
+    first: Sequence[int]  # the workers that there were when it began
+
+
+class TrainingSurvivors:
+    """Ranks of which some may die, their networks, and what works on these.
 
     Parameters
     ----------
-    net : Network
+    comm : mpi4py.MPI.Intracomm
 
     Attributes
     ----------
@@ -45,29 +74,30 @@ class TrainingSurvivors:
         The job ends when a rank dies.
     """
 
-    def __init__(self, net: Network):
-        if isinstance(net.comm, GroupComm):
-            raise ValueError(
-                'on_failure="drop": a process group ends with any of its processes: start the '
-                "program with mpirun --with-ft ulfm of Open MPI, without process_group"
-            )
+    def __init__(self, comm: MPI.Intracomm):
         if why := cannot_survive():
             raise ValueError(f'on_failure="drop": {why}')
-        self._own, self._ranks = net.agents, Survivors(net.comm)
+        self._ranks = Survivors(comm)
         self.lost = self._ranks.lost
         self._ranks.watch()
-        self._renew, self._epochs = net.renewal(), epochs_of(net)
-        self._workers: Sequence[int] = range(net.n)
-        # With the workers that there were when they began.
-        self._users: list[tuple[weakref.ref[Renewed], Sequence[int]]] = []
+        self._users: list[_User] = []
 
-    def add(self, user: Renewed) -> None:
-        """Let `user` be renewed with the network."""
-        self._users.append((weakref.ref(user), self._workers))
+    def are(self, comm: MPI.Intracomm) -> bool:
+        """Return whether these are the ranks of a communicator."""
+        mine = self._ranks.comm
+        return mine != MPI.COMM_NULL and MPI.Group.Compare(mine.group, comm.group) == MPI.IDENT
+
+    def add(self, user: Renewed, net: Network) -> None:
+        """Let `user` be renewed with its network."""
+        registered(over_mpi(net.comm, 'on_failure="drop"'))
+        self._users = [each for each in self._users if each.works() is not None]
+        known = [each.members for each in self._users if each.members.net is net]
+        members = known[0] if known else _Members(net)
+        self._users.append(_User(weakref.ref(user), members, members.workers))
 
     def remove(self, user: Renewed) -> None:
         """Let `user` be, which is closed."""
-        self._users = [each for each in self._users if each[0]() is not user]
+        self._users = [each for each in self._users if each.works() is not user]
 
     def look(self, error: Exception | None = None) -> None:
         """Raise an error that was found before, or what MPI knows of deaths."""
@@ -98,51 +128,50 @@ class TrainingSurvivors:
         except MPI.Exception:
             return False
 
-    def leave_out(self, error: Exception | None, last: bool = False) -> None:
+    def leave_out(self, error: Exception | None) -> None:
         """Go on without the dead if they are the reason of `error`, or all ranks know of them
-        (None), else raise it; `last`: use the network no longer.
+        (None), else raise it.
         """
         if error is not None and not self._ranks.found(error):
             raise error
-        users = [(user, first) for of, first in self._users if (user := of()) is not None]
+        users = [(user, each) for each in self._users if (user := each.works()) is not None]
         for user, _ in users:
             user.interrupt()
-        while True:
-            try:
-                with lost_networks():
-                    self._ranks.revoke()
-                    if error is not None:
-                        self._agreed(False)
-                    self._ranks.shrink()
-                self._ranks.settle()
-                if not last:
-                    self._go_on(users)
-                return
-            except Exception as caught:
-                if not self._ranks.found(caught):
-                    raise
-                error = caught
+        with lost_networks():
+            self._ranks.revoke()
+            if error is not None:
+                self._agreed(False)
+            self._ranks.shrink()
+        surviving(lambda ranks: self._go_on(users, ranks.comm), self._ranks, lost_networks)
 
-    def _go_on(self, users: Sequence[tuple[Renewed, Sequence[int]]]) -> None:
-        comm = self._ranks.comm
-        self._workers = workers = [i for own in comm.allgather(self._own) for i in own]
-        self._epochs.divided_before = comm.allreduce(self._epochs.begun, MPI.MAX)
-        self._renew(len(workers), comm)
-        anew = [user.renew([first.index(i) for i in workers]) for user, first in users]
+    def _go_on(self, users: Sequence[tuple[Renewed, _User]], comm: MPI.Intracomm) -> None:
+        for members in dict.fromkeys(each.members for _, each in users):
+            members.renew(comm)
+        anew = [
+            user.renew([each.first.index(i) for i in each.members.workers]) for user, each in users
+        ]
         self._ranks.going_on()
         if comm.rank == 0:
             warn(". ".join([self.lost[-1], *filter(None, dict.fromkeys(anew))]))
 
 
-# By the `id` of their networks.
-_OF: weakref.WeakValueDictionary[int, TrainingSurvivors] = weakref.WeakValueDictionary()
+# Of which trainings have been made: all that train on the same ranks lose them together.
+_KNOWN: list[TrainingSurvivors] = []
 
 
 def survivors_of(net: Network) -> TrainingSurvivors | None:
-    """Return those of a network, which all that work on it share; None with one rank.
+    """Return the ranks of a network, which all trainings on them share; None with one rank.
     Collective.
     """
-    known = _OF.get(id(net))
-    if known is None and net.size > 1:
-        _OF[id(net)] = known = TrainingSurvivors(net)
-    return known
+    if net.size == 1:
+        return None
+    if isinstance(net.comm, GroupComm):
+        raise ValueError(
+            'on_failure="drop": a process group ends with any of its processes: start the '
+            "program with mpirun --with-ft ulfm of Open MPI, without process_group"
+        )
+    for known in _KNOWN:
+        if known.are(net.comm):
+            return known
+    _KNOWN.append(TrainingSurvivors(net.comm))
+    return _KNOWN[-1]
