@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._predictions import TEST_BYTES, LinearPredictor, scored
-from .._words import ByName
+from .._words import ByName, warn
 from ..exceptions import ResumeError
 from .atomic import is_written
 from .checked import open_checked
@@ -259,7 +259,7 @@ def _run(path: str | os.PathLike[str], rows: bool) -> Run:
             steps=int(result.attrs["steps"]),
             x=None
             if outcome in (RUNNING, FAILED) or reason or not rows
-            else readable(result, os.fspath(path))[()],
+            else _final(readable(result, os.fspath(path))),
             topology=tuple(_matrix(phase, n) for phase in _phases(file)),
             columns=tuple(_matrix(phase["C"], n) for phase in _phases(file) if "C" in phase),
             reason=reason,
@@ -270,6 +270,19 @@ def _run(path: str | os.PathLike[str], rows: bool) -> Run:
             pending={name: stored(array)[()] for name, array in file.get("pending", {}).items()},
             unfinished=_unfinished(path, result, attributes) if outcome == RUNNING else "",
         )
+
+
+def _final(result: h5py.Dataset | Sharded) -> NDArray[Any]:
+    """Return the final rows; with a warning NaN for those in files that are missing."""
+    if not isinstance(result, Sharded):
+        return cast("NDArray[Any]", result[()])
+    rows, missing = result.there()
+    if missing:
+        warn(
+            f"{result.path}: the final rows that are in {', '.join(missing)} are NaN, as that is "
+            "missing: it belongs beside the run file, under this name"
+        )
+    return rows
 
 
 def _unfinished(

@@ -160,6 +160,15 @@ class Record:
     lost: str | Callable[[], str] = ""
     sharded: bool | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("trajectory", "resume", "replace", "changed", "sharded"):
+            value, automatic = getattr(self, name), name == "sharded"
+            if not isinstance(value, (bool, np.bool_)) and not (automatic and value is None):
+                raise TypeError(
+                    f"Record: {name} is {value!r:.60}, expected True{',' if automatic else ' or'} "
+                    f"False{' or None (by the size of a state)' * automatic}"
+                )
+
     def deaths(self) -> dict[str, str]:
         """Return the attribute `lost`, if ranks have died."""
         lost = self.lost() if callable(self.lost) else self.lost
@@ -579,6 +588,9 @@ class Recorder(Generic[State]):
         self.error = None
         self._on_file(RunFile.close)
         self._close_shards()
+        alone = self._net.rank == 0 and not os.path.exists(self._spec.path)
+        if self._shards is not None and alone:
+            self._shards.tidy(())  # nothing was written that refers to them
 
     def _close_shards(self) -> None:
         if self._shards is not None:

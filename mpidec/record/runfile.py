@@ -410,8 +410,8 @@ class RunFile:
         step = find_checkpoint(path)[0] if step is None else step
         with open_run(path) as file:
             layout, x = _Layout.of(file), readable(file["trajectory/x"], os.fspath(path))
-            of_checkpoint = _referred(file.get("checkpoint", {}).values())
-            of_others = _referred([file["trajectory/x"], file["result/x"]])
+            of_checkpoint = referred(file.get("checkpoint", {}).values())
+            of_others = referred([file["trajectory/x"], file["result/x"]])
             steps, every = file["metrics/step"][:], float(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
         # An interrupted run has a record of its last step, which an uninterrupted one would not
@@ -777,7 +777,7 @@ def _files(arrays: Iterable[Any]) -> set[str]:
     return {name for array in arrays if isinstance(array, Sharded) for name in array.files}
 
 
-def _referred(datasets: Iterable[h5py.Dataset]) -> set[str]:
+def referred(datasets: Iterable[h5py.Dataset]) -> set[str]:
     """Return the shards that data sets of a run file refer to."""
     return _files(Sharded.of(each, "") for each in datasets if each.is_virtual)
 

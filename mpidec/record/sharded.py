@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Union
@@ -199,11 +199,26 @@ class Sharded:
         chosen = np.arange(self.shape[0])[
             slice(None) if isinstance(selection, tuple) else selection
         ]
-        index = np.atleast_1d(chosen)
+        found = self._found(np.atleast_1d(chosen), self.files)
+        return found if chosen.ndim else found[0]
+
+    def there(self) -> tuple[NDArray[Any], list[str]]:
+        """Return all entries, NaN for those in files that are missing, and the names of these."""
+        self._check_complete()
+        folder = os.path.dirname(os.path.realpath(self.path))
+        missing = [
+            file for file in sorted(self.files) if not os.path.exists(os.path.join(folder, file))
+        ]
+        if self.dtype.kind not in "fc":
+            missing = []
+        return self._found(np.arange(len(self)), self.files.difference(missing)), missing
+
+    def _found(self, index: NDArray[np.int64], files: Set[str]) -> NDArray[Any]:
+        """Return the entries `index` along the first axis, as far as they are in `files`."""
         found = np.zeros((len(index), *self.shape[1:]), self.dtype)
         if self.dtype.kind in "fc":
             found.fill(np.nan)  # rows of workers that have died
-        for file in sorted(self.files):
+        for file in sorted(files):
             try:
                 self._read(file, index, found)
             except (OSError, ValueError, KeyError) as error:
@@ -212,7 +227,7 @@ class Sharded:
                     f"keep {', '.join(sorted(self.files)[:3])}{', ...' * (len(self.files) > 3)} "
                     "beside it, under the names that they were written with"
                 ) from error
-        return found if chosen.ndim else found[0]
+        return found
 
     def _read(self, file: str, index: NDArray[np.int64], found: NDArray[Any]) -> None:
         """Read what one shard has of the entries `index` along the first axis."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from ..protocols import Reductions
 from .atomic import REMEDY, AtomicFile
-from .runfile import CHUNK_BYTES, FEWEST_ROWS
+from .reader import open_run
+from .runfile import CHUNK_BYTES, FEWEST_ROWS, referred
 from .sharded import NAME, SET, Box, Sharded
 
 T = TypeVar("T")
@@ -138,6 +140,7 @@ class Shards:
         """Close the shards of this rank.  May be called again."""
         if self._series is not None:
             self._series.close()
+        self._records = 0
 
     def tidy(self, kept: Collection[str]) -> None:
         """Remove all shards of the run file but those `kept` by name, those that are being written,
@@ -213,16 +216,42 @@ def write_shard(name: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 def remove_shards(path: str | os.PathLike[str], kept: Callable[[str, str], bool]) -> None:
     """Remove all shards of the run file `path`, and what was left of them by a kill, but those of
-    which `kept(name, number of the set)` is true.
+    which `kept(name, number of the set)` is true, and those of its copies in the folder.
     """
     folder, run = os.path.split(os.path.realpath(path))
     shards = _names(run)
     hidden = re.compile(rf"\.{shards.pattern}\.(lock|{SET}\.spare(\.old)?)")
-    for other in os.listdir(folder):
-        whole, part = shards.fullmatch(other), hidden.fullmatch(other)
-        if (whole and not kept(other, whole[1])) or (part and not kept("", part[1])):
-            with suppress(OSError):
-                os.unlink(os.path.join(folder, other))
+    there = os.listdir(folder)
+    parts = [name for name in there if (part := hidden.fullmatch(name)) and not kept("", part[1])]
+    unused = {
+        name for name in there if (whole := shards.fullmatch(name)) and not kept(name, whole[1])
+    }
+    if unused:
+        for name in there:  # runs may have such names, too
+            found = None if name == run else _referred(os.path.join(folder, name))
+            unused -= set() if found is None else {name, *found}
+    for name in [*unused, *parts]:
+        with suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+
+
+def _referred(path: str) -> Set[str] | None:
+    """Return the shards that a run file refers to; None if it is no run file."""
+    try:
+        return _referred_then(path, os.stat(path).st_mtime_ns)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=10_000)
+def _referred_then(path: str, _time: int) -> Set[str] | None:
+    """`_referred` of a file that was changed at this time."""
+    try:
+        with open_run(path) as file:
+            rows = [file["trajectory/x"], file["result/x"], *file.get("checkpoint", {}).values()]
+            return referred(rows)
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _shards_of(path: str) -> list[str]:

@@ -224,12 +224,15 @@ def test_a_missing_or_damaged_shard_is_named(tmp_path):
     ):
         read(path)
     one.unlink()
-    with pytest.raises(
-        ValueError, match=rf"{one.name}, which cannot be read .*keep {one.name} beside it"
+    with pytest.warns(
+        RuntimeWarning, match=rf"^{path}: the final rows that are in {one.name} are NaN"
     ):
-        read(path)
+        run = read(path)
+    assert np.isnan(run.x).all() and run.x.shape == (N, D) and run.metrics["step"][-1] == 4
     for name in beside(path):
         (tmp_path / name).unlink()
+    with pytest.raises(ValueError, match=r"which cannot be read .*keep .* beside it"):
+        run.trajectory()
     with h5py.File(path) as plain:
         assert np.isnan(plain["trajectory/x"][...]).all() and np.isnan(plain["result/x"][...]).all()
 
@@ -257,6 +260,39 @@ def test_shards_of_a_renamed_file_stay(tmp_path):
     expected = read(renamed).x
     of_one_node(path)
     assert np.array_equal(read(renamed).x, expected) and read(renamed).trajectory()[1].any()
+
+
+def test_a_copy_of_a_run_and_runs_of_like_names_keep_their_rows(tmp_path):
+    path, copy, like = tmp_path / "run.h5", tmp_path / "b.h5", tmp_path / "run.h5.00c0ffee.rank0"
+    solved(MPI.COMM_SELF, like, 4)
+    of_one_node(path)
+    copy.write_bytes(path.read_bytes())
+    expected, first = read(path).x, beside(path)
+    solved(MPI.COMM_SELF, copy, 6, resume=True)
+    solved(MPI.COMM_SELF, path, 8, resume=True)
+    solved(MPI.COMM_SELF, path, 8, sharded=True, replace=True)
+    assert not np.array_equal(read(copy).x, expected) and len(read(copy).trajectory()[1]) == 4
+    assert len(read(like).metrics["step"]) == 3
+    copy.unlink()
+    solved(MPI.COMM_SELF, path, 8, sharded=True, replace=True)
+    assert first & beside(path) == {like.name} and len(read(path).trajectory()[1]) == 5
+
+
+def test_a_full_disk_at_the_first_checkpoint_leaves_nothing(tmp_path, monkeypatch):
+    def full(name, arrays):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shards, "write_shard", full)
+    with pytest.raises(OSError, match="free some space"):
+        solved(MPI.COMM_SELF, tmp_path / "run.h5", 4, sharded=True)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{"sharded": "yes"}, {"resume": None}])
+def test_options_that_are_no_truth_values_are_refused(options):
+    (name,) = options
+    with pytest.raises(TypeError, match=rf"Record: {name} is .*expected True.* False"):
+        mpidec.Record("run.h5", **options)
 
 
 @pytest.mark.parametrize(
