@@ -9,7 +9,7 @@ from math import inf, isinf
 
 import numpy as np
 
-from .. import registry as catalogue, topology
+from .. import topology
 from .._validation import number
 from ..cli import EXPERIMENT, Command, Flag, Status, aligned, plural, quantity
 from ..comm.runtime import MPI, on_root
@@ -199,10 +199,8 @@ def _accuracy(given: float | None) -> float | None:
 def subject(asked: Forecast) -> Subject:
     """Count what a step needs."""
     if trains(asked.file):
-        demand, reduced, name, options = of_training(asked.file)
-        return Subject(
-            name, lambda n: catalogue.TOPOLOGIES.find(name)(n, **options), demand, reduced
-        )
+        demand, reduced, name, graph = of_training(asked.file)
+        return Subject(name, graph, demand, reduced)
     experiment = config.load(asked.file)
     given = any(each.key == "run.agents" for each in asked.file)
     agents = experiment.run.agents if given else None

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 
+from .. import topology
 from ..comm.mixing import Network
 from ..comm.runtime import ALONE
+from ..driver.internals import as_topology
 from ..experiment import Setting
+from ..registry import TOPOLOGIES
 from ..topology import Schedule, Topology
 from .counting import phases
 from .simulation import Demand
+
+Graph = Callable[[int], Topology | Schedule]
 
 WORKERS = 8  # of the training in which a step is counted
 STEPS = 12  # as many as periods of common algorithms divide
@@ -21,9 +26,9 @@ STEPS = 12  # as many as periods of common algorithms divide
 TABLES = ("data", "model", "criterion", "algorithm", "topology", "optimizer", "train")
 
 
-def demand(given: Iterable[Setting]) -> tuple[Demand, float, str, dict[str, object]]:
-    """Return what a step of a training needs, the bytes of a gradient, and its topology with the
-    options; "" for all-reduce.
+def demand(given: Iterable[Setting]) -> tuple[Demand, float, str, Graph]:
+    """Return what a step of a training needs, the bytes of a gradient, and its topology, a name and
+    a function of the number of workers; "" for all-reduce.
     """
     from ..train import Settings
     from ..train.internals import Training, graph, graph_name
@@ -41,12 +46,18 @@ def demand(given: Iterable[Setting]) -> tuple[Demand, float, str, dict[str, obje
         rounds, sent = averager.rounds, averager.sent_bytes
         size = 4 * training.workers.rows().shape[1]
     compute = float(np.median(seconds)) / WORKERS
-    made = graph(settings, WORKERS)
-    if not isinstance(made, (Topology, Schedule)):
-        return Demand(0.0, size, 1.0, compute), size, "", {}
+    found = graph(settings, WORKERS)
+    if found is None or isinstance(found, list):
+        return Demand(0.0, size, 1.0, compute), size, "", topology.ring
+    name, options = graph_name(settings), dict(settings.topology_options)
+
+    def of(n: int) -> Topology | Schedule:
+        make = TOPOLOGIES.find(name)
+        return as_topology(make(n, **options) if callable(make) else make, n)
+
+    made = found if isinstance(found, (Topology, Schedule)) else as_topology(found, len(found))
     row = sent / max(rounds * _arcs(made), 1)
-    options = dict(settings.topology_options)
-    return Demand(rounds / STEPS, row, 1.0, compute), size, graph_name(settings), options
+    return Demand(rounds / STEPS, row, 1.0, compute), size, name, of
 
 
 def _arcs(graph: Topology | Schedule) -> float:

@@ -159,6 +159,19 @@ def test_a_graph_of_the_user_is_built_for_the_agents_of_the_experiment(tmp_path,
     assert "fixed" in capsys.readouterr().out
 
 
+def test_so_is_one_of_a_training(tmp_path, capsys):
+    pytest.importorskip("torch")
+    (tmp_path / "own.py").write_text(
+        "import networkx as nx\n\ndef wheel(n):\n    return nx.wheel_graph(n)\n"
+    )
+    (tmp_path / "train.toml").write_text(
+        '[algorithm]\nname = "atc"\n[topology]\nname = "own.py:wheel"\n'
+    )
+    assert main([str(tmp_path / "train.toml"), "--ranks=9"]) in (0, None)
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "wheel" in one]
+    assert "ring" not in line
+
+
 @pytest.mark.parametrize(
     "change, said",
     [

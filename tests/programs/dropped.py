@@ -121,6 +121,19 @@ def kill_at(averager, place, count):
     setattr(owner, name, counted)
 
 
+def other(A, b):
+    """A training of the same ranks with a network of its own, step by step."""
+    model = torch.nn.Linear(D, 1, bias=False).double()
+    sgd = torch.optim.SGD(model.parameters(), lr=LR)
+    with mpidec.optim.Decentralized(sgd, model, "ring", on_failure="drop") as optimizer:
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            (A @ model.weight[0] - b).square().mean().backward()
+            optimizer.step()
+            yield
+        yield optimizer.averager.net.n
+
+
 def trained(net, name, random):
     """Train until a rank has died and the others have come to the end; return the relative error."""
     case, me, worker = CASES[name], net.rank, net.rank
@@ -154,8 +167,11 @@ def trained(net, name, random):
     averager._begin_method = noted
     if me == dead and place in ("update", "begin", "after"):
         kill_at(averager, place, count)
+    beside = other(A, b) if name == "choco" else None
     losses = []
     for k in range(STEPS):
+        if beside is not None:
+            next(beside)
         optimizer.zero_grad()
         loss = (A @ model.weight[0] - b).square().mean() / 2
         losses.append(float(loss.detach()))
@@ -177,6 +193,8 @@ def trained(net, name, random):
     of = restricted(given, workers) if given else make and make(len(workers))
     expected = dense(case, of, X, B, workers, averager.steps)
     optimizer.close()
+    if beside is not None:
+        assert next(beside, net.n) == net.n
     return place, np.linalg.norm(rows - expected) / np.linalg.norm(expected)
 
 
