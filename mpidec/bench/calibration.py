@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from ..cli import Status, plural
 from ..comm.mixing import Network
-from ..comm.runtime import MPI, ranks_of_node, wait_for_other_nodes, wait_until
+from ..comm.runtime import MPI, one_on_each, ranks_of_node, wait_for_other_nodes, wait_until
 from ..exceptions import InputError
 from ..problems import LeastSquares
 from ..topology import ring
@@ -260,7 +260,7 @@ class Calibration:
             self.local.Free()
             raise InputError(
                 f"--calibrate: {comm.size} ranks, at most {max(counts)} on a node, expected "
-                "at least 2 nodes with as many ranks on each, such as mpirun -n 4 -ppn 1, "
+                f"at least 2 nodes with as many ranks on each, such as {one_on_each(4)}, "
                 "or MPIDEC_RANKS_PER_NODE=1 to try it on one machine"
             )
 

@@ -23,7 +23,7 @@ from ..cli import Command, Flag, Status, aligned, plural
 from ..comm.kernels import COMPILED
 from ..comm.mixing import Network
 from ..comm.mixing.internals import TRANSPORTS
-from ..comm.runtime import MPI, library
+from ..comm.runtime import MPI, library, one_on_each
 from ..diagnostics import host
 from ..exceptions import InputError, WrongResult
 from ..plugins import canonical, nearest
@@ -58,6 +58,7 @@ examples:
   python -m mpidec.bench                                              one process: 4 agents in memory
   mpirun -n 4 -ppn 1 python -m mpidec.bench --calibrate --out network.json
                                                                       the network, for mpidec predict
+                                                                      (Open MPI: --map-by ppr:1:node)
 
 groups of rows:
   mixing   W(X) by each transport, against MPI_Allreduce, the same sum by hand in NumPy, and the
@@ -380,7 +381,7 @@ def _of_calibration(args: argparse.Namespace, sizes: Sequence[int] | None) -> di
 def calibrate(options: Options, comm: MPI.Intracomm) -> int:
     """Measure the network between the nodes; rank 0 prints and writes the times."""
     if comm.size < 2:
-        raise InputError("--calibrate needs several nodes: mpirun -n 4 -ppn 1 mpidec bench ...")
+        raise InputError(f"--calibrate needs several nodes: {one_on_each(4)} mpidec bench ...")
     facts = machine(comm)
     with Network(comm.size, comm) as net:
         per_node = net.context.ranks_per_node

@@ -178,7 +178,7 @@ def _time(result: Result, wanted: config.Run) -> str:
     steps, times = result.metrics["step"], result.metrics["time"]
     if wanted.simulate:
         return f"{times[-1]:.4g} units, simulated"
-    pace = (steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9)
+    pace = steps[-1] / max(times[-1], 1e-9)  # also of the parts before a resume
     return f"{times[-1]:.3g} s, {pace:.4g} steps/s"
 
 

@@ -29,7 +29,7 @@ examples:
   python -m mpidec.predict experiment.toml --ranks 16,256 --ranks-per-node 64 --network infiniband
   python -m mpidec.predict experiment.toml --ranks 16 --accuracy 1e-6     with the time to an error
   python -m mpidec.predict train.toml --ranks 16,256              a training, against all-reduce
-  mpirun -n 8 -ppn 2 python -m mpidec.predict --check --network network.json
+  mpirun -n 8 -ppn 2 python -m mpidec.predict --check --network network.json   (Open MPI: --map-by ppr:2:node)
 
 For each number of ranks, the time of a step with the graph of the experiment and with others, in
 the mean: the mixings by part (latency, the bytes of a rank, what the other ranks of its node send

@@ -17,7 +17,7 @@ from mpidec.bench.calibration import (
     neighbors,
     write,
 )
-from mpidec.comm.runtime import MPI
+from mpidec.comm.runtime import MPI, library
 from mpidec.exceptions import InputError
 from mpidec.predict.cluster import cluster
 
@@ -109,7 +109,9 @@ def test_a_bad_argument_is_said(argument, said, capsys):
 @pytest.mark.serial
 def test_one_rank_is_refused(capsys):
     assert bench.main(["--calibrate"]) == 2
-    assert "several nodes" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "several nodes: mpirun -n 4 " in said
+    assert ("-ppn 1" in said) == ("Open MPI" not in library())
 
 
 @pytest.mark.mpi(min_size=2)

@@ -43,6 +43,7 @@ from .launch import (
     end_as_interrupted as end_as_interrupted,
     end_job as end_job,
     library as library,
+    one_on_each as one_on_each,
     warn_if_not_compiled as warn_if_not_compiled,
 )
 from .mpi import MPI as MPI, available as available, finalized as finalized

@@ -57,6 +57,12 @@ def library() -> str:
     return (found.splitlines() or ["no MPI library"])[0].strip("\0 ")
 
 
+def one_on_each(nodes: int) -> str:
+    """Return the command that starts a rank on each of so many nodes."""
+    flag = "--map-by ppr:1:node" if "Open MPI" in library() else "-ppn 1"
+    return f"mpirun -n {nodes} {flag}"
+
+
 def check_launcher() -> None:
     """Raise if the launcher started several processes and each of them believes it is alone.
 
