@@ -340,8 +340,8 @@ SHARED = {
     "plot": "positions rises table",
     "watch": "ABANDONED COUNTERS",
     "restart": "checkpoint_step is_written open_checked stamp",
-    "bench": "MPI CARRIERS COMPILED TRANSPORTS Weights Window library ranks_of_node simulate solve wait_for_other_nodes "
-    "wait_until weighted_sum",
+    "bench": "MPI CARRIERS COMPILED TRANSPORTS Weights Window library one_on_each ranks_of_node simulate solve "
+    "wait_for_other_nodes wait_until weighted_sum",
     "integrations": "TopologyLike mean",
     "bluefog": "MPI Bucket Checked Collectives Pending Timeline Window buckets clock repeatable unscale",
     "sweep": "MPI CHOSEN FLAGS Fingerprint MISSING Outcome Result RunLine View X abort_when_uncaught arrange cannot_resume "

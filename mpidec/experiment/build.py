@@ -4,8 +4,8 @@ its agents' rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from operator import methodcaller
 from typing import Any
@@ -121,7 +121,8 @@ class Job:
         ValueError
         """
         counters = counters_of(self.solver, self.experiment.run.simulate or None)
-        target_of(self.limits or None, self.oracle.problem, counters, own)
+        with _of_table("run."):
+            target_of(self.limits or None, self.oracle.problem, counters, own)
 
     @property
     def asynchronous(self) -> bool:
@@ -297,6 +298,15 @@ def build(experiment: Experiment, net: Network) -> Job:
     return job
 
 
+@contextmanager
+def _of_table(name: str) -> Iterator[None]:
+    """Context in which errors of values begin with the name of their table."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name}{error}") from error
+
+
 def _compressed(W: Operator[StepOperator], wanted: Mixing, seed: int) -> Operator[StepOperator]:
     """Return `W` with the wanted codec."""
     if wanted.codec is None:
@@ -320,7 +330,8 @@ def mixed(
     if isinstance(solver, Consensus):  # its initial rows are clipped
         wanted = replace(wanted, clip=None)
     try:
-        W = _compressed(W, wanted, experiment.run.seed)
+        with _of_table("mixing: "):
+            W = _compressed(W, wanted, experiment.run.seed)
         feedback, calls = W.feedback, wanted.calls(experiment.run.seed)
         faults = [f"mixing.{calls[call][0]}" for call in FAULTS if call in calls]
         if feedback and faults:

@@ -221,7 +221,7 @@ def remove_shards(path: str | os.PathLike[str], kept: Callable[[str, str], bool]
     folder, run = os.path.split(os.path.realpath(path))
     shards = _names(run)
     hidden = re.compile(rf"\.{shards.pattern}\.(lock|{SET}\.spare(\.old)?)")
-    there = os.listdir(folder)
+    there = os.listdir(folder) if os.path.isdir(folder) else []
     parts = [name for name in there if (part := hidden.fullmatch(name)) and not kept("", part[1])]
     unused = {
         name for name in there if (whole := shards.fullmatch(name)) and not kept(name, whole[1])

@@ -40,6 +40,18 @@ def test_numbers_may_begin_or_end_with_a_point():
     assert numbers.mixing.lose == 0.1 and numbers.solver.options["step_size"] == 1.0
 
 
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--set=mixing.codec=top_k", "--set=mixing.fraction=3"], "mixing: TopK: fraction is 3"),
+        (["--set=run.stop=eror=1e-6"], "run.stop: unknown metric 'eror'"),
+    ],
+)
+def test_values_that_are_refused_are_placed(flags, said, capsys):
+    assert run.main([*SMALL, *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_codec_with_which_a_run_diverges_is_named(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     codec = ["--set=mixing.codec=top_k", "--set=mixing.fraction=0.1", "--step-size=1e-6"]
