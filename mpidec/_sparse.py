@@ -258,7 +258,7 @@ def matrix(A: Any, name: str, complex_too: bool = False) -> csr_array:
     return found
 
 
-def samples(A: Any, y: ArrayLike | None = None) -> Samples:
+def samples(A: ArrayLike | Samples | Sequence[csr_array], y: ArrayLike | None = None) -> Samples:
     """Return the local agents' samples, (m, p, d): an array as `check.data`; of `SparseSamples`, or
     of a sparse matrix (p, d) of each agent, `SparseSamples`.
 

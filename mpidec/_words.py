@@ -85,8 +85,8 @@ class Drawing:
 
 
 def command_of_extras(extras: str) -> str:
-    """Return the command that installs what this package needs for its `extras`, "plot" or "torch,data": in a
-    checkout, from there; else pip finds that mpidec is there, and adds the rest.
+    """Return the command that installs what this package needs for its `extras`, "plot" or
+    "torch,data": in a checkout, from there; else pip finds that mpidec is there, and adds the rest.
     """
     here = Path(__file__).resolve().parents[1]
     if not (here / "pyproject.toml").exists():

@@ -159,6 +159,9 @@ class Functions(Protocol):
 class Matrix(Protocol):
     """A sparse matrix."""
 
+    def __getitem__(self, rows: slice) -> Matrix:
+        """Return some of its rows."""
+
     def toarray(self) -> np.ndarray:
         """Return the dense matrix."""
 
@@ -281,7 +284,7 @@ class Operator(Protocol):
         `X` is a list.
         """
 
-    def with_weights(self, A: Any) -> Operator:
+    def with_weights(self, A: np.ndarray) -> Operator:
         """The operator of the same graph with other weights, the rows of the local agents, (m, n),
         which sum to 1.
         """

@@ -60,7 +60,7 @@ class Contender:
     calls : list of callable
         A call for each phase of the graph, in their order.
     due : list of array (n, 2)
-        The rows of all agents after each of the first calls; see `Rows`.
+        The rows of all agents after each of the first calls; see `CombinedRows`.
     out : array, optional
         Where the result is; by default it is what the call returns.
     task : str
@@ -95,7 +95,7 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
     return raw[start : start + 8 * int(np.prod(shape))].view(np.float64).reshape(shape)
 
 
-class Rows:
+class CombinedRows:
     """Rows of d numbers of n agents, of which those from `lo` to `hi` are local.
 
     All are combinations of two: agent i's row is `c[i, 0] base + c[i, 1]`.  What is linear in the
@@ -147,7 +147,7 @@ class Cell:
         self.period = topology.period or 1
         self.phases = [topology.at(k) for k in range(self.period)]
         lo, hi = (comm.rank, comm.rank + 1) if comm.size > 1 else (0, self.n)
-        self.rows = Rows(self.n, d, lo, hi)
+        self.rows = CombinedRows(self.n, d, lo, hi)
         self.x, self.y, self.halo = (aligned((rows, d)) for rows in (hi - lo, hi - lo, self.n))
         self.x[:] = self.rows(self.rows.start)
         self.mixed = [phase.W.toarray() @ self.rows.start for phase in self.phases]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..cli import aligned, grouped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
 
 LOCAL, ALLREDUCE, HAND = "local limit", "MPI_Allreduce", "by hand"
 SCHEMA = "mpidec.bench/3"
@@ -286,7 +290,7 @@ def picture(
         figure.savefig(path, dpi=160)
 
 
-def _finish(panels: Any, sizes: Sequence[int]) -> None:
+def _finish(panels: np.ndarray, sizes: Sequence[int]) -> None:
     """Scale the axes, and write the sizes below them."""
     for panel in panels.flat:
         _scale(panel)
@@ -297,7 +301,11 @@ def _finish(panels: Any, sizes: Sequence[int]) -> None:
 
 
 def _draw(
-    part: Any, title: str, group: Group, graphs: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    part: SubFigure,
+    title: str,
+    group: Group,
+    graphs: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
 ) -> None:
     """Draw the panels of one group."""
     compared, ratio = group.columns[0], group.shown[0]
@@ -336,7 +344,7 @@ def _look(name: str, families: Sequence[str]) -> dict[str, str]:
     return look | {"color": COLOURS[i % (len(COLOURS) - 1)], "marker": "osD^vXP*"[i % 8]}
 
 
-def _scale(panel: Any) -> None:
+def _scale(panel: Axes) -> None:
     """Give a panel logarithmic axes with few ticks."""
     from matplotlib.ticker import LogLocator, NullLocator
 

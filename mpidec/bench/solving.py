@@ -16,8 +16,8 @@ STEPS, STEP_SIZE = 100, 0.1
 
 
 class SolveCell(Cell):
-    """Diffusion on :math:`f_i(x) = \\tfrac12 \\|x - c_i\\|^2`, against the same steps by hand: a gradient
-    in NumPy and W(X).
+    """Diffusion on :math:`f_i(x) = \\tfrac12 \\|x - c_i\\|^2`, against the same steps by hand: a
+    gradient in NumPy and W(X).
 
     The fixed cost of a run is that of one step, a step a hundredth of what 100 steps take longer,
     and a record a hundredth of what they take longer still with a record of each.

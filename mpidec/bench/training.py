@@ -159,7 +159,7 @@ class TrainCell(Cell):
         self,
         name: str,
         model: torch.nn.Module,
-        optimizer: Any,
+        optimizer: torch.optim.Optimizer,
         matrix: np.ndarray | None,
         **more: Any,
     ) -> TrainingSteps:

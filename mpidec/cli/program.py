@@ -270,7 +270,7 @@ class Command(Generic[T]):
             say(self.name, self.interrupted)
             return Status.INTERRUPTED
 
-    def _interruptible(self, asked: Any, comm: MPI.Intracomm) -> int:
+    def _interruptible(self, asked: argparse.Namespace, comm: MPI.Intracomm) -> int:
         """Run the command, and let signals interrupt it as `interrupts` says."""
         with ExitStack() as stack:
             if self.interrupts is not Interrupts.AT_ONCE:

@@ -107,8 +107,8 @@ def load(
         of their entries are not zero: `A` is then a csr_array.
     standardize : bool or "scale"
         Whether every feature is shifted and scaled to mean 0 and variance 1 over all samples
-        (targets are unchanged); with "scale", only to largest modulus 1, so that zeros remain. Sparse
-        samples refuse a shift.
+        (targets are unchanged); with "scale", only to largest modulus 1, so that zeros remain.
+        Sparse samples refuse a shift.
     label : str or int, optional
         The label of a file: name or number of a column of a table (from 0, or from the end if
         negative), or name of an array of an .npz file.

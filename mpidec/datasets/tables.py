@@ -145,7 +145,8 @@ def _has_names(
     """
     words = [word.strip() for word in first.words]
     numeric = [as_float(word) is not None for word in words]
-    said = f"line 1 ({', '.join(words[:4])}{', ...' * (len(words) > 4)}) is taken as the names of the columns"
+    shown = f"{', '.join(words[:4])}{', ...' * (len(words) > 4)}"
+    said = f"line 1 ({shown}) is taken as the names of the columns"
     if not any(numeric):
         return any(words), ""
     if label is not None and str(label) in words and isinstance(label, str):

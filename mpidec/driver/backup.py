@@ -22,6 +22,7 @@ _SHARE = 0.02
 # Seconds between two copies at least.  Finding a death and loading its data takes as long.
 _LEAST = 0.5
 # Bytes of which a message counts the multiples: counts stay below 2**31.
+Buffer = np.ndarray | list[Any]  # of MPI
 _UNIT = 1024
 _TAG = 1
 _OF: weakref.WeakKeyDictionary[Network, Backup] = weakref.WeakKeyDictionary()
@@ -186,7 +187,7 @@ class Backup:
         self._exchange(net, [data, len(data) // _UNIT, unit], [theirs, len(theirs) // _UNIT, unit])
         return bytes(theirs)
 
-    def _exchange(self, net: Network, mine: Any, theirs: Any) -> None:
+    def _exchange(self, net: Network, mine: Buffer, theirs: Buffer) -> None:
         requests = [
             self._comm.Irecv(theirs, self._ward, _TAG),
             self._comm.Isend(mine, self._partner, _TAG),

@@ -39,7 +39,12 @@ _STEADY = 1.1
 _SLOW = 10
 # Agents up to which the spectral gap is computed for a message.
 _LARGE = 500
-_EXACT = {"doubly": "gradient_tracking", "column": "push_diging", "row": "frost", "pair": "push_pull"}  # fmt: skip
+_EXACT = {
+    "doubly": "gradient_tracking",
+    "column": "push_diging",
+    "row": "frost",
+    "pair": "push_pull",
+}
 
 
 @dataclass(frozen=True)

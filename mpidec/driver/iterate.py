@@ -31,7 +31,7 @@ def iterate(
     solver: Solver,
     F: Problem | OracleLike | Functions | OfSteps | None,
     W: Operator[StepOperator],
-    s: Any,
+    s: np.ndarray | State,
     first: int = 0,
     steps: int | None = None,
     *,

@@ -150,8 +150,8 @@ class Journal(RunLog):
         return deque(maxlen=buffered(X.nbytes // max(len(X), 1) * self._net.n * self._plan.runs))
 
     def recorded_at_once(self, k: int) -> bool:
-        """Return whether to record the state to begin with: of a new run, at the last step, or where
-        there is that record already.
+        """Return whether to record the state to begin with: of a new run, at the last step, or
+        where there is that record already.
         """
         return k == 0 or k >= self._plan.steps or self._again
 

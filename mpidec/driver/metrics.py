@@ -362,8 +362,8 @@ def unit_of(v: np.ndarray) -> float:
 
 
 class Minimizer:
-    """What errors are distances from, if it is known: the minimizer of the average of all functions,
-    which may move, or those of the agents' own functions.
+    """What errors are distances from, if it is known: the minimizer of the average of all
+    functions, which may move, or those of the agents' own functions.
 
     Attributes
     ----------
@@ -411,7 +411,7 @@ class Minimizer:
         return distances
 
 
-class Columns:
+class Layout:
     """Where in the rows that are summed the terms of metrics are.
 
     Attributes
@@ -449,9 +449,9 @@ class Metrics:
 
     with :math:`f = \tfrac{1}{n} \sum_i f_i`; the errors only if :math:`x^\star` is known (absolute
     if it is zero).  Where each agent has a minimizer of its own, the errors are those of the
-    deviations :math:`x_i - x_i^\star`, with the root mean square of :math:`\|x_i^\star\|` in place of
-    :math:`\|x^\star\|`.  Of functions with a term r, :math:`f_i = s_i + r`, the gradient norm is that of
-    the proximal gradient mapping with the step 1,
+    deviations :math:`x_i - x_i^\star`, with the root mean square of :math:`\|x_i^\star\|` in place
+    of :math:`\|x^\star\|`.  Of functions with a term r, :math:`f_i = s_i + r`, the gradient norm is
+    that of the proximal gradient mapping with the step 1,
 
     .. math:: \| \bar x - \mathrm{prox}_r(\bar x - \nabla s(\bar x)) \|,
 
@@ -508,7 +508,7 @@ class Metrics:
         self._k, self._minimizer = 0, Minimizer(problem, self._agents)
         self._metrics = [*provided(problem), *map(self._agents_mean, own.items())]
         self.names = (*COUNTERS, *(metric.name for metric in self._metrics))
-        self._columns, self._prox = Columns(self._metrics), term_of(problem)
+        self._columns, self._prox = Layout(self._metrics), term_of(problem)
 
     def _agents_mean(self, own: tuple[str, Own]) -> Metric:
         """The metric of a user's function: the mean of its numbers over all agents."""

@@ -21,6 +21,7 @@ from .metrics import Metrics, Own, Rows, norm, unit_of
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
+    from ..problems.internals import Gradients
     from ..protocols import Reductions, StepSize
     from ..solvers import Solver
 
@@ -100,7 +101,7 @@ def mixer_of_runs(
 class AnswersOfRuns(Answers):
     """The functions of the local agents, as solvers ask them for the rows of several runs."""
 
-    def __init__(self, runs: int, oracle: Oracle, gradients: Any, errors: Errors):
+    def __init__(self, runs: int, oracle: Oracle, gradients: Gradients | None, errors: Errors):
         super().__init__(oracle.problem, oracle.term, gradients, errors)
         self._runs = runs
 
@@ -155,8 +156,8 @@ class MetricsOfRuns(Metrics):
 
     The mean of norms (consensus, errors, gradient norm) is the root of their mean square, as that
     over the agents is, :math:`\sqrt{\tfrac{1}{R} \sum_r e_r^2}`; of all other metrics it is
-    :math:`\tfrac{1}{R} \sum_r e_r`.  `bytes` are the R-th part of all: weights (push-sum, FROST) and
-    counts (RelaySGD) are those of all runs, and are sent once.
+    :math:`\tfrac{1}{R} \sum_r e_r`.  `bytes` are the R-th part of all: weights (push-sum, FROST)
+    and counts (RelaySGD) are those of all runs, and are sent once.
 
     Parameters
     ----------

@@ -230,10 +230,9 @@ def solve(
 
     With `on_failure="drop"` all agents L that are left pause after a death, take what has arrived
     at them, take back what the dead have not read (on another node: what has not left), and go on
-    from their iterates, on the edges between them (of a topology given by its name, or as a function
-    of n, on that of as many agents).  The mass of the others is lost, and messages that are under way
-    between nodes.  With M the sum of the masses w that are
-    left,
+    from their iterates, on the edges between them (of a topology given by its name, or as a
+    function of n, on that of as many agents).  The mass of the others is lost, and messages that
+    are under way between nodes.  With M the sum of the masses w that are left,
 
     .. math:: w_i \leftarrow \frac{|L|}{M} w_i, \qquad u_i \leftarrow \frac{|L|}{M} u_i, \qquad i \in L
 
@@ -384,7 +383,7 @@ def solve(
 
 
 def _result(plan: Plan, events: Events | None, dropping: TopologyLike | None) -> Result:
-    """Return the result of a run; `dropping` is the topology of one that goes on without its dead."""
+    """Return the result of a run; `dropping`: the topology of one that goes on without its dead."""
     if events is not None:
         return simulated(plan, events)
     if not isinstance(plan.solver, Asynchronous):

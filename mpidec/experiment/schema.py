@@ -150,7 +150,7 @@ class SchemaEntry(NamedTuple):
 
 
 def setting(default: T, range: str = "", **declared: Any) -> T:
-    """Return a field of a schema; see `SchemaEntry`.  By default its key is the name of the field, and
+    """Return a field of a schema; see `SchemaEntry`. By default its key is the name of the field, and
     its flag, too.
     """
     return field(default=default, metadata={"entry": SchemaEntry(range=range, **declared)})

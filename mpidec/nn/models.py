@@ -348,7 +348,8 @@ def start(
     Raises
     ------
     ValueError, TypeError
-        As `make`; or if an own model is no module, or has no parameters, or does not return what is expected.
+        As `make`; or if an own model is no module, or has no parameters, or does not return what is
+        expected.
     Exception
         What an own model raises.
 

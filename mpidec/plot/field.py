@@ -283,7 +283,7 @@ def _scale(
     return low, high
 
 
-def _areas(where: str, sizes: ArrayLike | None, n: int) -> Any:
+def _areas(where: str, sizes: ArrayLike | None, n: int) -> float | np.ndarray:
     area = float(np.clip(NODES / n, LEAST, MOST))
     if sizes is None:
         return area
@@ -322,7 +322,11 @@ def _sheet(
 
 
 def _draw(
-    axes: Axes, frame: _Checked, area: Any, scale: tuple[float, float] | None, cmap: str
+    axes: Axes,
+    frame: _Checked,
+    area: float | np.ndarray,
+    scale: tuple[float, float] | None,
+    cmap: str,
 ) -> None:
     """Draw the edges and the agents."""
     from matplotlib.collections import LineCollection

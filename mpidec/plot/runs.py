@@ -84,7 +84,8 @@ def figure(
         and one line per label: the median of its runs, with a band from their smallest to their
         largest value, until the first of them ends; thin lines continue the others.  In a sequence,
         runs that differ in the seed alone make such a line, too.  A file of many runs
-        (``solve(..., runs=100)``) has one: their mean, with a band from the 10 % to the 90 % quantile.
+        (``solve(..., runs=100)``) has one: their mean, with a band from the 10 % to the 90 %
+        quantile.
     x : str or sequence of str
         "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (of an agent; where
         recorded), "time" (of simulated runs).  Default: steps, bytes and seconds; seconds if a run

@@ -144,7 +144,7 @@ class Prepared:
 
 
 def load_problem(
-    data: Any = None,
+    data: object = None,
     n: int | None = None,
     problem: str | Callable[..., Problem] | None = None,
     *,
@@ -319,7 +319,7 @@ def load_problem(
     return scattered(made, problem, net)
 
 
-def _check_equal(data: Any, settings: Mapping[str, object], net: Agents) -> None:
+def _check_equal(data: object, settings: Mapping[str, object], net: Agents) -> None:
     """Refuse arrays and settings that differ from those of rank 0; collective.
 
     Raises
@@ -346,11 +346,12 @@ def _check_equal(data: Any, settings: Mapping[str, object], net: Agents) -> None
     net.agree(error)
 
 
-def _crc(part: Any) -> int:
+def _crc(part: object) -> int:
     """Return a checksum of an array of numbers or names, to be compared between ranks."""
     if is_sparse(part):
-        part = part.tocoo()
-        return zlib.crc32(b"".join(np.asarray(a).tobytes() for a in (part.data, *part.coords)))
+        entries = part.tocoo()
+        arrays = (entries.data, *entries.coords)
+        return zlib.crc32(b"".join(np.asarray(a).tobytes() for a in arrays))
     array = np.asarray(part)
     return zlib.crc32((array.astype(str) if array.dtype.hasobject else array).tobytes())
 
@@ -361,7 +362,7 @@ def _warn(note: str) -> None:
 
 
 def prepare(
-    data: Any,
+    data: object,
     n: int,
     problem: str | Callable[..., Problem] | None = None,
     options: DataOptions | None = None,
@@ -533,7 +534,7 @@ def usual_partition(data: str, n: int, label: str | int | None, options: dict[st
 
 
 def _data(
-    data: Any,
+    data: object,
     label: str | int | None,
     of_data: tuple[str, ...],
     options: Mapping[str, Any],
@@ -627,7 +628,7 @@ def _places(labels: NDArray[Any], known: NDArray[Any]) -> Array:
     return np.searchsorted(known, labels).astype(float)
 
 
-def _arrays(data: Any) -> Dataset:
+def _arrays(data: object) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if hasattr(data, "data") and hasattr(data, "target"):

@@ -17,8 +17,8 @@ from .terms import Term
 
 
 def optional(problem: object, name: str, otherwise: object = None) -> Any:
-    """Return a member of a problem, or of an oracle, that those of users may omit; `otherwise` where
-    it is omitted.
+    """Return a member of a problem, or of an oracle, that those of users may omit; `otherwise`
+    where it is omitted.
 
     Examples
     --------

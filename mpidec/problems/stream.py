@@ -57,7 +57,7 @@ class Stream(Oracle):
     block : int
         Number of samples that one call of `draw` returns: with more than 1, k is an array of so
         many consecutive steps, u has the shape (block, d) and y (block,), and `rng` belongs to
-        (seed, agent, k[0]).  Many runs at once, ``solve(..., runs=100)``, are fast with such blocks.
+        (seed, agent, k[0]). Many runs at once, ``solve(..., runs=100)``, are fast with such blocks.
     seed : int
         Seed of the samples, beside that of the run, ``solve(..., seed=...)``.
     x_star : (d,) or (n, d) array or callable, optional

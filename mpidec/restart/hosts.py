@@ -196,7 +196,7 @@ def _hostnames(nodes: str) -> list[str]:
 
 
 def _nodes_of(job: str) -> list[str]:
-    """Return the nodes that the allocation of a job of Slurm has now; none if Slurm does not say."""
+    """Return the nodes of the allocation of a job of Slurm now; none if Slurm does not say."""
     words = ["squeue", "--noheader", "--jobs", job, "--format", "%N"]
     said = subprocess.run(words, capture_output=True, text=True)
     nodes = said.stdout.strip()

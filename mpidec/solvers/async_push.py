@@ -57,8 +57,9 @@ class AsyncPushSum(PushSolver):
 
     .. math:: u_i \leftarrow \frac{|L|}{M} u_i, \qquad w_i \leftarrow \frac{|L|}{M} w_i
 
-    which changes no estimate :math:`x_i = u_i / w_i`, and lets the w sum to the number of agents, by
-    which the steps of the average, :math:`\alpha \sum_i \nabla f_i / \sum_i w_i`, have their length.
+    which changes no estimate :math:`x_i = u_i / w_i`, and lets the w sum to the number of agents,
+    by which the steps of the average, :math:`\alpha \sum_i \nabla f_i / \sum_i w_i`, have their
+    length.
     Without a problem the limit is :math:`\sum_L u_i / \sum_L w_i`.
 
     Examples

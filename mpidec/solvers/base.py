@@ -367,7 +367,10 @@ def state(solver: Solver, method: str, s: T, shape: tuple[int, ...]) -> T:
     ------
     TypeError, ValueError
     """
-    what = f"{name_of(solver)}.{method}() must return the state, a NamedTuple with the field X of shape {shape}"
+    what = (
+        f"{name_of(solver)}.{method}() must return the state, a NamedTuple with the field X of "
+        f"shape {shape}"
+    )
     names: tuple[str, ...] = getattr(s, "_fields", ())
     if not isinstance(s, tuple) or "X" not in names:
         fields = f" with the fields {', '.join(names)}" if names else ""

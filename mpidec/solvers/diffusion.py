@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Consensus(Solver):
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X)
 
-    def ask(self, F: Functions, s: Any) -> None:
+    def ask(self, F: Functions, s: object) -> None:
         return None
 
     def step(self, s: State, G: None, W: Operator) -> State:

@@ -43,7 +43,8 @@ class GradientTracking(Solver):
     -----
     Sent per step: two rows to each neighbour: of
     :math:`Y^{k-1} + \nabla F(X^k) - \nabla F(X^{k-1})` and then of
-    :math:`X^k - \alpha Y^k` (atc; only the latter in step 0); of :math:`X^k - \alpha Y^k` and :math:`Y^k` in one message
+    :math:`X^k - \alpha Y^k` (atc; only the latter in step 0); of :math:`X^k - \alpha Y^k` and
+    :math:`Y^k` in one message
     (semi-atc); of :math:`X^k` and :math:`Y^k` in one message (diging).  `W`: doubly stochastic,
     directed or not, constant or varying in time.
 

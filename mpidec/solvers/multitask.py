@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels import descend
-from ..protocols import Graph, Operator
+from ..protocols import ConstantGraph, Graph, Operator
 from .base import Bias, Solver, name_of
 from .needs import Needs, Within
 from .step_schedules import StepSchedule, StepSize
@@ -123,7 +123,7 @@ class MultitaskDiffusion(Solver):
 
 @lru_cache(maxsize=64)
 def _parts(
-    topology: Any, clusters: tuple[int, ...], agents: range
+    topology: ConstantGraph, clusters: tuple[int, ...], agents: range
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of W of some agents across clusters and within, with the remainder for the
     agent itself.

@@ -43,7 +43,7 @@ class ZeroAttractingDiffusion(Diffusion):
     -----
     Sent per step, and `W`: as `Diffusion`.  ZA takes the steps of `Diffusion` with the gradients
     ``problems.Subgradient(problem)`` of a problem with the term ``problems.l1(rho)``.  It moves the
-    limit by about :math:`\rho / h` for curvatures h, which does not shrink with the step size.  Near
+    limit by about :math:`\rho / h` for curvatures h, which does not shrink with the step size. Near
     zero, entries alternate in sign, within :math:`\alpha \rho`; those of `ProximalDiffusion` are
     zero.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from .._complex import as_reals
 from ..comm.mixing import Network
 from ..driver.internals import solve
-from ..protocols import Operator
+from ..protocols import Operator, Rows
 from ..solvers import Solver
 from ..solvers.internals import at_step, step_size_of, with_step_size
 from .case import SMALL, alone, costs, graph_of, problem, require, with_number
@@ -132,7 +133,7 @@ def columns(solver: Solver) -> None:
     with alone(graph.n) as net:
         W = net.mixer(graph)
 
-        def end(size: Any, at: slice) -> np.ndarray:
+        def end(size: float | np.ndarray, at: slice) -> np.ndarray:
             method = with_step_size(solver, size)
             s = method.init(X[:, at], W.at(0))
             end: np.ndarray = run(method, W, QuadraticCosts(f.h, f.c[:, at]), s, STEPS).X
@@ -211,7 +212,7 @@ def bits(solver: Solver) -> None:
     )
 
 
-def _parts(G: Any) -> list[Any]:
+def _parts(G: object) -> list[Any]:
     """The arrays in what a step is given."""
     return [part for one in G for part in _parts(one)] if isinstance(G, tuple) else [G]
 
@@ -236,28 +237,31 @@ class _Watched:
         found = getattr(self._W, name)
         return _Watched(found, self._messages) if hasattr(found, "in_edges") else found
 
-    def _keep(self, X: Any) -> None:
+    def _keep(self, X: Rows) -> None:
         several = X if isinstance(X, (list, tuple)) else [X]
         self._messages.sent += [(one, one.copy()) for one in several]
 
     def at(self, k: int) -> _Watched:
         return _Watched(self._W.at(k), self._messages)
 
-    def __call__(self, X: Any) -> Any:
+    def __call__(self, X: Rows) -> Any:
         self._keep(X)
         return self._W(X)
 
-    def start(self, X: Any) -> Any:
+    def start(self, X: Rows) -> Any:
         self._keep(X)
         return self._W.start(X)
 
-    def exchange(self, M: Any) -> Any:
+    def exchange(self, M: np.ndarray) -> Any:
         self._keep(M)
         return self._W.exchange(M)
 
 
 def _states(
-    solver: Solver, kind: type, messages: _Messages | None = None, convert: Any = np.asarray
+    solver: Solver,
+    kind: type,
+    messages: _Messages | None = None,
+    convert: Callable[[np.ndarray], Any] = np.asarray,
 ) -> Any:
     """The states of some steps from arrays of the dtype `kind`, made by `convert`."""
     graph = graph_of(solver)

@@ -1,4 +1,4 @@
-"""What noise on messages hides: differential privacy of each agent's data towards each other one."""
+"""What noise on messages hides: differential privacy of each agent's data towards every other."""
 
 from __future__ import annotations
 

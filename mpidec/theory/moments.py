@@ -287,9 +287,9 @@ def _conserved(J: Array) -> tuple[Array, Array]:
 
 
 def _excited(left: Array, c: Array, sources: tuple[Array, ...]) -> bool:
-    """Return whether c, or noise of one of the sources, by its covariance, reaches what the left eigenvectors
-    conserve, each part of the state in its own unit: noise of trackers, in the unit of gradients,
-    may be smaller than that of the iterates by any factor.
+    """Return whether c, or noise of one of the sources, by its covariance, reaches what the left
+    eigenvectors conserve, each part of the state in its own unit: noise of trackers, in the unit of
+    gradients, may be smaller than that of the iterates by any factor.
     """
     weights = np.where(abs(left) > ROUNDING * abs(left).max(), left, 0).conj().T
     moved = abs(weights @ c) > CHANGE * (abs(weights) @ abs(c))
@@ -301,8 +301,8 @@ def _excited(left: Array, c: Array, sources: tuple[Array, ...]) -> bool:
 
 
 def _changing(J: Array, c: Array, sources: tuple[Array, ...], z: Array) -> tuple[Array, Array]:
-    """Return an orthonormal basis of the states without a part that J conserves, and c and the noise do
-    not reach, and that part of z; a basis of all, and zero, where they reach it.
+    """Return an orthonormal basis of the states without a part that J conserves, and c and the
+    noise do not reach, and that part of z; a basis of all, and zero, where they reach it.
 
     Rounding errors would grow in that part.  It is taken off by left eigenvectors, which are
     orthogonal to the rest: with small step sizes, the right ones are nearly parallel to it.

@@ -24,7 +24,10 @@ from .graphs.explicit import (
 if TYPE_CHECKING:
     from .base.weights import WeightsLike
 
-EXPECTED = 'expected a name such as "ring", a topology such as mpidec.topology.ring(16), a networkx graph or a matrix'
+EXPECTED = (
+    'expected a name such as "ring", a topology such as mpidec.topology.ring(16), a networkx graph '
+    "or a matrix"
+)
 UNNAMED = "from_networkx", "from_weights"
 
 

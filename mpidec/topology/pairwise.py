@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
 from .._words import with_known_options
@@ -77,7 +77,7 @@ def edge_rates(topology: Topology, rate: Rate = 1.0) -> csr_array:
     return csr_array(coo_array((rates, (i, j)), shape=(n, n)))
 
 
-def _given(topology: Topology, rate: Any) -> csr_array:
+def _given(topology: Topology, rate: Mapping[tuple[int, int], float] | ArrayLike) -> csr_array:
     from scipy.sparse import coo_array, csr_array
 
     n = topology.n

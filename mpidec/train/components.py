@@ -175,7 +175,7 @@ class LossFunction:
             raise ValueError(f"criterion {self.name}: its loss does not depend on the outputs")
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: object) -> Any:
     """Return a list of an option as the tensor that torch expects."""
     return torch.tensor(value) if isinstance(value, (list, tuple)) else value
 

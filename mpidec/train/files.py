@@ -22,7 +22,7 @@ from .states import flat, nested
 
 
 @dataclass
-class Columns:
+class WorkerColumns:
     """The columns of the file that belong to the workers that are left.
 
     Attributes
@@ -152,7 +152,7 @@ class TrainFile:
         fingerprint: Fingerprint,
         settings: Callable[[str], Mapping[str, object]],
         changed: bool,
-    ) -> tuple[int, dict[str, Any], list[dict[str, Any]], Columns]:
+    ) -> tuple[int, dict[str, Any], list[dict[str, Any]], WorkerColumns]:
         """Return the step and this rank's state of the last checkpoint, the records up to it, and
         the columns of the workers that are left.
 
@@ -192,7 +192,7 @@ class TrainFile:
         return step, state, records, columns
 
     def _of_ranks(self, run: Run, step: int, arrays: Mapping[str, np.ndarray]) -> Iterator[Any]:
-        """Yield what each rank needs of the checkpoint, which knows them: some may have died since."""
+        """Yield what each rank of the checkpoint needs of it: some may have died since."""
         number, *firsts = arrays[SHARDS].tolist() if SHARDS in arrays else [None]
         self._kept = _set_of(arrays)
         ranks = len(firsts) or len({name.partition(".")[0] for name in arrays})
@@ -207,7 +207,7 @@ class TrainFile:
         records = [{name: values[i] for name, values in found.items()} for i in kept]
         left = [int(i) for i in str(run.attributes.get("workers", "")).split()]
         lost, width = str(run.attributes.get("lost", "")), int(run.attributes["agents"])
-        columns = Columns(left or [*range(self._net.n)], width, lost)
+        columns = WorkerColumns(left or [*range(self._net.n)], width, lost)
         for rank in range(ranks):
             own = f"rank{rank}."
             mine = {name: array for name, array in arrays.items() if name.startswith(own)}
@@ -261,14 +261,14 @@ class TrainFile:
 
         self._on_root(write)
 
-    def finish(self, rows: np.ndarray, columns: Columns, outcome: str, steps: int) -> None:
+    def finish(self, rows: np.ndarray, columns: WorkerColumns, outcome: str, steps: int) -> None:
         """Write the parameters of all workers and the outcome, and close the file.
 
         Parameters
         ----------
         rows : array, (m, d)
             Of the workers of this rank.
-        columns : Columns
+        columns : WorkerColumns
             Those of the workers that are left; the parameters of the others are NaN.
         """
         net = self._net

@@ -34,8 +34,8 @@ from ..plugins import short
 from ..record.internals import DATA, Fingerprint, file_hashes
 from ..topology import Schedule, Topology
 from .components import Rate, make_optimizer
-from .epochs import Epochs, Tally
-from .files import Columns, TrainFile
+from .epochs import Calendar, Tally
+from .files import TrainFile, WorkerColumns
 from .logs import Logger, logger
 from .options import named
 from .settings import FREE, Settings, graph, method, shaping
@@ -227,7 +227,7 @@ class Training:
                 trace=None if net.context.timeline else s.trace,
                 **s.algorithm_options,
             )
-        self._columns = Columns([*range(net.n)], net.n, lost)
+        self._columns = WorkerColumns([*range(net.n)], net.n, lost)
         self._generators = Generators(self.workers.device)
         self._tally = Tally.empty(self.workers.m, self.workers.device)
         self._step, self._sent_before = 0, 0  # bytes before a resume
@@ -260,7 +260,7 @@ class Training:
         if s.trace is not None and not os.path.isdir(os.path.dirname(s.trace) or os.curdir):
             raise ValueError(f"trace={s.trace}: expected a file in a folder that exists")
         base = _optimizer(s, self.workers)
-        self.epochs = Epochs(s.epochs, self._steps_of_epoch())
+        self.epochs = Calendar(s.epochs, self._steps_of_epoch())
         samples = s.accumulate * s.batch * net.n
         self._rate = Rate(s.schedule, s.lr or 0.0, s.epochs, samples / 256)
         self._begin_log()

@@ -90,7 +90,7 @@ def _structure(value: object, place: str, arrays: dict[str, NDArray[Any]]) -> ob
     )
 
 
-def _restored(structure: Any, arrays: Arrays, prefix: str) -> Any:
+def _restored(structure: object, arrays: Arrays, prefix: str) -> Any:
     if not isinstance(structure, dict):
         return structure
     if "tensor" in structure:

@@ -134,7 +134,7 @@ class Simulated:
 
     # -- checkpoints -------------------------------------------------------------------------------
 
-    def stored(self, s: Any) -> tuple[Any, ...]:
+    def stored(self, s: State) -> tuple[Any, ...]:
         return self._undelivered[0] if self._undelivered else self._stored()
 
     def _stored(self) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from ..runs import AnswersOfRuns, mixer_of_runs
 from .clock import Arrays
 
 if TYPE_CHECKING:
+    from ...protocols import Functions
     from ...topology import Schedule, Topology
 
 # Prefix of what gradients remember, beside the memory of the mixer.
@@ -106,7 +107,7 @@ class Steps:
         pauses = self._plan.straggler or {}
         seconds = sum(pauses.get(i, 0.0) for i in self._plan.net.agents)
 
-        def slowed(F: Any, s: Any) -> Any:
+        def slowed(F: Functions, s: State) -> Any:
             time.sleep(seconds)
             return ask(F, s)
 
@@ -130,9 +131,8 @@ class Steps:
             record[SHARE] = sent / (sent + withheld) if sent else float(withheld == 0)
         return record
 
-    def stored(self, s: Any) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = s
-        return found
+    def stored(self, s: State) -> tuple[Any, ...]:
+        return s  # type: ignore[return-value]  # a named tuple
 
     def totals(self, seconds: float) -> list[float]:
         net = self._plan.net
@@ -150,7 +150,7 @@ class Steps:
         return {}
 
     def recall(
-        self, path: str, k: int, s: Any, totals: list[float], memory: Arrays, arrays: Arrays
+        self, path: str, k: int, s: State, totals: list[float], memory: Arrays, arrays: Arrays
     ) -> tuple[State, float]:
         mixer, solver, root = self._of_runs, self._plan.solver, self._plan.net.rank == 0
         elapsed, rounds, sent, rows, gradients = totals

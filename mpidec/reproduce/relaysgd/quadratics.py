@@ -229,7 +229,7 @@ class Trial:
     def _narrowed(
         self, low: float, high: float, step_size: float, end: str, slower: bool
     ) -> tuple[float, float]:
-        """Return the limits after a run that was not too large, and ended so; 0 for no lower one."""
+        """Return the limits after a step size that was not too large; 0 for no lower one."""
         if not (self.plateau or slower or low):
             return low, high
         keeps = self.plateau or end == "slow"

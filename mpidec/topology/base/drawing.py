@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..._style import COLOURS, STYLES, figure
+from .source import Source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from networkx import Graph as NetworkxGraph
 
 MOST_AGENTS = 512
 MOST_PHASES = 7
@@ -24,6 +26,40 @@ WRAP = 4  # panels side by side
 HALF = 1.05
 NODE, EDGE, MARK = COLOURS[0], "0.55", COLOURS[1]
 LATTICES = ("grid", "torus", "hypercube")
+
+
+class Drawn(Protocol):
+    """A topology, as its picture needs it."""
+
+    @property
+    def name(self) -> str:
+        """Name, such as "ring"."""
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+
+    @property
+    def source(self) -> Source:
+        """What the edges come from, which may know places of the agents."""
+
+    @property
+    def directed(self) -> bool:
+        """Whether some agent sends to another without receiving from it."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether what an agent knows reaches all others."""
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether it is undirected and connected, with n - 1 edges."""
+
+    def neighbors(self, i: int) -> NDArray[np.int64]:
+        """Return the agents that send to agent i, or receive from it."""
+
+    def to_networkx(self) -> NetworkxGraph:
+        """Return the graph of networkx."""
 
 
 def draw(
@@ -77,7 +113,7 @@ def draw(
     return result
 
 
-def positions(topology: Any) -> NDArray[np.float64]:
+def positions(topology: Drawn) -> NDArray[np.float64]:
     """Return a place in the square [-1, 1]^2 for each agent, shape (n, 2), according to the kind
     of graph.
     """
@@ -108,12 +144,12 @@ def circle(n: int) -> NDArray[np.float64]:
     return np.column_stack([np.sin(angles), np.cos(angles)]) * (n > 1)
 
 
-def _lattice(topology: Any) -> NDArray[np.float64]:
+def _lattice(topology: Drawn) -> NDArray[np.float64]:
     """Return the points of a lattice: the third dimension aslant, and further ones by copies
     side by side.
     """
     strides = [int(j) for j in topology.neighbors(0)]
-    shape = topology.source.group
+    shape: Sequence[int] | None = topology.source.group
     # A grid: the neighbours of agent 0 tell its strides.
     if shape is None:
         shape = [b // a for a, b in zip(strides, [*strides[1:], topology.n])][::-1]
@@ -132,7 +168,7 @@ def _lattice(topology: Any) -> NDArray[np.float64]:
     return at * [1, -1] / (np.ptp(at, axis=0) if len(sides) > 3 else 1)
 
 
-def _tree(topology: Any) -> NDArray[np.float64]:
+def _tree(topology: Drawn) -> NDArray[np.float64]:
     """Return the places of a tree: its centre in the middle if all others are its neighbours,
     else layers below agent 0.
     """
@@ -159,7 +195,7 @@ def _tree(topology: Any) -> NDArray[np.float64]:
     return result
 
 
-def _graph(axes: Axes, topology: Any, at: NDArray[np.float64]) -> None:
+def _graph(axes: Axes, topology: Drawn, at: NDArray[np.float64]) -> None:
     import networkx
 
     n = topology.n

@@ -390,7 +390,7 @@ def sorted_nodes(G: networkx.Graph) -> list[Hashable]:
     return nodes
 
 
-def _by_numbers(node: Any) -> Any:
+def _by_numbers(node: object) -> Any:
     """Sort key of a node, in whose name, or parts, runs of digits count as numbers."""
     if isinstance(node, bytes):
         node = node.decode("latin-1")
