@@ -2,6 +2,8 @@
 
 from .descent import descend as descend
 from .pairwise import (
+    begun as begun,
+    beyond as beyond,
     joined as joined,
     node_sums as node_sums,
     nodes as nodes,

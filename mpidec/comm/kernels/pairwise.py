@@ -36,6 +36,44 @@ def nodes(lo: int, hi: int, n: int) -> tuple[Node, ...]:
     return tuple(found)
 
 
+def begun(lo: int, hi: int, n: int) -> tuple[Node, ...]:
+    """Return the largest nodes whose first agents are among lo:hi, in their order: the root, or
+    right halves of nodes that begin before lo.
+
+    Examples
+    --------
+    >>> begun(0, 3, 6), begun(3, 5, 6)
+    (((0, 3),), ((3, 0), (4, 2)))
+    """
+    found = []
+    while lo < hi:
+        level = ((lo & -lo) or 1 << (n - 1).bit_length()).bit_length() - 1
+        found.append((lo, level))
+        lo += 1 << level
+    return tuple(found)
+
+
+def beyond(lo: int, hi: int, n: int) -> tuple[Node, ...]:
+    """Return the nodes from hi on that complete the last one of `begun`, in their order: right
+    halves of nodes that begin among lo:hi.
+
+    Examples
+    --------
+    >>> beyond(0, 3, 6), beyond(3, 5, 6)
+    (((3, 0), (4, 2)), ((5, 0),))
+    """
+    found: list[Node] = []
+    start, level = begun(lo, hi, n)[-1] if lo < hi else (lo, 0)
+    while min(start + (1 << level), n) > hi:
+        level -= 1
+        middle = start + (1 << level)
+        if middle >= hi:
+            found.append((middle, level))
+        else:
+            start = middle
+    return tuple(node for node in reversed(found) if node[0] < n)
+
+
 def pairwise_sum(Z: np.ndarray) -> np.ndarray:
     """Sum of the rows of a node, or of the root.
 

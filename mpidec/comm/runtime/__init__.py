@@ -18,6 +18,7 @@ from .collectives import (
 from .communicator import (
     CommRequest as CommRequest,
     Communicator as Communicator,
+    Together as Together,
     byte as byte,
     communicator as communicator,
     duplicated as duplicated,

@@ -108,6 +108,22 @@ def testall(requests: Sequence[Any]) -> bool:
     return not requests or bool(type(requests[0]).Testall(requests))
 
 
+class Together:
+    """Several messages of one communicator under way, as one request."""
+
+    def __init__(self, requests: Sequence[CommRequest]):
+        self._requests = requests
+
+    def Test(self) -> bool:
+        """Make progress; whether all are complete."""
+        return testall(self._requests)
+
+    def Wait(self) -> None:
+        """Return when all are complete."""
+        for request in self._requests:
+            request.Wait()
+
+
 def of_node(comm: Communicator) -> Communicator:
     """Return the ranks on the node of this one; collective."""
     if isinstance(comm, GroupComm):

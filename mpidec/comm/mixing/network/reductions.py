@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from ....exceptions import RanksLost, on_all_ranks
 from ...arrays import native
-from ...kernels import joined, node_sums, nodes, pairwise_sum
-from ...runtime import CommRequest, Partition, Request, died, ranks_of_node, tree
+from ...kernels import begun, beyond, joined, node_sums, nodes, pairwise_sum
+from ...runtime import CommRequest, Partition, Request, Together, died, ranks_of_node, tree
 from ...transport import RowSums
 from ..base.agreement import Agreement
 from ..base.lifecycle import Lifecycle
@@ -64,8 +64,8 @@ class NetworkReductions(Lifecycle):
 
         Notes
         -----
-        Along a binary tree of the numbers of agents, of which a rank sums the subtrees that it
-        holds.  A rank receives messages from log P others; of long rows, slices from all.
+        Along a binary tree of the numbers of agents.  A rank receives log P messages; of long rows,
+        slices from all.
         """
         rows = self._rows("net.sum", X)
         total = self._sum("net.sum", rows)
@@ -107,22 +107,55 @@ class NetworkReductions(Lifecycle):
         return total
 
     def _by_tree(self, sums: np.ndarray, wait: Callable[..., None]) -> np.ndarray:
-        """The same along the tree of all ranks, whose subtrees hold consecutive agents."""
-        parent, children = tree(self.rank, self.size)
-        item, bounds = self.context.row_type(sums.itemsize), self.partition.bounds
-        places, parts = [nodes(self.lo, self.hi, self.n)], [sums]
-        for child in children:
-            last = min(child + (child & -child), self.size) - 1
-            places.append(nodes(bounds(child)[0], bounds(last)[1], self.n))
-            parts.append(np.empty((len(places[-1]), sums.shape[1]), sums.dtype))
-            wait(partial(self.comm.Irecv, [parts[-1], parts[-1].size, item], child, _TAG))
-        total = joined(chain.from_iterable(places), chain.from_iterable(parts), self.n)
-        if parent is not None:
-            wait(partial(self.comm.Isend, [total, total.size, item], parent, _TAG))
-            total = np.empty((1, sums.shape[1]), sums.dtype)
+        """The same along the tree of agents: the sum of a node is made on the rank of its first
+        agent.
+        """
+        bounds, width = (self.lo, self.hi, self.n), sums.shape[1]
+        item, mine, more = self.context.row_type(sums.itemsize), nodes(*bounds), beyond(*bounds)
+        whole = len(begun(*bounds)) - bool(more)  # only the last of them reaches beyond hi
+        rest = np.empty((len(more), width), sums.dtype)
+
+        def meanwhile() -> CommRequest:
+            """Receive what the last one lacks, and send those for other ranks than that one."""
+            send, receive = self.comm.Isend, self.comm.Irecv
+            into = [receive([rest[i:j], (j - i) * width, item], r, _TAG) for r, i, j in self._right]
+            out = [
+                send([sums[i:j], (j - i) * width, item], r, _TAG) for r, i, j in self._above[:-1]
+            ]
+            return Together([*into, *out])
+
+        wait(meanwhile)
+        last = joined(chain(mine[whole:], more), chain(sums[whole:], rest), self.n)
+        total = np.empty((1, width), sums.dtype)
+        for rank, i, _ in self._above[-1:]:
+            out = np.array([*sums[i:whole], *last], sums.dtype)
+            if self.rank:
+                wait(partial(self.comm.Isend, [out, out.size, item], rank, _TAG))
+            else:
+                total = out
         wait(partial(self.comm.Ibcast, [total, total.size, item], 0))
         result: np.ndarray = total[0]
         return result
+
+    @cached_property
+    def _above(self) -> list[tuple[int, int, int]]:
+        """The ranks that need sums of nodes which begin on this one, and which of them, `i:j`."""
+        some = begun(self.lo, self.hi, self.n)
+        return self._runs([max(start - (1 << level), 0) for start, level in some])
+
+    @cached_property
+    def _right(self) -> list[tuple[int, int, int]]:
+        """The ranks of the nodes from hi on that this one needs, and which of them, `i:j`."""
+        return self._runs([start for start, _ in beyond(self.lo, self.hi, self.n)])
+
+    def _runs(self, agents: list[int]) -> list[tuple[int, int, int]]:
+        """Return the ranks of agents, one after the other, and which agents each has, `i:j`."""
+        owners, i, found = self.partition.owner(np.array(agents, int)).tolist(), 0, []
+        for rank, some in groupby(owners):
+            j = i + len([*some])
+            found.append((rank, i, j))
+            i = j
+        return found
 
     @cached_property
     def row_sums(self) -> RowSums:
