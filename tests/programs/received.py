@@ -1,4 +1,4 @@
-"""Messages and bytes that a rank receives at most in `Network()`, a `solve` with records, and `close`, as JSON from rank 0.
+"""Messages and bytes that a rank receives at most in `Network()`, a `solve` with records, a sum, and `close`, as JSON from rank 0.
 
 received.py SIZES FILE, such as 4,7 run.h5: on the first so many ranks, one after the other.
 Rows travel in messages, and into shards, as between nodes.  Calls of all ranks are counted by what an implementation
@@ -20,7 +20,7 @@ import mpidec
 from mpidec.comm.runtime import waiting
 
 waiting._FIRST = 60.0  # the questions of a rank that waits long, on a busy machine, are not counted
-AGENTS, D = 2, 30  # agents of a rank, entries of a row
+AGENTS, D = 7, 30  # agents of a rank (blocks that the tree of agents cuts in many), entries of a row
 
 
 class Counted(MPI.Intracomm):
@@ -130,6 +130,8 @@ def measured(comm: Counted, file: str) -> dict[str, list[int]]:
         record=mpidec.Record(file, replace=True, sharded=True),
     )
     note("solve")
+    net.sum(np.ones((net.m, D)))
+    note("sum")
     net.close()
     note("close")
     return found
