@@ -150,7 +150,8 @@ class NetworkReductions(Lifecycle):
 
     def _runs(self, agents: list[int]) -> list[tuple[int, int, int]]:
         """Return the ranks of agents, one after the other, and which agents each has, `i:j`."""
-        owners, i, found = self.partition.owner(np.array(agents, int)).tolist(), 0, []
+        owners, i = self.partition.owner(np.array(agents, int)).tolist(), 0
+        found: list[tuple[int, int, int]] = []
         for rank, some in groupby(owners):
             j = i + len([*some])
             found.append((rank, i, j))
