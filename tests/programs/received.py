@@ -20,7 +20,10 @@ import mpidec
 from mpidec.comm.runtime import waiting
 
 waiting._FIRST = 60.0  # the questions of a rank that waits long, on a busy machine, are not counted
-AGENTS, D = 7, 30  # agents of a rank (blocks that the tree of agents cuts in many), entries of a row
+AGENTS, D = (
+    7,
+    30,
+)  # agents of a rank (blocks that the tree of agents cuts in many), entries of a row
 
 
 class Counted(MPI.Intracomm):
