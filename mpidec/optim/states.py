@@ -145,14 +145,7 @@ class States:
             If it belongs to another model, algorithm or topology.
         """
         groups, saved = self._groups(), state_dict["param_groups"]
-        counts, own = ([len(group["params"]) for group in each] for each in (saved, groups))
-        if counts != own:
-            raise ValueError(
-                f"the saved state has groups of {counts} parameters, expected {own}: it belongs to "
-                "another model"
-            )
-        keys = zip(_parameters(groups), _parameters(saved))
-        held = {id(p): state_dict["state"].get(key, {}) for p, key in keys}
+        held = _by_parameter(groups, saved, state_dict["state"])
         kept, mixed = self._kept(), self._mixed()
         of_mixers = [part for _, some in mixed for part in some]
         numbers: dict[StatePart, State] = {}
@@ -163,13 +156,7 @@ class States:
             part.remember(_expected(part, numbers[part]))
         for part, name, rows, most in _rows([*kept, *of_mixers]):
             for called, p, inside, columns in part.bucket.pieces(part.columns):
-                given, shape = _saved(held[id(p)], name, called), part.bucket.shape(p, most)
-                if given.shape != shape:
-                    raise ValueError(
-                        f"the saved {name} of parameter {called} has shape {tuple(given.shape)}, "
-                        f"expected {tuple(shape)}: it belongs to another model, or to another "
-                        "topology"
-                    )
+                given = _saved(held[id(p)], name, called, part.bucket.shape(p, most))
                 rows[:, columns] = given.reshape(most, -1)[: len(rows), inside]
         for part, theirs in numbers.items():
             part.recall(theirs)
@@ -222,8 +209,22 @@ def _rows(parts: Sequence[StatePart]) -> Iterator[tuple[StatePart, str, torch.Te
         yield part, name, rows, most[part.bucket, name]
 
 
-def _saved(held: State, name: str, parameter: str) -> torch.Tensor:
-    """Return the saved rows of a parameter."""
+def _by_parameter(
+    groups: Sequence[State], saved: Sequence[State], state: State
+) -> dict[int, State]:
+    """Return what a saved state holds of each parameter, by its id."""
+    counts, own = ([len(group["params"]) for group in each] for each in (saved, groups))
+    if counts != own:
+        raise ValueError(
+            f"the saved state has groups of {counts} parameters, expected {own}: it belongs to "
+            "another model"
+        )
+    keys = zip(_parameters(groups), _parameters(saved))
+    return {id(p): state.get(key, {}) for p, key in keys}
+
+
+def _saved(held: State, name: str, parameter: str, shape: Sequence[int]) -> torch.Tensor:
+    """Return the saved rows of a parameter, which has so many."""
     if PREFIX + name not in held:
         raise ValueError(
             f"the saved state has no {PREFIX + name} of parameter {parameter}: it belongs to "
@@ -231,6 +232,11 @@ def _saved(held: State, name: str, parameter: str) -> torch.Tensor:
             "torch.distributed.checkpoint loads only what is there, so take a step before"
         )
     rows: torch.Tensor = held[PREFIX + name]
+    if rows.shape != shape:
+        raise ValueError(
+            f"the saved {name} of parameter {parameter} has shape {tuple(rows.shape)}, expected "
+            f"{tuple(shape)}: it belongs to another model, or to another topology"
+        )
     return rows
 
 

@@ -3,6 +3,7 @@
 from .devices import (
     Array as Array,
     Device as Device,
+    Given as Given,
     Place as Place,
     Torch as Torch,
     device_of as device_of,

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .formats import BFLOAT16, working
 
@@ -39,6 +40,8 @@ class Array(Protocol):
     def reshape(self, shape: tuple[int, ...], /) -> Any: ...
 
 
+# An array of NumPy, CuPy or PyTorch, or what NumPy makes one of.
+Given = Array | ArrayLike
 # A device number, or a `torch.device`.
 Place = Hashable
 # Memory of the host that a device reads and writes.

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import staging
-from .devices import Array, Device, Place, device_of, families, plain, torch_format
+from .devices import Array, Device, Given, Place, device_of, families, plain, torch_format
 from .formats import BFLOAT16, flat_dtype, narrow, widen
 
 if TYPE_CHECKING:
+    import cupy
     import torch
 
 ArrayT = TypeVar("ArrayT", bound=Array)
@@ -25,7 +26,7 @@ Empty = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 Restore = Callable[[np.ndarray, str], ArrayT]
 
 
-def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore[Any]]:
+def to_host(X: Given, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore[Any]]:
     """Convert `X` to a NumPy array (bfloat16 as uint16 bits).
 
     Parameters
@@ -51,10 +52,11 @@ def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore[A
         return X, X.dtype.str, _numpy
     device = device_of(X)
     if device is not None:
-        format = device.format(X)
-        host = empty(tuple(X.shape), flat_dtype(format))
-        staging.download(device, X, host)
-        return host, format, _to_device(device, device.place(X))
+        array = cast(Array, X)
+        format = device.format(array)
+        host = empty(tuple(array.shape), flat_dtype(format))
+        staging.download(device, array, host)
+        return host, format, _to_device(device, device.place(array))
     if "torch" in families(X):
         return _from_torch(X)
     if hasattr(X, "__cuda_array_interface__"):
@@ -113,7 +115,7 @@ def _refuse_mask() -> NoReturn:
 
 
 def as_rows(
-    X: Any, m: int, empty: Empty = np.empty, half: bool = False
+    X: Given, m: int, empty: Empty = np.empty, half: bool = False
 ) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:
     """Convert `X` to a C-contiguous 2-D array of `m` rows.
 
@@ -140,8 +142,15 @@ def as_rows(
     TypeError
         If the entries cannot be averaged (integers, objects), or cannot be read.
     """
-    matrix = type(X) is np.ndarray and X.ndim == 2 and len(X) == m and X.dtype.char in "fdFD"
-    if matrix and X.flags.c_contiguous and X.flags.aligned and X.dtype.isnative:
+    if (
+        type(X) is np.ndarray
+        and X.ndim == 2
+        and len(X) == m
+        and X.dtype.char in "fdFD"
+        and X.flags.c_contiguous
+        and X.flags.aligned
+        and X.dtype.isnative
+    ):
         return X, _identity
     if isinstance(X, np.ma.MaskedArray):
         _refuse_mask()
@@ -284,8 +293,10 @@ def _bits(Y: np.ndarray, format: str) -> np.ndarray:
     return Y if Y.dtype == flat_dtype(format) else narrow(Y, format)
 
 
-def _contiguous(X: Any) -> bool:
-    return bool(X.is_contiguous() if hasattr(X, "is_contiguous") else X.flags.c_contiguous)
+def _contiguous(X: np.ndarray | cupy.ndarray | torch.Tensor) -> bool:
+    if isinstance(X, np.ndarray):
+        return X.flags.c_contiguous
+    return bool(X.is_contiguous() if "torch" in families(X) else X.flags.c_contiguous)
 
 
 def _aligned(X: np.ndarray) -> np.ndarray:

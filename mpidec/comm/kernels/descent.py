@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...protocols import StepSize
 from .weighted import _kernel
 
 # Numbers from which on one pass pays.
 _LEAST = 1 << 12
 
 
-def descend(X: np.ndarray, step_size: Any, G: Any) -> np.ndarray:
+def descend(X: np.ndarray, step_size: StepSize | np.ndarray, G: np.ndarray | float) -> np.ndarray:
     r"""Return the rows :math:`X - \alpha G`, of the kind and dtype of `X`.
 
     Computed as :math:`-\alpha G + X`, each operation rounded separately: the same bits on every
@@ -39,33 +38,27 @@ def descend(X: np.ndarray, step_size: Any, G: Any) -> np.ndarray:
         and type(X) is np.ndarray
         and type(G) is np.ndarray
         and X.size >= _LEAST
-        and X.dtype.char in "df"
-        and X.dtype == G.dtype
-        and X.shape == G.shape
-        and X.dtype.isnative
-        and _plain(X)
-        and _plain(G)
+        and _alike(X, G)
     ):
         out = np.empty_like(X)
         _kernel.descend(a, G, X, out)
         return out
-    T: np.ndarray = a * G
-    if hasattr(T, "dtype") and T.dtype == X.dtype and T.shape == X.shape:
-        T += X  # in the memory of the product
-    else:
-        T = T + X
+    T = a * G
+    if isinstance(T, float) or T.dtype != X.dtype or T.shape != X.shape:
+        return T + X
+    T += X  # in the memory of the product
     return T
 
 
-def _columns(X: np.ndarray, step_size: np.ndarray, G: Any) -> np.ndarray:
+def _columns(X: np.ndarray, step_size: np.ndarray, G: np.ndarray | float) -> np.ndarray:
     T: np.ndarray = -step_size.astype(X.dtype, copy=False) * G
     T += X
     return T
 
 
-def _number(step_size: Any, G: Any) -> float:
+def _number(step_size: StepSize | np.ndarray, G: np.ndarray | float) -> float:
     try:
-        return float(step_size)
+        return float(step_size)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         if isinstance(G, (int, float)) and G == 0:  # consensus
             return 0.0
@@ -76,5 +69,16 @@ def _number(step_size: Any, G: Any) -> float:
         ) from None
 
 
-def _plain(X: np.ndarray) -> bool:
-    return X.flags.c_contiguous and X.flags.aligned
+def _alike(X: np.ndarray, G: np.ndarray) -> bool:
+    """Whether two arrays have the same layout of numbers that the compiled loop knows."""
+    x, g = X.flags, G.flags
+    return (
+        X.dtype.char in "df"
+        and X.dtype == G.dtype
+        and X.shape == G.shape
+        and X.dtype.isnative
+        and x.c_contiguous
+        and x.aligned
+        and g.c_contiguous
+        and g.aligned
+    )

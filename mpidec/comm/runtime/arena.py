@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 try:
     shared: Any = import_module("._shared", __package__)
@@ -43,7 +44,7 @@ def arena() -> tuple[int, int] | None:
     return None
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Return an uninitialized array; in the arena if it is large and there is one."""
     if arena() is None:
         return np.empty(shape, dtype)

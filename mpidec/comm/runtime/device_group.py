@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 # gloo's messages take tensors of the host only.
 _HOST_ONLY = ("", "gloo")
@@ -39,7 +42,7 @@ class DeviceGroup:
     process_group : torch.distributed.ProcessGroup
     """
 
-    def __init__(self, process_group: Any):
+    def __init__(self, process_group: ProcessGroup):
         self._of_user, self._name = process_group, ""
 
     def backend(self, kind: str) -> str:

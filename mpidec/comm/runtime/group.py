@@ -271,7 +271,7 @@ class GroupComm:
 
     barrier = Barrier
 
-    def bcast(self, thing: Any, root: int = 0) -> Any:
+    def bcast(self, thing: object, root: int = 0) -> Any:
         """Return an object of rank `root`, on all ranks."""
         data = _pickled(thing) if self.rank == root else _NOTHING
         length = np.array([len(data)])
@@ -281,7 +281,7 @@ class GroupComm:
         self.Ibcast(data, root).Wait()
         return thing if self.rank == root else _unpickled(data)
 
-    def allgather(self, thing: Any) -> list[Any]:
+    def allgather(self, thing: object) -> list[Any]:
         """Return the objects of all ranks."""
         data, lengths = _pickled(thing), np.empty(self.size, np.int64)
         self.Iallgather(np.array([len(data)]), lengths).Wait()
@@ -289,7 +289,7 @@ class GroupComm:
         self.Iallgatherv(data, [all_, (lengths, starts), 1]).Wait()
         return [_unpickled(part) for part in _parts([all_, (lengths, starts), 1])]
 
-    def gather(self, thing: Any, root: int = 0) -> list[Any] | None:
+    def gather(self, thing: object, root: int = 0) -> list[Any] | None:
         """Return the objects of all ranks on rank `root`."""
         things = self.allgather(thing)
         return things if self.rank == root else None
@@ -304,7 +304,7 @@ class GroupComm:
         self.Iscatterv(whole, mine, root).Wait()
         return _unpickled(mine)
 
-    def allreduce(self, thing: Any, op: Callable[[Any, Any], Any] = operator.add) -> Any:
+    def allreduce(self, thing: object, op: Callable[[Any, Any], Any] = operator.add) -> Any:
         """Return the sum of the objects of all ranks, or what `op` makes of two at a time."""
         return reduce(op, self.allgather(thing))
 

@@ -14,6 +14,7 @@ from ..runtime import (
     Collectives,
     CommRequest,
     Communicator,
+    DeviceRows,
     GroupComm,
     RowTypes,
     library,
@@ -26,6 +27,8 @@ from ..runtime import (
 from .plan import Route, Routes
 
 RequestT = TypeVar("RequestT", bound=CommRequest)
+# Rows that MPI reads or writes.
+MessageRows = np.ndarray | DeviceRows
 # Tags of rows, below those of message headers (`checks.messenger`).
 _TAGS = 16000
 
@@ -98,7 +101,7 @@ class HaloMessages(ABC):
 
     @abstractmethod
     def post(
-        self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
+        self, route: Route, send: MessageRows, recv: MessageRows, nbytes: int, kind: int = 0
     ) -> list[CommRequest]:
         """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive
         `recv`.
@@ -125,20 +128,22 @@ class PointToPoint(HaloMessages):
         self._fingerprint = plan.topology.fingerprint()
 
     def post(
-        self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
+        self, route: Route, send: MessageRows, recv: MessageRows, nbytes: int, kind: int = 0
     ) -> list[CommRequest]:
         return self._begin(self.comm.Irecv, route.arriving, recv, nbytes, kind) + self._begin(
             self.comm.Isend, route.leaving, send, nbytes, kind
         )
 
     def bind_receives(
-        self, route: Route, recv: Any, nbytes: int, kind: int = 0
+        self, route: Route, recv: MessageRows, nbytes: int, kind: int = 0
     ) -> list[MPI.Prequest]:
         """Return the persistent requests that receive."""
         comm = over_mpi(self.comm, "persistent requests")
         return self._begin(comm.Recv_init, route.arriving, recv, nbytes, kind)
 
-    def bind_sends(self, route: Route, send: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
+    def bind_sends(
+        self, route: Route, send: MessageRows, nbytes: int, kind: int = 0
+    ) -> list[MPI.Prequest]:
         """Return the persistent requests that send."""
         comm = over_mpi(self.comm, "persistent requests")
         return self._begin(comm.Send_init, route.leaving, send, nbytes, kind)
@@ -147,7 +152,7 @@ class PointToPoint(HaloMessages):
         self,
         begin: Callable[[Any, int, int], RequestT],
         parts: list[tuple[int, int, int]],
-        rows: Any,
+        rows: MessageRows,
         nbytes: int,
         kind: int,
     ) -> list[RequestT]:
@@ -174,7 +179,7 @@ class NeighborCollective(HaloMessages):
         )
 
     def post(
-        self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
+        self, route: Route, send: MessageRows, recv: MessageRows, nbytes: int, kind: int = 0
     ) -> list[CommRequest]:
         row = self._row_type(nbytes)
         return [

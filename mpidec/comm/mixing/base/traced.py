@@ -4,10 +4,12 @@ if a timeline is requested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
 
 from ...runtime import Pending
 from ...timeline import Timeline, clock
@@ -54,7 +56,7 @@ def _of(traced: object) -> Timeline:
 
 
 @lru_cache
-def _subclass(cls: Any, kind: str) -> type:
+def _subclass(cls: type, kind: str) -> type:
     methods = _METHODS[kind]()
     return type(
         cls.__name__, (cls,), {name: make(getattr(cls, name)) for name, make in methods.items()}
@@ -66,7 +68,7 @@ Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def _call(op: str, near: Callable[..., Near]) -> Make:
     def make(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(self: object, *args: Any, **kwargs: Any) -> Any:
             timeline = _of(self)
             result = timeline.call(
                 op, *near(self, *args, **kwargs), function, self, *args, **kwargs
@@ -82,7 +84,7 @@ def _call(op: str, near: Callable[..., Near]) -> Make:
 
 def _start(op: str, near: Callable[..., Near]) -> Make:
     def make(function: Callable[..., Any]) -> Callable[..., Any]:
-        def start(self: Any, *args: Any, **kwargs: Any) -> Pending:
+        def start(self: object, *args: Any, **kwargs: Any) -> Pending:
             timeline = _of(self)
             pending, waited = timeline.start(
                 op, *near(self, *args, **kwargs), function, self, *args, **kwargs
@@ -94,10 +96,41 @@ def _start(op: str, near: Callable[..., Near]) -> Make:
     return make
 
 
+# What is read of the objects that are traced
+
+
+class _Graph(Protocol):
+    step: int
+
+    def at(self, k: int) -> _Routes: ...
+
+
+class _Routes(Protocol):
+    @property
+    def halo_route(self) -> _Route: ...
+
+
+class _Route(Protocol):
+    sources: np.ndarray
+
+
+class _Calls(Protocol):
+    rank: int
+    _graph: _Graph | None
+
+
+class _Mixing(Protocol):
+    _near: Sequence[int]
+
+
+class _Window(Protocol):
+    out_neighbors: Sequence[int]
+
+
 # Networks
 
 
-def _of_all(net: Any, *args: object, **kwargs: object) -> Near:
+def _of_all(net: object, *args: object, **kwargs: object) -> Near:
     return _ALL
 
 
@@ -106,7 +139,7 @@ def _of_neighbors(place: int, name: str, dests: str) -> Callable[..., Near]:
     only the receivers are named.
     """
 
-    def near(net: Any, x: Any, *args: Any, **kwargs: Any) -> Near:
+    def near(net: _Calls, x: object, *args: object, **kwargs: object) -> Near:
         given = args[place] if len(args) > place else kwargs.get(name)
         sent = args[place + 1] if len(args) > place + 1 else kwargs.get(dests)
         if given is None and sent is not None:
@@ -123,21 +156,20 @@ def _of_neighbors(place: int, name: str, dests: str) -> Callable[..., Near]:
     return near
 
 
-def _of_exchange(net: Any, messages: Any, src_ranks: Any = None) -> Near:
+def _of_exchange(net: object, messages: object, src_ranks: object = None) -> Near:
     return _listed(messages if src_ranks is None else src_ranks), ""
 
 
-def _of_pair(net: Any, x: Any, peer: Any, *_: Any, **__: Any) -> Near:
+def _of_pair(net: _Calls, x: object, peer: object, *_: object, **__: object) -> Near:
     low, high = sorted([net.rank, peer]) if isinstance(peer, int) else (0, 0)
     return _listed([peer]), f" {low}-{high}"
 
 
-def _listed(given: Any) -> Sequence[int] | None:
+def _listed(given: object) -> Sequence[int] | None:
     """Return the ranks that the user has named, unchecked."""
-    try:
-        return [rank for rank in given if isinstance(rank, int)]
-    except TypeError:
+    if not isinstance(given, Iterable):
         return None
+    return [rank for rank in given if isinstance(rank, int)]
 
 
 def _of_networks() -> Mapping[str, Make]:
@@ -159,7 +191,7 @@ def _of_local_calls() -> Mapping[str, Make]:
 # Mixings
 
 
-def _of_mixing(phase: Any, *_: object, **__: object) -> Near:
+def _of_mixing(phase: _Mixing, *_: object, **__: object) -> Near:
     return phase._near, ""
 
 
@@ -177,7 +209,7 @@ def _of_phases() -> Mapping[str, Make]:
 
 def _alone(op: str) -> Make:
     def make(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(self: object, *args: Any, **kwargs: Any) -> Any:
             timeline = _of(self)
             return timeline.call(f"win {op}", (), "", function, self, *args, **kwargs)
 
@@ -188,7 +220,9 @@ def _alone(op: str) -> Make:
 
 def _mutex(function: Callable[..., Any]) -> Callable[..., AbstractContextManager[None]]:
     @contextmanager
-    def held(self: Any, ranks: Any = None, timeout: float | None = None) -> Iterator[None]:
+    def held(
+        self: _Window, ranks: Iterable[int] | int | None = None, timeout: float | None = None
+    ) -> Iterator[None]:
         timeline = _of(self)
         whose = (
             self.out_neighbors

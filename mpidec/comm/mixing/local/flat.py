@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...arrays import BFLOAT16, narrow, to_host, widen
+from ...arrays import BFLOAT16, Given, narrow, to_host, widen
 from ...runtime import empty
 from ..base.gradients import refuse_grad
 
@@ -45,7 +45,7 @@ class FlatArray(NamedTuple):
     make: Callable[[np.ndarray, str], Any]
 
     @classmethod
-    def of(cls, x: Any, kinds: str = "fc") -> FlatArray:
+    def of(cls, x: Given, kinds: str = "fc") -> FlatArray:
         """From an array, a tensor or a number whose dtype is of one of the `kinds` of NumPy; one on
         a device is copied.
 

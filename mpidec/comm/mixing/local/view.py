@@ -19,7 +19,7 @@ import numpy as np
 
 from ....topology import Schedule, Topology
 from ....topology.internals import refuse_filter
-from ...arrays import Array
+from ...arrays import Array, Given
 from ...checks import (
     CONFIRMATION,
     EDGE,
@@ -211,7 +211,7 @@ class LocalView:
 
     def neighbor_allreduce(
         self,
-        x: Any,
+        x: Given,
         self_weight: Weight = None,
         src_weights: Nodes = None,
         dst_weights: Nodes = None,
@@ -284,7 +284,7 @@ class LocalView:
         return self._neighbor_allreduce(x, self_weight, src_weights, dst_weights)
 
     def _neighbor_allreduce(
-        self, x: Any, self_weight: Weight, src_weights: Nodes, dst_weights: Nodes
+        self, x: Given, self_weight: Weight, src_weights: Nodes, dst_weights: Nodes
     ) -> Any:
         """Perform a `neighbor_allreduce` that cannot be done as one mixing."""
         if self_weight is not None and type(x) is np.ndarray and self._node_calls is not None:
@@ -295,7 +295,7 @@ class LocalView:
 
     def start_neighbor_allreduce(
         self,
-        x: Any,
+        x: Given,
         self_weight: Weight = None,
         src_weights: Nodes = None,
         dst_weights: Nodes = None,
@@ -344,7 +344,7 @@ class LocalView:
     def _start_on_node(
         self,
         calls: NodeCalls,
-        x: Any,
+        x: Given,
         self_weight: Weight,
         src_weights: Nodes,
         dst_weights: Nodes,
@@ -403,7 +403,7 @@ class LocalView:
         return Pending(call, finish)
 
     def _sum_as_before(
-        self, x: np.ndarray, self_weight: Weight, src_weights: Any, dst_weights: Any
+        self, x: np.ndarray, self_weight: Any, src_weights: Any, dst_weights: Any
     ) -> np.ndarray | None:
         """Return the sum with weights of this call, if one of such an array over the same ranks has
         been taken before; else None.
@@ -420,7 +420,7 @@ class LocalView:
             self._graph.step -= y is None
             return y
 
-    def _sum_key(self, x: Any, src_weights: Nodes, dst_weights: Nodes) -> tuple[Any, ...] | None:
+    def _sum_key(self, x: Given, src_weights: Nodes, dst_weights: Nodes) -> tuple[Any, ...] | None:
         """Return a key for the ranks of a call with weights, and its array; None if its preparation
         cannot be reused.
         """
@@ -443,10 +443,10 @@ class LocalView:
             None if dst_weights is None else tuple(dst_weights),
         )
 
-    def _start_mixing(self, x: Array, graph: LocalGraph, mixer: Mixer, name: str) -> Pending:
+    def _start_mixing(self, x: Given, graph: LocalGraph, mixer: Mixer, name: str) -> Pending:
         """Along the topology that was set, with its weights: a mixing of one row."""
         self.one_agent_each()
-        array: Array = x if hasattr(x, "reshape") else np.asarray(x)
+        array: Array = x if hasattr(x, "reshape") else np.asarray(x)  # type: ignore[assignment]
         shape = tuple(array.shape)
         phase = mixer.at(graph.step)
         graph.step += 1
@@ -458,7 +458,10 @@ class LocalView:
         return Pending(mixing, lambda: mixing.wait().reshape(shape))
 
     def neighbor_allgather(
-        self, x: Any, src_ranks: Iterable[int] | None = None, dst_ranks: Iterable[int] | None = None
+        self,
+        x: Given,
+        src_ranks: Iterable[int] | None = None,
+        dst_ranks: Iterable[int] | None = None,
     ) -> Any:
         """Return the neighbours' arrays, one after the other along the first axis; this rank's own
         is not among them.
@@ -487,7 +490,7 @@ class LocalView:
 
     def start_neighbor_allgather(
         self,
-        x: Any,
+        x: Given,
         src_ranks: Iterable[int] | None = None,
         dst_ranks: Iterable[int] | None = None,
         *,
@@ -567,7 +570,7 @@ class LocalView:
         return self._begin("exchange", prepare, src_ranks, messages)
 
     def pair_gossip(
-        self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5
+        self, x: Given, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5
     ) -> Any:
         """`self_weight * x + pair_weight * (the peer's x)`; only the two ranks call, each naming
         the other.
@@ -585,7 +588,7 @@ class LocalView:
         return self.start_pair_gossip(x, peer, self_weight, pair_weight).wait()
 
     def start_pair_gossip(
-        self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5
+        self, x: Given, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5
     ) -> Pending:
         """Begin `pair_gossip`."""
         self.one_agent_each()
@@ -609,7 +612,7 @@ class LocalView:
 
     def hierarchical_neighbor_allreduce(
         self,
-        x: Any,
+        x: Given,
         self_weight: Weight = None,
         src_machine_weights: Nodes = None,
         dst_machine_weights: Nodes = None,
@@ -644,7 +647,7 @@ class LocalView:
 
     def start_hierarchical_neighbor_allreduce(
         self,
-        x: Any,
+        x: Given,
         self_weight: Weight = None,
         src_machine_weights: Nodes = None,
         dst_machine_weights: Nodes = None,
@@ -710,7 +713,7 @@ class LocalView:
 
     # Calls of all ranks
 
-    def allreduce(self, x: Any, average: bool = True) -> Any:
+    def allreduce(self, x: Given, average: bool = True) -> Any:
         """Return the average (or sum) of the arrays of all ranks; whole numbers can be summed.
 
         Notes
@@ -728,7 +731,7 @@ class LocalView:
         """
         return self.start_allreduce(x, average).wait()
 
-    def start_allreduce(self, x: Any, average: bool = True, *, name: str = "") -> Pending:
+    def start_allreduce(self, x: Given, average: bool = True, *, name: str = "") -> Pending:
         """Begin `allreduce`."""
 
         def prepare(operation: Operation) -> Steps:
@@ -742,7 +745,7 @@ class LocalView:
 
         return self._begin("allreduce", prepare, name=name)
 
-    def allgather(self, x: Any) -> Any:
+    def allgather(self, x: Given) -> Any:
         """Return the arrays of all ranks, one after the other along the first axis, in the order of
         the ranks.
 
@@ -769,7 +772,7 @@ class LocalView:
         """
         return self.start_allgather(x).wait()
 
-    def start_allgather(self, x: Any, *, name: str = "") -> Pending:
+    def start_allgather(self, x: Given, *, name: str = "") -> Pending:
         """Begin `allgather`."""
 
         def prepare(operation: Operation) -> Steps:
@@ -781,7 +784,7 @@ class LocalView:
 
         return self._begin("allgather", prepare, name=name)
 
-    def broadcast(self, x: Any, root: int) -> Any:
+    def broadcast(self, x: Given, root: int) -> Any:
         """Return the array of rank `root`, on all ranks; shape and dtype are the same everywhere.
 
         Examples
@@ -794,7 +797,7 @@ class LocalView:
         """
         return self.start_broadcast(x, root).wait()
 
-    def start_broadcast(self, x: Any, root: int, *, name: str = "") -> Pending:
+    def start_broadcast(self, x: Given, root: int, *, name: str = "") -> Pending:
         """Begin `broadcast`."""
 
         def prepare(operation: Operation) -> Steps:
@@ -924,7 +927,7 @@ def named(op: str, name: str) -> str:
     return f"{op} {name!r}" if name else op
 
 
-def _rows_of(x: Any) -> FlatArray:
+def _rows_of(x: Given) -> FlatArray:
     """Return an array that can be joined to others along its first axis."""
     array = FlatArray.of(x, _NUMBERS)
     if not array.shape:

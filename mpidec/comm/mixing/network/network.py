@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from .... import _validation as check
 from ...._process import hide
 from ....topology.internals import TopologyLike, as_graph, refuse_filter
-from ...rma import CARRIERS, RowLayout, Slots, Window, WindowMessenger
+from ...rma import CARRIERS, Arrays, RowLayout, Slots, Window, WindowMessenger
 from ...runtime import MPI, Communicator, over_mpi, registered
 from ...transport import Ending
 from ..base.agreement import Agreement
@@ -320,7 +320,7 @@ class Network(NetworkOperators):
 
     def window(
         self,
-        x: Any,
+        x: Arrays,
         topology: TopologyLike | None = None,
         zero: bool = True,
         progress: bool | None = None,

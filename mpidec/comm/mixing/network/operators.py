@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from ...arrays import empty_like
+from ...arrays import Array, empty_like
 from ...runtime import empty, memory, refuse_in_child
 from ..mixers.factory import Mixers
 from ..mixers.mixer import Mixer
@@ -47,7 +48,12 @@ class NetworkOperators(NetworkReductions):
         """
         return self.mixers.make(self.mixers.agreed("net.mixer", topology, self.n))
 
-    def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = None, like: Any = None) -> Any:
+    def empty(
+        self,
+        shape: int | tuple[int, ...] = (),
+        dtype: DTypeLike | None = None,
+        like: Array | None = None,
+    ) -> Any:
         """Rows for the local agents, uninitialized: shape `(m, *shape)`, in memory where mixing is
         cheapest.
 

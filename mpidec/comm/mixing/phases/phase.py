@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeGuard, cast
 
 import numpy as np
 
+from ...._sparse import is_sparse
 from ....exceptions import RankMismatchError
 from ....topology.internals import TOLERANCE
-from ...arrays import BFLOAT16, as_rows, as_target, device_of, plain_tensor
+from ...arrays import BFLOAT16, Given, as_rows, as_target, device_of, plain_tensor
 from ...runtime import Context, Pending, Several, empty
 from ...transport import (
     Counters,
@@ -190,7 +191,7 @@ class Phase(EdgeExchange):
             raise
         return trace(made, "mixing", self._context.timeline)
 
-    def _local_rows(self, A: Any) -> np.ndarray:
+    def _local_rows(self, A: ArrayLike | csr_array) -> np.ndarray:
         """Return the local rows of a mixing matrix."""
         n, m = self.n, self.m
         if self.topology.kind not in ("doubly", "row"):
@@ -199,7 +200,7 @@ class Phase(EdgeExchange):
                 "rows that sum to 1: make a mixer of topology.from_weights(A, ...) instead"
             )
         if type(A) is not np.ndarray:
-            A = np.asarray(A.toarray() if hasattr(A, "toarray") else A)
+            A = np.asarray(A.toarray() if is_sparse(A) else A)
         if A.shape not in ((n, n), (m, n)) or A.dtype.kind not in "iuf":
             raise ValueError(
                 f"W.with_weights{self._over}: A has shape {A.shape} and dtype {A.dtype}, expected "
@@ -283,9 +284,7 @@ class Phase(EdgeExchange):
             return None
         rows, target = X.reshape(self.m, math.prod(shape[1:])), None
         if out is not None:
-            if type(out) is not np.ndarray or out.shape != shape or out.dtype != X.dtype:
-                return None
-            if not out.flags.carray or np.may_share_memory(out, X):
+            if not _receives(out, X):
                 return None
             target = out.reshape(rows.shape)
         carrier = self._half if half or X.dtype.char == "e" else self._transport
@@ -306,7 +305,7 @@ class Phase(EdgeExchange):
             return None
         return restore(Y, format) if out is None else out
 
-    def _mix_list(self, arrays: Sequence[object]) -> Any:
+    def _mix_list(self, arrays: Sequence[Given]) -> Any:
         """Return the same of several arrays of one dtype of the host, in one message."""
         for X in arrays:
             if type(X) is not np.ndarray and plain_tensor(X) is None:
@@ -501,3 +500,14 @@ class Reweighted(Phase):
             f"W.with_weights{self._over} has no transpose, which gradients are mixed with: make a "
             "mixer, net.mixer(topology.from_weights(A)), or mix rows without gradients"
         )
+
+
+def _receives(out: object, X: np.ndarray) -> TypeGuard[np.ndarray]:
+    """Whether a sum of rows like `X` can be written to `out` at once."""
+    return (
+        type(out) is np.ndarray
+        and out.shape == X.shape
+        and out.dtype == X.dtype
+        and out.flags.carray
+        and not np.may_share_memory(out, X)
+    )

@@ -59,9 +59,10 @@ class WrappedPhase(StepOperator):
             result: RowsT = self.start(X, out).wait()
             return result
         with self._propagate_errors():
-            if type(X) is not np.ndarray:
-                refuse_grad(X)
-            rows, restore = as_rows(X, self.m)
+            given: Any = X
+            if type(given) is not np.ndarray:
+                refuse_grad(given)
+            rows, restore = as_rows(given, self.m)
         mixed: RowsT = restore(self.mix_all([rows])[0])
         return mixed
 
