@@ -39,8 +39,8 @@ class Connections:
     near : list of list of bool
         Whether this rank maps the memory of each in-neighbour.
     agents : list of Records
-    edges : list of Edge
-        To agents whose slots this rank does not map.
+    edges : dict of (int, int) to Edge
+        To agents whose slots this rank does not map, by local agent and outbox.
     outgoing : list of Outgoing
         With mailboxes, their senders' ends.
     incoming : dict of int to Incoming
@@ -65,12 +65,20 @@ class Connections:
         self._places: dict[int, dict[tuple[int, int], int]] = {}
         self._senders, self._receivers = senders, receivers
         self.near = [[rank in blocks for _, rank in self._owners(some)] for some in senders]
-        self.edges: list[Edge] = []
+        self.edges: dict[tuple[int, int], Edge] = {}
         self.outgoing: list[Outgoing] = []
         self.incoming: dict[int, Incoming] = {}
         self.shown: dict[tuple[int, int], np.ndarray] = {}
         lo, hi = context.partition.bounds(context.rank)
         self.agents = [self._connect(place, lo + place) for place in range(hi - lo)]
+        self._places.clear()  # many, and needed no more
+
+    def close(self) -> None:
+        """Forget the edges and the memory; all ranks have reached this call."""
+        self.edges.clear()
+        self.shown.clear()
+        self._parts.clear()
+        self._blocks.clear()
 
     def _owners(self, agents: list[int]) -> list[tuple[int, int]]:
         return list(zip(agents, self._partition.owner(np.array(agents, np.int64)).tolist()))
@@ -120,7 +128,7 @@ class Connections:
         if rank in self._parts:
             return self._slot(agent, receiver, rank)
         edge, layout = Edge(place, k, agent, receiver, rank), self._layout
-        self.edges.append(edge)
+        self.edges[place, k] = edge
         if layout.mailbox:
             at = self._mailbox(agent, receiver, rank)
             self.outgoing.append(Outgoing(edge, at, layout.count, layout.dtype))

@@ -113,6 +113,7 @@ class WindowMessenger:
 
     Attributes
     ----------
+    engine : ProgressEngine
     handling, taking : Section
         The thread that handles messages and sends rows, the main one or the helper's, is in the
         first; in the second, which never waits for another rank, the one that takes rows that
@@ -127,7 +128,7 @@ class WindowMessenger:
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
         self.comm, self.handling, self.taking = comm, Section(), Section()
         self.lock = self.handling.lock
-        self._engine = engine
+        self.engine = engine
         self._unit = MPI.BYTE.Create_contiguous(_UNIT).Commit()
         self._receivers: dict[int, Callable[[int, Message], None]] = {}
         self._sending: list[tuple[MPI.Request, np.ndarray]] = []
@@ -261,7 +262,7 @@ class WindowMessenger:
             self.send(rank, Message(0, Kind.OTHER, 0, 0), synchronous=True)
         wait_until(lambda: self.idle, "the last messages of windows")
         meet()
-        self._engine.remove(self.poll)
+        self.engine.remove(self.poll)
         self._unit.Free()
         self.comm.Free()
 

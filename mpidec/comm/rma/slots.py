@@ -4,19 +4,19 @@ writes to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..arrays import flat_dtype, narrow, widen
-from ..runtime import Collectives, Context, progress, wait_until
+from ..runtime import Collectives, Context, Partition, progress, wait_until
 from . import records
 from .block_layout import BlockLayout
-from .carriers.carrier import Carrier, Mutexes, Weights, Words
+from .carriers.carrier import Carrier, Mutexes, Records, Weights, Words
 from .carriers.messages import Messages
-from .carriers.mpi_memory import Ended
+from .carriers.mpi_memory import Ended, MPIMemory
 from .carriers.mutex import Mutex
 from .carriers.one_sided import OneSided, OneSidedWords
 from .carriers.plan import OneSidedPlan
@@ -62,8 +62,8 @@ class Slots:
 
     Attributes
     ----------
-    shown : list of array
-        With `half`, the 16-bit numbers of each local agent, where neighbours read them.
+    half : HalfRows or None
+        With 16-bit numbers, what users see instead of `values`.
     values : array (m, count)
         The rows of the local agents, where neighbours read them.
     agents : list of AgentRecords
@@ -99,20 +99,20 @@ class Slots:
         transport: str = "auto",
         ended: Ended | None = None,
     ):
-        self._context, self._messenger, self._half = context, messenger, half
-        self._count, self._dtype = X.shape[1], X.dtype
-        one_sided = OneSidedPlan(context, together, transport, ended, what)
+        self._messenger = messenger
+        count, dtype = X.shape[1], X.dtype
+        self._one_sided = one_sided = OneSidedPlan(context, together, transport, ended, what)
         layout = BlockLayout(
             ranks=context.size,
             most=max(context.partition.counts()),
-            count=self._count,
-            dtype=X.dtype,
+            count=count,
+            dtype=dtype,
             half=half,
             front=one_sided.front,
-            mailbox=one_sided.mailbox(self._count, X.dtype),
+            mailbox=one_sided.mailbox(count, dtype),
         )
-        self._lo, hi = context.partition.bounds(context.rank)
-        self.senders, self.receivers = neighbours(topology, self._lo, hi)
+        lo, hi = context.partition.bounds(context.rank)
+        self.senders, self.receivers = neighbours(topology, lo, hi)
         slots = sum(map(len, self.senders))
         shared = SharedMemory(
             context,
@@ -129,27 +129,37 @@ class Slots:
                 "(other nodes, containers, or no "
                 "compiled modules): expected auto, messages or rma"
             )
-        self._blocks = shared.blocks
         self.control_words = {
             rank: layout.control_words(block) for rank, block in shared.blocks.items()
         }
-        self._memory, self._ended = one_sided.memory(), ended
-        self.mutex, self.words = self._mutex_and_words(layout)
-        connections = Connections(
+        memory = one_sided.memory()
+        self.mutex, self.words = self._mutex_and_words(context.rank, layout, shared.blocks, memory)
+        self._connections = connections = Connections(
             context, topology, layout, shared.blocks, self.senders, self.receivers
         )
-        self.near = connections.near
-        self._edges = {(edge.place, edge.k): edge for edge in connections.edges}
-        self._shown = connections.shown  # of in-neighbours on this node
+        if self.half is not None:
+            self.half.near = connections.shown
         self.others: Callable[[int, Message], None] = _unexpected
-        self.quiet = shared.complete  # no messages ever
         self.closed = False
         self.number = 0 if messenger is None else messenger.register(self._receive)
         self.agents = connections.agents
-        self.carrier = self._make_carrier(connections, one_sided.unaided)
-        if self.carrier is not None:
+        self.carrier: Carrier | None = None
+        if memory is not None:
+            self.carrier = OneSided(
+                memory,
+                me=context.rank,
+                outgoing=connections.outgoing,
+                incoming=connections.incoming,
+                count=count,
+                dtype=dtype,
+                half=half,
+                unaided=one_sided.unaided,
+            )
+        elif messenger is not None and not shared.complete:
+            self.carrier = self._by_messages(messenger, context.partition, lo)
+        if self.carrier is not None and messenger is not None:
             self.agents = [self.carrier.guard(agent) for agent in self.agents]
-            context.engine.add(self.send_outboxes)
+            messenger.engine.add(self.send_outboxes)
 
     def _prepare(self, layout: BlockLayout, block: np.ndarray, X: np.ndarray) -> None:
         """Write the values to the block of this rank."""
@@ -157,44 +167,42 @@ class Slots:
         mine[:, : records.HEADER].view(np.float64)[:, 2] = 1.0  # p
         self.values = layout.rows(mine)
         self.values[:] = X
-        self.shown = list(layout.shown(block)[: len(X)]) if layout.half else []
-        for shown, x in zip(self.shown, X):
-            shown[:] = narrow(x, layout.half)
+        self.half = (
+            HalfRows(layout.half, list(layout.shown(block)[: len(X)])) if layout.half else None
+        )
+        if self.half is not None:
+            self.half.copy(X)
 
-    def _mutex_and_words(self, layout: BlockLayout) -> tuple[Mutexes, Words]:
+    def _mutex_and_words(
+        self, me: int, layout: BlockLayout, blocks: dict[int, np.ndarray], memory: MPIMemory | None
+    ) -> tuple[Mutexes, Words]:
         lock: AbstractContextManager[object] = (
             nullcontext() if self._messenger is None else self._messenger.lock
         )
-        me, memory = self._context.rank, self._memory
         if memory is not None:
             return QueueMutex(memory, me, lock), OneSidedWords(memory, lock)
-        mutexes = {rank: layout.mutex(block) for rank, block in self._blocks.items()}
-        return Mutex(mutexes, me, self._ask, lock), SharedWords(self.control_words)
+        mutexes = {rank: layout.mutex(block) for rank, block in blocks.items()}
 
-    def _make_carrier(self, connections: Connections, unaided: bool) -> Carrier | None:
-        if self._memory is not None:
-            return OneSided(
-                self._memory,
-                me=self._context.rank,
-                outgoing=connections.outgoing,
-                incoming=connections.incoming,
-                count=self._count,
-                dtype=self._dtype,
-                half=self._half,
-                unaided=unaided,
-            )
-        if self._messenger is None or self.quiet:
-            return None
-        owner = self._context.partition.owner
+        def ask(rank: int, kind: Kind, number: int) -> None:
+            self.tell(rank, kind, me, rank, number)
+
+        return Mutex(mutexes, me, ask, lock), SharedWords(self.control_words)
+
+    def _by_messages(self, messenger: WindowMessenger, partition: Partition, lo: int) -> Messages:
         return Messages(
             self,
-            self._messenger,
-            edges=connections.edges,
-            owner=lambda agent: int(owner(np.array([agent]))[0]),
-            lo=self._lo,
-            count=self._count,
-            dtype=self._dtype,
+            messenger,
+            edges=list(self._connections.edges.values()),
+            owner=lambda agent: int(partition.owner(np.array([agent]))[0]),
+            lo=lo,
+            count=self.values.shape[1],
+            dtype=self.values.dtype,
         )
+
+    @property
+    def near(self) -> list[list[bool]]:
+        """Whether this rank maps the memory of each in-neighbour of its agents."""
+        return self._connections.near
 
     @property
     def unaided(self) -> bool:
@@ -250,47 +258,28 @@ class Slots:
         """Return a copy of the value of a local agent (k = -1), or, with `half`, of its k-th
         in-neighbour on this node; its `p`.
         """
-        row = np.empty(self._count, self._dtype)
-        if not self._half:
-            p, _, _ = self.agents[place].read(-1, row)
-            return row, p
-        shown = self.shown[place] if k < 0 else self._shown[place, k]
-        into = np.empty(self._count, flat_dtype(self._half))
-        p, fresh = self.agents[place].look(k, shown, row, into)
-        return row if fresh else widen(into, self._half), p
-
-    def renew(self) -> None:
-        """With `half`: copy what the user has written into the 16-bit arrays to the rows."""
-        for port, shown in zip(self.agents, self.shown):
-            port.set(widen(shown, self._half))
-            port.shown()
-
-    def show(self) -> None:
-        """With `half`: copy the rows to the user's 16-bit arrays."""
-        for port, shown, value in zip(self.agents, self.shown, self.values):
-            shown[:] = narrow(value, self._half)
-            port.shown()
+        row = np.empty(self.values.shape[1], self.values.dtype)
+        if self.half is not None:
+            return self.half.value(place, k, self.agents[place], row)
+        p, _, _ = self.agents[place].read(-1, row)
+        return row, p
 
     def tell(self, rank: int, kind: int, source: int, dest: int, number: int = 0) -> None:
         """Send a message without a row to a rank whose memory this one does not share."""
         if self._messenger is not None:
             self._messenger.send(rank, Message(self.number, kind, source, dest, number=number))
 
-    def _ask(self, rank: int, kind: Kind, number: int) -> None:
-        self.tell(rank, kind, self._context.rank, rank, number)
-
-    def get(self, agent: int, weights: Weights) -> GetRequest | None:
-        """Read the values of in-neighbours, times weights that are not None, into their slots;
-        None if they are there already.
+    def get(self, place: int, weights: Weights) -> GetRequest | None:
+        """Read the values of in-neighbours of a local agent, times weights that are not None, into
+        their slots; None if they are there already.
         """
-        place = agent - self._lo
-        request = GetRequest(self)
+        request, near = GetRequest(self), self._connections.near[place]
         for k, w in enumerate(weights):
             if w is None:
                 continue
-            if not self.near[place][k] and self.carrier is not None:
+            if not near[k] and self.carrier is not None:
                 self._fetch(self.carrier, request, place, k, w)
-            elif self._half:
+            elif self.half is not None:
                 row, p = self.value(place, k)
                 self.agents[place].deliver(k, row, w, p, 1, True)
             else:
@@ -314,7 +303,7 @@ class Slots:
 
         The outbox is counted first: what has left it by then is under way.
         """
-        edge = self._edges.get((place, k))
+        edge = self._connections.edges.get((place, k))
         return int(self.agents[place].unread(k)) + (edge is not None and edge.under_way)
 
     def retractable(self, place: int, dead: Container[int]) -> list[int]:
@@ -324,13 +313,13 @@ class Slots:
         return [
             k
             for k, agent in enumerate(self.receivers[place])
-            if (place, k) in self._edges or agent in dead
+            if (place, k) in self._connections.edges or agent in dead
         ]
 
     @property
     def empty(self) -> bool:
         """Whether all rows that this rank has sent are in their slots."""
-        return not any(self.unread(edge.place, edge.k) for edge in self._edges.values())
+        return not any(self.unread(edge.place, edge.k) for edge in self._connections.edges.values())
 
     def test(self) -> bool:
         """Make progress; whether all rows that this rank has sent are in their slots."""
@@ -343,29 +332,79 @@ class Slots:
             wait_until(self.test, self._receivers_in_words)
 
     def _receivers_in_words(self) -> str:
-        late = [edge for edge in self._edges.values() if self.unread(edge.place, edge.k)]
+        late = [
+            edge for edge in self._connections.edges.values() if self.unread(edge.place, edge.k)
+        ]
         return "rows of a window to arrive at agents " + ", ".join(str(edge.dest) for edge in late)
 
     def close(self) -> None:
         """Release everything; all ranks have reached this call."""
         self.closed = True
-        self._context.engine.remove(self.send_outboxes)
         if self._messenger is not None:
+            self._messenger.engine.remove(self.send_outboxes)
             self._messenger.forget(self.number)
         if self.carrier is not None:
             self.carrier.close()
             self.carrier = None
-        self._edges.clear()
         self.agents.clear()
         self.values = np.array(self.values)  # the memory is freed
-        self.shown.clear()
-        self._shown.clear()
+        if self.half is not None:
+            self.half.close()
         self.mutex.close()
-        self._blocks.clear()
         self.control_words.clear()
-        if self._memory is not None and self._ended is not None:
-            self._memory.end()
-            self._ended.add(self._memory)
+        self._connections.close()
+        self._one_sided.end()
+
+
+class HalfRows:
+    """16-bit numbers that users see in place of the rows of float32, beside which they lie.
+
+    Parameters
+    ----------
+    format : str
+    own : list of array
+        Of each local agent, where neighbours read them.
+
+    Attributes
+    ----------
+    near : dict of (int, int) to array
+        Those of in-neighbours in memory that this rank maps, by local agent and slot.
+    """
+
+    def __init__(self, format: str, own: list[np.ndarray]):
+        self._format, self.own = format, own
+        self.near: dict[tuple[int, int], np.ndarray] = {}
+
+    def copy(self, values: np.ndarray) -> None:
+        """Copy rows of the local agents."""
+        for shown, value in zip(self.own, values):
+            shown[:] = narrow(value, self._format)
+
+    def value(
+        self, place: int, k: int, agent: Records, row: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """Return what `Slots.value` does; `row` is room for it."""
+        shown = self.own[place] if k < 0 else self.near[place, k]
+        into = np.empty(row.shape, flat_dtype(self._format))
+        p, fresh = agent.look(k, shown, row, into)
+        return row if fresh else widen(into, self._format), p
+
+    def renew(self, agents: Sequence[Records]) -> None:
+        """Copy what the user has written to the rows of the local agents."""
+        for agent, shown in zip(agents, self.own):
+            agent.set(widen(shown, self._format))
+            agent.shown()
+
+    def show(self, agents: Sequence[Records], values: np.ndarray) -> None:
+        """Copy the rows of the local agents."""
+        for agent, shown, value in zip(agents, self.own, values):
+            shown[:] = narrow(value, self._format)
+            agent.shown()
+
+    def close(self) -> None:
+        """Forget the memory."""
+        self.own.clear()
+        self.near.clear()
 
 
 class GetRequest:

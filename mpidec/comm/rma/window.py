@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 import numpy as np
@@ -22,6 +22,105 @@ if TYPE_CHECKING:
     from ...topology import Topology
 
 RankWeights = Mapping[int, float] | Iterable[int] | None
+
+
+class Neighbors:
+    """The in- or out-neighbours of a rank, in the order of their slots.
+
+    Parameters
+    ----------
+    what, name : str
+        Words for them, and for their weights, for messages.
+    ranks : list of int
+
+    Attributes
+    ----------
+    ones : list of float
+        The weight 1 of each.
+    """
+
+    def __init__(self, what: str, name: str, ranks: list[int]):
+        self._what, self._name, self.ranks = what, name, ranks
+        self.places = {rank: k for k, rank in enumerate(ranks)}
+        self.ones: Weights = [1.0] * len(ranks)
+
+    def weights(self, given: Mapping[int, float] | Iterable[int]) -> Weights:
+        """Return the weight of each neighbour, None for those that are left out."""
+        name = self._name
+        weights: Weights = [None] * len(self.ranks)
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
+            raise TypeError(
+                f"{name} is {given!r}, expected a dict {{rank: weight}} or a list of ranks"
+            )
+        pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
+        for rank, weight in pairs:
+            place = self.places.get(rank) if is_rank(rank) else None
+            if place is None:
+                raise ValueError(
+                    f"{name} has rank {rank!r:.60}, expected some of the {self._what} {self.ranks}"
+                )
+            if weights[place] is not None:
+                raise ValueError(
+                    f"{name} has rank {rank} twice, expected each rank once: add up its weights"
+                )
+            weights[place] = (
+                float(weight)
+                if type(weight) is float and math.isfinite(weight)
+                else _number(name, weight)
+            )
+        return weights
+
+
+class WindowValue:
+    """The arrays of the user, which show the row that neighbours read.
+
+    Parameters
+    ----------
+    layout : RowLayout
+    slots : Slots
+
+    Attributes
+    ----------
+    row : array
+        What neighbours read.
+    arrays : array, or list of arrays
+    last_p : float
+        The push-sum weight at the end.
+    """
+
+    def __init__(self, layout: RowLayout, slots: Slots):
+        self.layout, self._slots, self.row = layout, slots, slots.values[0]
+        self.arrays = layout.arrays(self.row if slots.half is None else slots.half.own[0])
+        self.last_p = math.nan
+
+    def set(self, x: Arrays) -> None:
+        """Replace the value."""
+        self._slots.agents[0].set(self.layout.row(x))
+        self.show()
+
+    def store(self) -> None:
+        """Copy what the user has written to arrays that are not views of the row."""
+        slots = self._slots
+        if slots.half is not None:
+            slots.half.renew(slots.agents)
+        else:
+            slots.agents[0].set(self.layout.row(self.arrays))
+
+    def show(self) -> None:
+        """Copy the row to arrays that are not views of it."""
+        slots = self._slots
+        if slots.half is not None:
+            slots.half.show(slots.agents, slots.values)
+        elif not self.layout.live:
+            self.layout.copy(self.row, self.arrays)
+
+    def end(self) -> None:
+        """Keep the value, before the memory is freed."""
+        self.last_p = self._slots.agents[0].p
+        half = self._slots.half
+        if self.layout.live or half is not None:
+            self.arrays = self.layout.arrays(np.array(self.row if half is None else half.own[0]))
+        del self.row
 
 
 class Window:
@@ -97,13 +196,8 @@ class Window:
         ended: Ended,
         on_close: Callable[[Window], None],
     ):
-        self._context, self._engine, self._layout, self._on_close = (
-            context,
-            context.engine,
-            layout,
-            on_close,
-        )
-        self._slots = Slots(
+        self._context, self._together, self._messenger = context, together, messenger
+        self._slots = slots = Slots(
             context,
             together,
             messenger,
@@ -114,59 +208,55 @@ class Window:
             transport=transport,
             ended=ended,
         )
-        self._together, self._messenger, self._ended = together, messenger, ended
-        self._records = self._slots.agents[0]
-        self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
-        self.node_neighbors = [
-            rank for rank, shared in zip(self.in_neighbors, self._slots.near[0]) if shared
-        ]
-        carrier = self._slots.carrier
-        self.transport = "shared" if carrier is None else carrier.name
-        self.locks = RankLocks(context, self._slots, self._open)
-        self._slots.others = self.locks.receive
-        self._in = {rank: k for k, rank in enumerate(self.in_neighbors)}
-        self._out = {rank: k for k, rank in enumerate(self.out_neighbors)}
-        self._row = self._slots.values[0]
-        self._value = layout.arrays(self._slots.shown[0] if layout.half else self._row)
-        self._quiet = self._slots.quiet
-        self._ones_in: Weights = [1.0] * len(self._in)
-        self._ones_out: Weights = [1.0] * len(self._out)
-        self.closed = False
+        self._ended, self._records = ended, slots.agents[0]
+        self._in = Neighbors("in-neighbours", "src_weights", slots.senders[0])
+        self._out = Neighbors("out-neighbours", "dst_weights", slots.receivers[0])
+        self.in_neighbors, self.out_neighbors = self._in.ranks, self._out.ranks
+        self.transport = "shared" if slots.carrier is None else slots.carrier.name
+        self.locks = RankLocks(context, slots, self._open)
+        slots.others = self.locks.receive
+        self._value, self.closed = WindowValue(layout, slots), False
         if not zero:
             self._records.fill()
-        self._progress = progress and messenger is not None and not self._slots.unaided
-        if self._progress and messenger is not None:
-            messenger.helper.add(self._slots.poll)
+        self._closing = ExitStack()
+        self._closing.callback(slots.close)
+        self._closing.callback(on_close, self)
+        if progress and messenger is not None and not slots.unaided:
+            messenger.helper.add(slots.poll)
+            self._closing.callback(messenger.helper.remove, slots.poll)
         # No rank may write to a neighbour's slot before that one has prepared it.
         if context.size > 1:
             together.wait(context.comm.Ibarrier, "net.window")
+
+    @property
+    def node_neighbors(self) -> list[int]:
+        return [rank for rank, near in zip(self.in_neighbors, self._slots.near[0]) if near]
 
     # The value
 
     @property
     def value(self) -> Any:
-        return self._value
+        return self._value.arrays
 
     @value.setter
     def value(self, x: Arrays) -> None:
-        with self._engine:
+        with self._context.engine:
             self._open()
-            self._records.set(self._layout.row(x))
-            self._show()
+            self._value.set(x)
 
     @property
     def p(self) -> float:
-        return float(self._last_p if self.closed else self._records.p)
+        return float(self._value.last_p if self.closed else self._records.p)
 
     @p.setter
     def p(self, p: float) -> None:
-        with self._engine:
+        with self._context.engine:
             self._open()
             self._records.p = _number("p", p)
 
     @property
     def versions(self) -> dict[int, int]:
-        with self._engine:
+        with self._context.engine:
             self._open()
             self._receive()
             return dict(zip(self.in_neighbors, self._records.versions()))
@@ -245,43 +335,36 @@ class Window:
         return Pending(self._get(src_weights), lambda: None)
 
     def _get(self, src_weights: RankWeights) -> GetRequest | None:
-        with self._engine:
+        with self._context.engine:
             self._open()
-            weights = (
-                self._ones_in
-                if src_weights is None
-                else _weights("src_weights", src_weights, self._in, "in-neighbours")
-            )
-            if not self._layout.live:
-                self._store()
-            if self._quiet and not self._layout.half:
+            weights = self._in.ones if src_weights is None else self._in.weights(src_weights)
+            if not self._value.layout.live:
+                self._value.store()
+            if self._slots.carrier is None and self._slots.half is None:
                 for k, w in enumerate(weights):
                     if w is not None:
                         self._records.get(k, w)
                 return None
-            request = self._slots.get(self._context.rank, weights)
+            request = self._slots.get(0, weights)
             self._poll()
             return request
 
     def _send(
         self, x: Arrays, self_weight: float | None, dst_weights: RankWeights, add: bool
     ) -> None:
-        with self._engine:
+        with self._context.engine:
             self._open()
-            weights = (
-                self._ones_out
-                if dst_weights is None
-                else _weights("dst_weights", dst_weights, self._out, "out-neighbours")
-            )
+            weights = self._out.ones if dst_weights is None else self._out.weights(dst_weights)
             own = None if self_weight is None else _number("self_weight", self_weight)
-            row = None if x is self._value else self._layout.row(x)
-            if not self._layout.live:
-                self._store()
+            value = self._value
+            row = None if x is value.arrays else value.layout.row(x)
+            if not value.layout.live:
+                value.store()
             self._records.send(row, weights, own, add)
             if own is not None:
-                self._show()
-            if not self._quiet:
-                self._poll()
+                value.show()
+            if self._slots.carrier is not None:
+                self._slots.poll()
 
     def sent(self) -> Pending:
         """Return a handle that completes when everything that this rank has sent is in its
@@ -315,7 +398,7 @@ class Window:
         -----
         No communication.
         """
-        with self._engine:
+        with self._context.engine:
             self._open()
             if not isinstance(reset, (bool, np.bool_)):
                 raise TypeError(f"update: reset is {reset!r:.60}, expected True or False")
@@ -328,10 +411,7 @@ class Window:
                 own = 1 / (len(self.in_neighbors) + 1)
                 weights: Weights = [own] * len(self.in_neighbors)
             else:
-                own, weights = (
-                    _number("self_weight", self_weight),
-                    _weights("src_weights", src_weights, self._in, "in-neighbours"),
-                )
+                own, weights = _number("self_weight", self_weight), self._in.weights(src_weights)
             return self._combine(own, weights, reset)
 
     def slot(self, rank: int) -> Any:
@@ -347,16 +427,16 @@ class Window:
         -----
         No communication.
         """
-        with self._engine:
+        with self._context.engine:
             self._open()
-            if rank not in self._in:
+            if rank not in self._in.places:
                 raise ValueError(
                     f"slot({rank!r}): expected one of the in-neighbours {self.in_neighbors}"
                 )
             self._receive()
-            row = np.empty(self._row.shape, self._row.dtype)
-            self._records.read(self._in[rank], row)
-            return self._layout.arrays(row)
+            row = np.empty_like(self._value.row)
+            self._records.read(self._in.places[rank], row)
+            return self._value.layout.arrays(row)
 
     def collect(self) -> Any:
         r"""Add all slots to the value and empty them: :math:`x_i \leftarrow x_i + \sum_j
@@ -364,30 +444,18 @@ class Window:
 
         Nothing is lost, and nothing is counted twice, whatever the neighbours do meanwhile.
         """
-        with self._engine:
+        with self._context.engine:
             self._open()
-            return self._combine(1.0, self._ones_in, True)
+            return self._combine(1.0, self._in.ones, True)
 
     def _combine(self, own: float, weights: Weights, reset: bool) -> Any:
         self._receive()
-        if not self._layout.live:
-            self._store()
+        value = self._value
+        if not value.layout.live:
+            value.store()
         self._records.update(own, weights, bool(reset))
-        self._show()
-        return self._value
-
-    def _store(self) -> None:
-        """Copy what the user has written to a value that is not a view of the row."""
-        if self._layout.half:
-            self._slots.renew()
-        else:
-            self._records.set(self._layout.row(self._value))
-
-    def _show(self) -> None:
-        if self._layout.half:
-            self._slots.show()
-        elif not self._layout.live:
-            self._layout.copy(self._row, self._value)
+        value.show()
+        return value.arrays
 
     # Mutexes, order and the end
 
@@ -410,7 +478,7 @@ class Window:
         RuntimeError
             This rank holds one of them already.
         """
-        with self._engine:
+        with self._context.engine:
             self._open()
         chosen = list(
             self.out_neighbors
@@ -433,27 +501,27 @@ class Window:
         """Transfers to each out-neighbour that it has not taken by `update` or `collect`; on
         other nodes, that have not arrived.
         """
-        with self._engine:
+        with self._context.engine:
             self._open()
             self._poll()
-            return {rank: self._slots.unread(0, k) for rank, k in self._out.items()}
+            return {rank: self._slots.unread(0, k) for k, rank in enumerate(self.out_neighbors)}
 
     def flush(self) -> None:
         """Return when all that this rank has sent is in its slots."""
-        with self._engine:
+        with self._context.engine:
             if not self.closed:
                 self._open()
                 self._slots.wait()
 
     def _poll(self) -> None:
-        if not self._quiet:
+        if self._slots.carrier is not None:
             self._slots.poll()
 
     def _receive(self) -> None:
         """Before slots are read, make sure that arrived rows are in them, whatever the helper is
         doing.
         """
-        if not self._quiet:
+        if self._slots.carrier is not None:
             self._slots.poll()
             self._slots.take(wait=True)
             self._open()  # the helper may have failed
@@ -492,7 +560,7 @@ class Window:
 
     def _complete(self) -> None:
         """Let the rows of this rank arrive, and meet the others."""
-        with self._engine, self._together:
+        with self._context.engine, self._together:
             self._slots.wait()
             number = self._slots.number
             # Or they are told where others are.
@@ -511,16 +579,10 @@ class Window:
         """End without the other ranks."""
         if self.closed:
             return
-        self._last_p = self._records.p
-        if self._layout.live or self._layout.half:
-            row = self._slots.shown[0] if self._layout.half else self._row
-            self._value = self._layout.arrays(np.array(row))
+        self._value.end()
         self.closed = True
-        if self._progress and self._messenger is not None:
-            self._messenger.helper.remove(self._slots.poll)
-        self._on_close(self)
-        self._slots.close()
-        del self._records, self._row
+        self._closing.close()
+        del self._records
 
     def __enter__(self) -> Window:
         return self
@@ -537,7 +599,7 @@ class Window:
 
     def __repr__(self) -> str:
         return (
-            f"Window({self._layout.words}, rank {self._context.rank} of {self._context.size}, "
+            f"Window({self._value.layout.words}, rank {self._context.rank} of {self._context.size}, "
             f"{len(self.in_neighbors)} slots, "
             f"transport={self.transport!r}{', closed' * self.closed})"
         )
@@ -551,29 +613,3 @@ def _number(name: str, value: SupportsFloat | None, infinite: bool = False) -> f
     if math.isnan(number) or (math.isinf(number) and not infinite):
         raise ValueError(f"{name} is {value!r}, expected a number")
     return number
-
-
-def _weights(
-    name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str
-) -> Weights:
-    """Return the weight of each neighbour, None for those that are left out."""
-    weights: Weights = [None] * len(places)
-    if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
-        raise TypeError(f"{name} is {given!r}, expected a dict {{rank: weight}} or a list of ranks")
-    pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
-    for rank, weight in pairs:
-        place = places.get(rank) if is_rank(rank) else None
-        if place is None:
-            raise ValueError(
-                f"{name} has rank {rank!r:.60}, expected some of the {what} {list(places)}"
-            )
-        if weights[place] is not None:
-            raise ValueError(
-                f"{name} has rank {rank} twice, expected each rank once: add up its weights"
-            )
-        weights[place] = (
-            float(weight)
-            if type(weight) is float and math.isfinite(weight)
-            else _number(name, weight)
-        )
-    return weights

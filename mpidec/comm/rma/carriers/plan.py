@@ -47,6 +47,7 @@ class OneSidedPlan:
         what: str,
     ):
         self._comm, self._together, self._what = context.comm, together, what
+        self._ended = ended
         several = ended is not None and context.size > 1
         if several and transport == "rma":
             why = refusal()
@@ -91,14 +92,22 @@ class OneSidedPlan:
 
     def memory(self) -> MPIMemory | None:
         """Return the blocks of all ranks, if there are one-sided calls."""
-        memory, self._memory = self._memory, None
-        if memory is not None:
+        if self._memory is not None:
             error = None
-            if not memory.unified:
+            if not self._memory.unified:
                 error = RuntimeError(
                     f"{self._what}: the window's memory model is MPI_WIN_SEPARATE, and these calls "
                     "need MPI_WIN_UNIFIED: "
                     "use transport='messages'"
                 )
             self._together.agree(error, self._what)
-        return memory
+        return self._memory
+
+    def end(self) -> None:
+        """Let the blocks be freed once no rank has an array in them; all ranks have reached this
+        call.
+        """
+        if self._memory is not None and self._ended is not None:
+            self._memory.end()
+            self._ended.add(self._memory)
+            self._memory = None

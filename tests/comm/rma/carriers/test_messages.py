@@ -48,7 +48,9 @@ def test_a_row_is_waiting_or_under_way_at_every_moment(comm):
             win.accumulate(win.value, dst_weights=k)
             assert seen and not any(empty or 0 in waiting for empty, waiting in seen)
             win.flush()
-            assert not any(way.under_way for way in slots._edges.values())  # they have arrived
+            assert not any(
+                way.under_way for way in slots._connections.edges.values()
+            )  # they have arrived
             slots.agents[0] = port
             port.send(None, [1.0, *[None] * (len(k) - 1)], None, True)
             slots.agents[0] = Watched(

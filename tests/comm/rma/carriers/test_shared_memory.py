@@ -82,7 +82,7 @@ def test_a_forked_child_has_a_copy_and_is_refused(net):
             try:
                 win.value[:] += 6
                 win._slots.values[:] *= 2
-                for block in win._slots._blocks.values():
+                for block in win._slots._connections._blocks.values():
                     block[-64:] = 255  # of other ranks, too
                 win.put(win.value)
             except RuntimeError as error:
@@ -96,7 +96,9 @@ def test_a_forked_child_has_a_copy_and_is_refused(net):
         assert win.value.tolist() == [1, 1] and all(
             win.slot(j).tolist() == [1, 1] for j in win.in_neighbors
         )
-        assert not any(np.any(block[-64:] == 255) for block in win._slots._blocks.values())
+        assert not any(
+            np.any(block[-64:] == 255) for block in win._slots._connections._blocks.values()
+        )
         net.barrier()
         win.put(win.value)
 
