@@ -294,9 +294,7 @@ def _bits(Y: np.ndarray, format: str) -> np.ndarray:
 
 
 def _contiguous(X: np.ndarray | cupy.ndarray | torch.Tensor) -> bool:
-    if isinstance(X, np.ndarray):
-        return X.flags.c_contiguous
-    return bool(X.is_contiguous() if "torch" in families(X) else X.flags.c_contiguous)
+    return bool(X.is_contiguous() if hasattr(X, "is_contiguous") else X.flags.c_contiguous)
 
 
 def _aligned(X: np.ndarray) -> np.ndarray:
