@@ -75,6 +75,7 @@ class Connections:
 
     def close(self) -> None:
         """Forget the edges and the memory; all ranks have reached this call."""
+        self.agents.clear()
         self.edges.clear()
         self.shown.clear()
         self._parts.clear()
