@@ -411,7 +411,7 @@ class Minimizer:
         return distances
 
 
-class Layout:
+class SummandPlaces:
     """Where in the rows that are summed the terms of metrics are.
 
     Attributes
@@ -508,7 +508,7 @@ class Metrics:
         self._k, self._minimizer = 0, Minimizer(problem, self._agents)
         self._metrics = [*provided(problem), *map(self._agents_mean, own.items())]
         self.names = (*COUNTERS, *(metric.name for metric in self._metrics))
-        self._columns, self._prox = Layout(self._metrics), term_of(problem)
+        self._columns, self._prox = SummandPlaces(self._metrics), term_of(problem)
 
     def _agents_mean(self, own: tuple[str, Own]) -> Metric:
         """The metric of a user's function: the mean of its numbers over all agents."""

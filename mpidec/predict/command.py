@@ -110,7 +110,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Workload:
     """What is predicted.
 
     Attributes
@@ -196,18 +196,18 @@ def _accuracy(given: float | None) -> float | None:
     )
 
 
-def subject(asked: Forecast) -> Subject:
+def workload(asked: Forecast) -> Workload:
     """Count what a step needs."""
     if trains(asked.file):
         demand, reduced, name, graph = of_training(asked.file)
-        return Subject(name, graph, demand, reduced)
+        return Workload(name, graph, demand, reduced)
     experiment = config.load(asked.file)
     given = any(each.key == "run.agents" for each in asked.file)
     agents = experiment.run.agents if given else None
     simulator = Simulator(experiment, asked.dimension, agents)
     demand = simulator.demand(_made(simulator.graph, agents or AGENTS))
     name, reduced = experiment.topology.name, 8.0 * simulator.d
-    return Subject(name, simulator.graph, demand, reduced, agents, simulator)
+    return Workload(name, simulator.graph, demand, reduced, agents, simulator)
 
 
 def _made(graph: Callable[[int], Topology | Schedule], n: int) -> Topology | Schedule:
@@ -217,7 +217,7 @@ def _made(graph: Callable[[int], Topology | Schedule], n: int) -> Topology | Sch
         raise InputError(f"{n} agents: {error}") from error
 
 
-def graphs(about: Subject, n: int, block: int) -> dict[str, Topology | Schedule]:
+def graphs(about: Workload, n: int, block: int) -> dict[str, Topology | Schedule]:
     """Return the graph of the experiment, and others that n agents can have, `block` of them on a
     node.
     """
@@ -264,7 +264,7 @@ class Line:
 
 def predict(asked: Forecast) -> None:
     """Print a table for each number of ranks, the cheapest step and the shortest run."""
-    about, net = subject(asked), asked.net
+    about, net = workload(asked), asked.net
     demand = about.demand
     print(
         f"a step: {demand.mixings:.3g} mixings of rows of {quantity(demand.size, 'B')}, "
@@ -367,7 +367,7 @@ def execute(asked: Forecast, comm: MPI.Intracomm) -> int:
         return Status.OK
     if comm.size < 2:
         raise InputError("--check measures on several ranks: mpirun -n 4 mpidec predict --check")
-    about = on_root(comm, subject, asked)
+    about = on_root(comm, workload, asked)
     n, node = about.agents or comm.size, nodes_of_job(comm)
     block = int(np.bincount(node).max()) * n // comm.size
     made = graphs(about, n, block)

@@ -272,7 +272,7 @@ class Oracle(Described):
 def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
     if len(agents) != problem.m:
         raise ValueError(f"{len(agents)} agents, expected {problem.m}: one per row of the problem")
-    for agent in agents:
+    for agent in {*agents[:1], *agents[-1:]} if isinstance(agents, range) else agents:
         check.integer(agent, "agent", least=0)
 
 
