@@ -29,11 +29,12 @@ def test_collectives_that_know_nothing_of_deaths_are_left_out(given, used):
 
 @pytest.mark.parametrize("checksum", [zlib.crc32, lambda name: 7])
 def test_where_ranks_may_die_nodes_are_told_by_their_names(monkeypatch, checksum):
-    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    world = survivors.MPI.COMM_WORLD
+    rank, size = world.rank, world.size
     monkeypatch.setattr(survivors, "tolerant", lambda: True)
     monkeypatch.setattr(survivors.zlib, "crc32", checksum)
-    monkeypatch.setattr(MPI, "Get_processor_name", lambda: f"node {rank % 2}")
-    node = survivors.node_of(MPI.COMM_WORLD)
+    monkeypatch.setattr(survivors.MPI, "Get_processor_name", lambda: f"node {rank % 2}")
+    node = survivors.node_of(world)
     assert node.allgather(rank) == [*range(rank % 2, size, 2)]
     node.Free()
 
