@@ -14,7 +14,7 @@ import torch
 from .._validation import choice
 from ..comm.mixing import Network
 from ..comm.mixing.internals import is_told
-from ..comm.runtime import abandon, world
+from ..comm.runtime import abandon, total, world
 from ..driver.internals import arguments as resolve
 from ..exceptions import RankMismatchError, mark
 from ..solvers import Solver
@@ -720,7 +720,7 @@ class Averager:
         for X, shares in zip(iterates, self._method.shares(iterates)):
             averages.append(mean(self.net, shares))
             square += float((X.double() - averages[-1].double()).square().sum())
-        return averages, (self.net.comm.allreduce(square) / self.net.n) ** 0.5
+        return averages, (total(self.net.comm, square) / self.net.n) ** 0.5
 
     def average_gradients(self) -> None:
         """With "allreduce": average the gradients now, for example before they are clipped;

@@ -15,6 +15,7 @@ from ..comm.runtime import (
     Survivors,
     cannot_survive,
     over_mpi,
+    reduced,
     registered,
     surviving,
 )
@@ -46,7 +47,7 @@ class _Members:
     def renew(self, comm: MPI.Intracomm) -> None:
         """Go on with the workers of these ranks; collective."""
         self.workers = workers = [i for own in comm.allgather(self._own) for i in own]
-        self._epochs.divided_before = comm.allreduce(self._epochs.begun, MPI.MAX)
+        self._epochs.divided_before = int(reduced(comm, self._epochs.begun, MPI.MAX))
         self._renew(len(workers), comm)
 
 

@@ -27,6 +27,7 @@ from ..comm.runtime import (
     on_all_ranks,
     ranks_of_node,
     start_minimum,
+    total,
     world,
 )
 from ..nn.internals import BATCHED
@@ -487,7 +488,7 @@ class Training:
             "step": self._step,
             "time": self._seconds + tally.seconds,
             "rounds": averager.rounds,
-            "bytes": self._sent_before + net.comm.allreduce(averager.sent_bytes),
+            "bytes": self._sent_before + total(net.comm, averager.sent_bytes),
             "consensus": distance,
             "loss_worst": found["loss"].max(),
             **{f"{name}_mean": found[name].mean() for name in names},
@@ -531,7 +532,7 @@ class Training:
     def _saved(self) -> None:
         if self._file is None:
             return
-        sent = self._sent_before + self.net.comm.allreduce(self.optimizer.averager.sent_bytes)
+        sent = self._sent_before + total(self.net.comm, self.optimizer.averager.sent_bytes)
         tally = self._tally
         self._file.checkpoint(
             self._step,

@@ -27,6 +27,7 @@ from .communicator import (
     over_mpi as over_mpi,
     start_minimum as start_minimum,
     testall as testall,
+    total as total,
     world as world,
 )
 from .context import Checked as Checked, Context as Context
@@ -65,6 +66,7 @@ from .survivors import (
     living as living,
     losses as losses,
     on_those_left as on_those_left,
+    reduced as reduced,
     registered as registered,
     surviving as surviving,
     without_the_dead as without_the_dead,

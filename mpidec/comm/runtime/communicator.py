@@ -14,7 +14,7 @@ import numpy as np
 
 from .group import ALONE, GroupComm, of_group
 from .mpi import MPI, available
-from .survivors import living, node_of, registered
+from .survivors import living, node_of, reduced, registered
 
 Communicator: TypeAlias = Union["MPI.Intracomm", GroupComm]
 """The ranks of a network."""
@@ -129,6 +129,13 @@ def of_node(comm: Communicator) -> Communicator:
     if isinstance(comm, GroupComm):
         return comm.of_node()
     return node_of(comm)
+
+
+def total(comm: Communicator, number: float) -> float:
+    """Return the sum of a number of each rank; collective."""
+    if isinstance(comm, GroupComm):
+        return cast(float, comm.allreduce(number))
+    return reduced(comm, number, MPI.SUM)
 
 
 def split(comm: Communicator, color: int) -> Communicator:

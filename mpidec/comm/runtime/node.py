@@ -13,6 +13,7 @@ from .arena import arena, shared
 from .communicator import Communicator, of_node, split
 from .cores import cores
 from .mpi import MPI
+from .survivors import reduced
 from .waiting import ProgressEngine, wait_for_other_nodes
 
 # Tests before a rank that has a core to itself yields it.
@@ -61,15 +62,15 @@ class NodeMemory:
     ):
         local = ranks_of_node(comm, ranks_per_node)
         self.node = self._meet(local, engine)
-        works = comm.allreduce(self.node is not None, MPI.LAND)
+        works = reduced(comm, self.node is not None, MPI.LAND)
         if not works:
             self.close()
         self.near = np.array(local.allgather(comm.rank)) if works else np.array([comm.rank])
         self.me = local.rank if works else 0
-        self.single_node = bool(comm.allreduce(len(self.near) == comm.size, MPI.LAND))
+        self.single_node = bool(reduced(comm, len(self.near) == comm.size, MPI.LAND))
         if not self.single_node:
             wait_for_other_nodes()
-        self.useful = bool(comm.allreduce(len(self.near) > 1, MPI.LOR))
+        self.useful = bool(reduced(comm, len(self.near) > 1, MPI.LOR))
         self.under_way: list[Any] = []
         local.Free()
         self.engine = engine

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar, cast
 
+import numpy as np
+
 from ..._process import obstacle, tolerant
 from ...exceptions import RanksLost
 from .launch import library
@@ -62,6 +64,19 @@ def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
         alike, node = node, registered(node.Split(names.index(name), node.rank))
         alike.Free()
     return cast("MPI.Intracomm", node)
+
+
+def reduced(comm: MPI.Intracomm, number: float, op: MPI.Op) -> float:
+    """Return what `op` makes of a number of each rank; collective.
+
+    Notes
+    -----
+    Unlike ``comm.allreduce`` of mpi4py, whose messages are in a duplicate of its own, which nobody
+    can revoke when a rank dies.
+    """
+    found = np.array(number)
+    comm.Allreduce(MPI.IN_PLACE, found, op)
+    return cast(float, found.item())
 
 
 def living() -> MPI.Intracomm:
