@@ -35,7 +35,6 @@ from ..problems.internals import (
     is_checked,
     mismatch,
     moves,
-    optional,
     seen,
     targets_of,
     term_of,
@@ -797,7 +796,9 @@ def in_words(oracle: Oracle | None) -> str:
         return ""
     words = []
     for layer in oracle.layers():
-        given = {name: optional(layer, name) for name in ("batch_size", "period", "sigma", "seed")}
+        given = {
+            name: getattr(layer, name, None) for name in ("batch_size", "period", "sigma", "seed")
+        }
         numbers = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
         words.append(f"{name_of(layer)}({numbers})")
     return " of ".join(words)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..problems import LinearModel
 from ..problems.internals import is_sampled, moves, x_star_of
 from ..protocols import Reductions
 from ..solvers import Bias, Solver
@@ -436,8 +435,8 @@ def spread(net: Reductions, problem: Problem | None) -> tuple[float, int, int] |
     """Ratio of the largest to the smallest norm of the data's columns, and the two columns; None
     without data; collective.
     """
-    A = problem.A if isinstance(problem, LinearModel) else None
-    if not isinstance(A, np.ndarray):
+    A = getattr(problem, "A", None)
+    if not (hasattr(problem, "features") and isinstance(A, np.ndarray) and A.ndim == 3):
         return None
     norms = np.sqrt(net.sum((A * A).sum(axis=1)))
     used = np.flatnonzero(norms > 0)

@@ -25,7 +25,6 @@ from .._words import settings as fields_of
 from ..comm.runtime import library
 from ..plugins import source
 from ..problems import LinearModel
-from ..problems.internals import optional
 from ..protocols import Reductions
 from ..record import Record
 from ..record.internals import MODEL, file_hashes
@@ -129,7 +128,7 @@ def data_hash(net: Reductions, problem: Problem | None) -> dict[str, Any]:
     Each agent's samples are hashed where they are, so that the hash does not depend on the number
     of ranks.
     """
-    A, y, mask = (optional(problem, name) for name in ("A", "y", "mask"))
+    A, y, mask = (getattr(problem, name, None) for name in ("A", "y", "mask"))
     # Of each agent: two words of its hash, number of samples.
     mine = np.zeros((net.m, 3), np.uint64)
     arrays = [

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._predictions import Predicting, scored
-from ..problems.internals import optional
 from ..record.internals import last_values
 from .outcome import Outcome
 from .stepsize import Choice
@@ -54,7 +53,7 @@ class Fitted:
             As `predict`, if there is not one target per sample, if one of both is missing, or if no
             samples were held out.
         """
-        return scored(self._model, optional(self._model, "held_out"), self.x, A, y)
+        return scored(self._model, getattr(self._model, "held_out", None), self.x, A, y)
 
     @property
     def _model(self) -> Predicting:

@@ -17,7 +17,6 @@ from .members import (
     is_sampled as is_sampled,
     metrics_of as metrics_of,
     moves as moves,
-    optional as optional,
     prox_of as prox_of,
     smoothness_of as smoothness_of,
     solution_of as solution_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,22 +16,9 @@ from ..protocols import Sample
 from .terms import Term
 
 
-def optional(problem: object, name: str, otherwise: object = None) -> Any:
-    """Return a member of a problem, or of an oracle, that those of users may omit; `otherwise`
-    where it is omitted.
-
-    Examples
-    --------
-    >>> optional(range(3), "start"), optional(range(3), "term"), optional(range(3), "check", True)
-    (0, None, True)
-    """
-    return getattr(problem, name, otherwise)
-
-
 def term_of(problem: object) -> Term | None:
     """Return the nonsmooth part of every function, whose gradient `grad` leaves out."""
-    term: Term | None = optional(problem, "term")
-    return term
+    return cast("Term | None", getattr(problem, "term", None))
 
 
 def known_minimizer(
@@ -61,11 +48,11 @@ def x_star_of(problem: object, k: int = 0) -> Array | None:
     ValueError
         If the function of the step returns something else.
     """
-    known = optional(problem, "x_star")
+    known = getattr(problem, "x_star", None)
     if targets_of(problem) is not None:
         return None
     if callable(known):
-        found, d = np.array(known(k)), optional(problem, "d")
+        found, d = np.array(known(k)), getattr(problem, "d", None)
         if found.shape != (d,) or not np.isfinite(found).all():
             what = "not finite" if found.shape == (d,) else f"of shape {found.shape}"
             raise ValueError(f"x_star({k}) is {what}, expected finite numbers of shape ({d},)")
@@ -77,7 +64,7 @@ def targets_of(problem: object) -> Array | None:
     """Return the minimizers of all agents' own functions, (n, d), if these are known in place of
     that of their average.
     """
-    known, d = optional(problem, "x_star"), optional(problem, "d")
+    known, d = getattr(problem, "x_star", None), getattr(problem, "d", None)
     if known is None or callable(known):
         return None
     array = np.asarray(known)
@@ -87,14 +74,14 @@ def targets_of(problem: object) -> Array | None:
 
 def moves(problem: object) -> bool:
     """Return whether the minimizer is a function of the step."""
-    return callable(optional(problem, "x_star"))
+    return callable(getattr(problem, "x_star", None))
 
 
 def is_sampled(problem: object) -> bool:
     """Return whether value and gradient are means of samples, and the minimizer that of their
     expectation.
     """
-    return optional(problem, "sampled") is True
+    return getattr(problem, "sampled", False) is True
 
 
 def smoothness_of(problem: object) -> Array | None:
@@ -105,35 +92,31 @@ def smoothness_of(problem: object) -> Array | None:
     ValueError
         If the problem has none for its parameters.
     """
-    constants: Array | None = optional(problem, "smoothness")
-    return constants
+    return cast("Array | None", getattr(problem, "smoothness", None))
 
 
 def prox_of(problem: object) -> Callable[..., Array] | None:
     """Return the proximal points of the functions: ``prox(V, t)``, perhaps with the argument
     `start`.
     """
-    prox: Callable[..., Array] | None = optional(problem, "prox")
-    return prox
+    return cast("Callable[..., Array] | None", getattr(problem, "prox", None))
 
 
 def sample_of(problem: object) -> Callable[..., Sample] | None:
     """Return the samples of the local agents as measurements: ``sample(rows)``, those of the
     numbers `rows`, (m, B), or all.
     """
-    sample: Callable[..., Sample] | None = optional(problem, "sample")
-    return sample
+    return cast("Callable[..., Sample] | None", getattr(problem, "sample", None))
 
 
 def solution_of(problem: object) -> Callable[[], Array] | None:
     """Return the method that computes the minimizer of the local functions."""
-    solution: Callable[[], Array] | None = optional(problem, "solution")
-    return solution
+    return cast("Callable[[], Array] | None", getattr(problem, "solution", None))
 
 
 def agents_of(problem: object) -> int | None:
     """Return the number of all agents, if the problem knows it."""
-    n = optional(problem, "n")
+    n = getattr(problem, "n", None)
     return int(n) if isinstance(n, numbers.Integral) else None
 
 
@@ -142,7 +125,7 @@ def dtype_of(problem: object, x0: object) -> np.dtype[Any]:
     float32 or complex.
     """
     given = None if x0 is None else np.asarray(x0).dtype
-    dtype = optional(problem, "dtype", given)  # of Neural, a torch.dtype
+    dtype = getattr(problem, "dtype", given)  # of Neural, a torch.dtype
     if isinstance(dtype, np.dtype) and dtype in (np.float32, np.complex64):
         return dtype
     return doubled(dtype if isinstance(dtype, np.dtype) else float)
@@ -152,10 +135,10 @@ def metrics_of(problem: object) -> Mapping[str, Callable[..., Any]]:
     """Metrics that runs of the problem record beside the usual ones, by name: ``f(X, agents,
     k)``.
     """
-    given = optional(problem, "metrics")
+    given = getattr(problem, "metrics", None)
     return given if isinstance(given, Mapping) else {}
 
 
 def is_checked(problem: object) -> bool:
     """Return whether `grad` is to be compared with differences of `value` before a run."""
-    return optional(problem, "check") is not False
+    return getattr(problem, "check", True) is not False

@@ -16,7 +16,7 @@ from .._words import Described
 from ..protocols import Motion, Sample
 from .agents import by_agents
 from .base import LinearModel, Problem
-from .members import optional, sample_of, term_of
+from .members import sample_of, term_of
 from .terms import Term
 
 # gradient(X, k), gradient(X, k, agents=[...]).
@@ -337,7 +337,7 @@ def check_samples(name: str, problem: object, remedy: str = "") -> None:
             f"{name}: problem is the class {problem.__name__}, expected an object of it: "
             f"{name}({problem.__name__}(A, b))"
         )
-    if optional(problem, "sample_grad") is None:
+    if not hasattr(problem, "sample_grad"):
         raise TypeError(
             f"{name} cannot draw samples of a {type(problem).__name__}, expected LeastSquares, "
             "LogisticRegression, Softmax "
@@ -611,9 +611,9 @@ class _Given(Oracle):
 
     def __init__(self, given: OracleLike) -> None:
         self._given, self.problem = given, given.problem
-        stated = {name: optional(given, name) for name in STATED}
+        stated = {name: getattr(given, name, None) for name in STATED}
         vars(self).update({name: value for name, value in stated.items() if value is not None})
-        inner = optional(given, "source")
+        inner = getattr(given, "source", None)
         self.source = adapted(inner) if isinstance(inner, OracleLike) else None
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
@@ -623,7 +623,7 @@ class _Given(Oracle):
 
     def samples(self, agents: Sequence[int], seed: int) -> Measured | None:
         """Return ``sample(k)``, if the oracle has samples."""
-        start: Callable[..., Measured | None] | None = optional(self._given, "samples")
+        start = getattr(self._given, "samples", None)
         return None if start is None else start(agents, seed)
 
     def layers(self) -> list[object]:

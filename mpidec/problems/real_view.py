@@ -14,7 +14,7 @@ from .._validation import Array
 from .._words import Described
 from .agents import by_agents
 from .base import Problem
-from .members import is_checked, optional, term_of, x_star_of
+from .members import is_checked, term_of, x_star_of
 from .oracles import Gradients, Oracle, OracleLike, adapted
 from .terms import Face, Separable, Term
 
@@ -76,7 +76,7 @@ class RealView(Described):
     @property
     def x_star(self) -> Any:
         """That of the problem, (2 d,), or the function of the step."""
-        known: Any = optional(self._of, "x_star")
+        known: Any = getattr(self._of, "x_star", None)
         if callable(known):
             return lambda k: as_reals(np.asarray(x_star_of(self._of, k), complex))
         return None if known is None else as_reals(np.asarray(known, complex))

@@ -19,7 +19,6 @@ from ..datasets import DATASETS, Dataset, class_numbers, signs, stack
 from ..plugins import Components
 from .base import LinearModel, Problem
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax
-from .members import optional
 
 # Arguments that are not settings of a problem.
 RESERVED = (
@@ -207,7 +206,7 @@ def problem_spec(problem: str | Callable[..., Problem]) -> ProblemSpec:
         },
         arguments=frozenset(arguments),
         takes_any=any(p.kind is p.VAR_KEYWORD for p in arguments.values()),
-        labels=optional(make, "labels", "numbers"),
+        labels=getattr(make, "labels", "numbers"),
     )
 
 

@@ -16,7 +16,6 @@ from .. import _validation as check
 from .._validation import Array
 from .agents import by_agents
 from .base import LinearModel
-from .members import optional
 from .oracles import Draws, MiniBatch, Oracle, Streams, check_samples
 
 Agents = Sequence[int]
@@ -379,7 +378,7 @@ class SAGA(_Reduced):
 
     def __init__(self, problem: LinearModel, batch_size: int = 1) -> None:
         super().__init__(problem, batch_size)
-        if optional(problem, "from_slopes") is None:
+        if not hasattr(problem, "from_slopes"):
             raise TypeError(
                 f"SAGA has no table for the samples of a {type(problem).__name__}, expected a "
                 "LinearModel, such as LeastSquares "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -232,7 +231,7 @@ def stacked(states: Sequence[AgentState]) -> dict[str, np.ndarray]:
     """
     stacks = {}
     for name in (f.name for f in fields(states[0])):
-        rows = [*map(attrgetter(name), states)]
+        rows = [getattr(s, name) for s in states]
         if isinstance(rows[0], np.ndarray) and len({row.shape for row in rows}) == 1:
             stacks[name] = np.array(rows)
             for s, row in zip(states, stacks[name]):
@@ -254,7 +253,7 @@ def collected(states: Sequence[AgentState], stacks: Mapping[str, np.ndarray]) ->
     """
     found: dict[str, Any] = {}
     for name in (f.name for f in fields(states[0])):
-        rows = [*map(attrgetter(name), states)]
+        rows = [getattr(s, name) for s in states]
         if isinstance(rows[0], np.ndarray):
             if name in stacks and not all(np.may_share_memory(row, stacks[name]) for row in rows):
                 raise ValueError(
