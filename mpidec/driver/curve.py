@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -27,17 +27,57 @@ from ..solvers.internals import name_of, step_size_of
 from ..topology import Schedule
 from .arguments import problem_of
 from .metrics import NONE, Metrics, Own
-from .provenance import agent_hash
+from .provenance import agent_hash, attributes
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
+    from ..record import Record
     from ..topology import Topology
+    from .plan import Plan
+    from .stepsize import Choice
 
 STEPS = range(4)  # of which functions of the step, and schedules without a period, are compared
 # Parameters of problems that shape no curve.
 FREE = {"m", "n", "x_star", "smoothness", "check"}
 
 Words = dict[str, str | list[float]]
+
+
+def attributes_of_run(
+    plan: Plan,
+    record: Record,
+    choice: Choice | None,
+    topology: Topology | Schedule,
+    function: str = "solve",
+    mixer: Operator[StepOperator] | None = None,
+    **conditions: object,
+) -> dict[str, Any]:
+    """Return the root attributes of the file of a run that `mpidec.solve`, or another `function`,
+    makes under `conditions`, with its `curve`; collective.
+    """
+    common = attributes(
+        plan.net,
+        record,
+        plan.solver,
+        topology=topology,
+        steps=plan.steps,
+        every=plan.every,
+        seed=plan.seed,
+        choice=choice,
+        function=function,
+        problem=plan.problem,
+    )
+    return common | curve(
+        plan.net,
+        plan.solver,
+        plan.oracle,
+        topology,
+        plan.X,
+        plan.seed,
+        mixer=mixer,
+        metrics=plan.metrics,
+        **conditions,
+    )
 
 
 def curve(

@@ -19,12 +19,11 @@ from ..record import Record
 from ..record.internals import Recorder, buffered, edge_counts, held, restored
 from .backup import Backup
 from .clocks import Clock
-from .curve import curve
+from .curve import attributes_of_run
 from .decisions import Decision
 from .metrics import Metrics, columns
 from .outcome import Target, said_by
 from .plan import Plan, State, resumed_at
-from .provenance import attributes
 from .result import Result
 from .runs import MetricsOfRuns
 from .stepsize import Choice, Retry
@@ -164,32 +163,18 @@ class Journal(RunLog):
 
     def _meta(self, record: Record) -> dict[str, Any]:
         """Return the root attributes of the file."""
-        plan, net, source, least = self._plan, self._net, self._source, self.measure.least()
-        meta = attributes(
-            net,
+        plan, source, least = self._plan, self._source, self.measure.least()
+        meta = attributes_of_run(
+            plan,
             record,
-            plan.solver,
-            topology=source.topology,
-            steps=plan.steps,
-            every=plan.every,
-            seed=plan.seed,
-            choice=self._choice,
-            function=source.function,
-            problem=plan.problem,
+            self._choice,
+            source.topology,
+            source.function,
+            source.mixer,
+            **source.conditions(),
         )
         meta |= {"every": plan.every} | ({"clock": source.name} if source.name else {})
         meta |= {} if plan.runs == 1 else {"runs": plan.runs}
-        meta |= curve(
-            net,
-            plan.solver,
-            plan.oracle,
-            topology=source.topology,
-            X=plan.X,
-            seed=plan.seed,
-            mixer=source.mixer,
-            metrics=plan.metrics,
-            **source.conditions(),
-        )
         meta |= record.deaths()
         return meta | ({} if least is None else {"f_star": least})
 

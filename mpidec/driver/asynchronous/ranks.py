@@ -18,12 +18,11 @@ from ...problems.internals import of_one, real_view
 from ...solvers.internals import PairwiseSolver
 from ..attempts import Attempt, as_recorded, attempts
 from ..clocks import Iterates
-from ..curve import curve
+from ..curve import attributes_of_run
 from ..journal import RunLog
 from ..metrics import Metrics
 from ..outcome import Outcome, RunEnd, hits
 from ..plan import Plan, resumed_at
-from ..provenance import attributes
 from ..stepsize import Choice, Guard, Task, requested_rule
 from .draws import Gradient
 from .dropping import Dropping, Part
@@ -157,31 +156,17 @@ def _attempt(
 
 def _meta(plan: Plan, record: Record, choice: Choice | None) -> dict[str, Any]:
     """Return the root attributes of the file of a run; collective."""
-    meta = attributes(
-        plan.net,
+    meta = attributes_of_run(
+        plan,
         record,
-        plan.solver,
-        topology=plan.topology,
-        steps=plan.steps,
-        every=plan.every,
-        seed=plan.seed,
-        choice=choice,
-        problem=plan.problem,
-    )
-    meta["clock"] = "seconds"
-    return meta | curve(
-        plan.net,
-        plan.solver,
-        plan.oracle,
+        choice,
         plan.topology,
-        plan.X,
-        plan.seed,
         delay=plan.delay,
         drop=plan.drop,
         straggler=plan.straggler,
         rates=plan.rates,
-        metrics=plan.metrics,
     )
+    return meta | {"clock": "seconds"}
 
 
 class Ranks:
