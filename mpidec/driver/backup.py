@@ -22,9 +22,9 @@ _SHARE = 0.02
 # Seconds between two copies at least.  Finding a death and loading its data takes as long.
 _LEAST = 0.5
 # Bytes of which a message counts the multiples: counts stay below 2**31.
-Buffer = np.ndarray | list[Any]  # of MPI
 _UNIT = 1024
 _TAG = 1
+Buffer = np.ndarray | list[Any]  # of MPI
 _OF: weakref.WeakKeyDictionary[Network, Backup] = weakref.WeakKeyDictionary()
 
 

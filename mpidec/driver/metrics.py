@@ -417,24 +417,23 @@ class SummandPlaces:
     Attributes
     ----------
     width : int
-        Of these rows.
-    placed : list of (Summand, int or slice)
+        Of these rows, of the last number of entries.
     """
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         terms = dict.fromkeys(term for metric in metrics for term in metric.terms)
         self._terms, self._d = [term for term in terms if term is not SPREAD], -1
-        self.width, self.placed = _FIRST, list[tuple[Summand, int | slice]]()
+        self.width, self._places = _FIRST, list[tuple[Summand, int | slice]]()
 
-    def place(self, d: int) -> None:
-        """Set those of rows with d entries."""
-        if d == self._d:
-            return
-        self._d, self.width, self.placed = d, _FIRST, []
-        for term in self._terms:
-            start = self.width
-            self.width += d if term.vector else 1
-            self.placed.append((term, slice(start, self.width) if term.vector else start))
+    def of(self, d: int) -> list[tuple[Summand, int | slice]]:
+        """Return those for rows with d entries."""
+        if d != self._d:
+            self._d, self.width, self._places = d, _FIRST, []
+            for term in self._terms:
+                start = self.width
+                self.width += d if term.vector else 1
+                self._places.append((term, slice(start, self.width) if term.vector else start))
+        return self._places
 
 
 class Metrics:
@@ -553,15 +552,15 @@ class Metrics:
 
     def summed(self, rows_of: Rows, rows: int = 0, sent: int = 0) -> np.ndarray:
         """Return the terms of such rows."""
-        (m, d), columns = rows_of.X.shape, self._columns
-        columns.place(d)
-        terms = np.zeros((m, columns.width))
+        m, d = rows_of.X.shape
+        columns = self._columns.of(d)
+        terms = np.zeros((m, self._columns.width))
         terms[:, _SPREAD] = SPREAD.of(rows_of)
         terms[:1, :_FAILED] = sent, rows
         try:
             if self.error is not None and self._minimizer.moves and m:  # of `at`
                 raise self.error
-            for term, column in columns.placed:
+            for term, column in columns:
                 terms[:, column] = term.of(rows_of)
         except Exception as error:  # the other ranks come to the sum
             if m == 0 or self._net.size == 1:
@@ -584,11 +583,11 @@ class Metrics:
         return values
 
     def of(self, mean: np.ndarray, total: np.ndarray, worst: float) -> dict[str, float]:
-        """Return the metrics, from the mean, the sum of the last `terms` of all agents, and the
-        largest `distance` of any rank.
+        """Return the metrics, from the mean, the sum of the `terms` of all agents, and the largest
+        `distance` of any rank.
         """
         n, sums, known = self._net.n, {SPREAD: total[_SPREAD]}, self._minimizer
-        for term, column in self._columns.placed:
+        for term, column in self._columns.of(len(mean)):
             sums[term] = total[column]
         totals = Totals(mean, sums, n, (known.x, known.scale, worst), self._prox)
         unit = totals.unit
