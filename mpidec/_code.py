@@ -139,7 +139,7 @@ class _Text:
     def _attributes(self, module: object, made: CodeType) -> object:
         """Return the names that the function may use of a user's module."""
         names = {name for one in _nested(made) for name in one.co_names}
-        return {name: value for name, value in vars(module).items() if name in names}
+        return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
     def _bytecode(self, made: CodeType, constants: tuple[object, ...]) -> str:
         numbers = made.co_argcount, made.co_posonlyargcount, made.co_kwonlyargcount

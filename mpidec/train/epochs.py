@@ -7,7 +7,7 @@ import math
 import torch
 
 
-class Calendar:
+class EpochSchedule:
     """The steps of the epochs, which get another length when workers die.
 
     Parameters
@@ -26,7 +26,7 @@ class Calendar:
 
     Examples
     --------
-    >>> epochs = Calendar(3, 10)
+    >>> epochs = EpochSchedule(3, 10)
     >>> epochs.change(15, 20)
     >>> epochs.at(15), epochs.steps, epochs.at(epochs.steps)
     (1.5, 45, 3.0)

@@ -35,7 +35,7 @@ from ..plugins import short
 from ..record.internals import DATA, Fingerprint, file_hashes
 from ..topology import Schedule, Topology
 from .components import Rate, make_optimizer
-from .epochs import Calendar, Tally
+from .epochs import EpochSchedule, Tally
 from .files import TrainFile, WorkerColumns
 from .logs import Logger, logger
 from .options import named
@@ -261,7 +261,7 @@ class Training:
         if s.trace is not None and not os.path.isdir(os.path.dirname(s.trace) or os.curdir):
             raise ValueError(f"trace={s.trace}: expected a file in a folder that exists")
         base = _optimizer(s, self.workers)
-        self.epochs = Calendar(s.epochs, self._steps_of_epoch())
+        self.epochs = EpochSchedule(s.epochs, self._steps_of_epoch())
         samples = s.accumulate * s.batch * net.n
         self._rate = Rate(s.schedule, s.lr or 0.0, s.epochs, samples / 256)
         self._begin_log()

@@ -176,11 +176,7 @@ class WeightedSum:
         return NodeRequest(self._memory, self._reader, seq, read)
 
     def __call__(
-        self,
-        x: np.ndarray,
-        own: float,
-        weights: Mapping[int, float] | None,
-        sends: Mapping[int, float] | None,
+        self, x: np.ndarray, own: Any, weights: dict[int, Any] | None, sends: dict[int, Any] | None
     ) -> np.ndarray | None:
         """One of arrays of any shape, of float64 or float32; None, and nothing has happened, if
         a weight is not a finite number.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._style import COLOURS, STYLES, figure
+from ...protocols import ConstantGraph
 from .source import Source
 
 if TYPE_CHECKING:
@@ -28,32 +29,16 @@ NODE, EDGE, MARK = COLOURS[0], "0.55", COLOURS[1]
 LATTICES = ("grid", "torus", "hypercube")
 
 
-class Drawn(Protocol):
+class Drawn(ConstantGraph, Protocol):
     """A topology, as its picture needs it."""
-
-    @property
-    def name(self) -> str:
-        """Name, such as "ring"."""
-
-    @property
-    def n(self) -> int:
-        """Number of agents."""
 
     @property
     def source(self) -> Source:
         """What the edges come from, which may know places of the agents."""
 
     @property
-    def directed(self) -> bool:
-        """Whether some agent sends to another without receiving from it."""
-
-    @property
     def connected(self) -> bool:
         """Whether what an agent knows reaches all others."""
-
-    @property
-    def is_tree(self) -> bool:
-        """Whether it is undirected and connected, with n - 1 edges."""
 
     def neighbors(self, i: int) -> NDArray[np.int64]:
         """Return the agents that send to agent i, or receive from it."""

@@ -403,7 +403,7 @@ class LocalView:
         return Pending(call, finish)
 
     def _sum_as_before(
-        self, x: np.ndarray, self_weight: Any, src_weights: Any, dst_weights: Any
+        self, x: np.ndarray, self_weight: Weight, src_weights: Any, dst_weights: Any
     ) -> np.ndarray | None:
         """Return the sum with weights of this call, if one of such an array over the same ranks has
         been taken before; else None.
