@@ -5,7 +5,7 @@ several nodes are in files beside it (`RankStates`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from .._version import __version__
 from ..comm.mixing import Network
-from ..comm.runtime import Partition
 from ..driver.internals import provenance
 from ..record import Run, RunFile, last_checkpoint
 from ..record.internals import Fingerprint, Shards, head, phases, remove_shards, resumed, spread
@@ -28,7 +27,7 @@ class WorkerColumns:
 
     Attributes
     ----------
-    first : sequence of int
+    first : list of int
         Those of the workers with which this part of the training has begun.
     width : int
         The number of workers at first.
@@ -36,11 +35,11 @@ class WorkerColumns:
         Who has died before this part, a line for each time.
     told : int
         How many have died since, as far as the file knows.
-    left : sequence of int
+    left : list of int
         Those of the workers that are left now.
     """
 
-    first: Sequence[int]
+    first: list[int]
     width: int
     lost: str = ""
     told: int = 0
@@ -55,10 +54,6 @@ class WorkerColumns:
     def of_all(self, values: np.ndarray) -> np.ndarray:
         """Return values of the workers for all that there were at first: NaN of the dead."""
         return spread(values, self.left, self.width)
-
-    def all_in(self, values: np.ndarray) -> bool:
-        """Return whether these are values of all workers, as rank 0 has them, not of one rank's."""
-        return len(values) == self.width
 
 
 class TrainFile:
@@ -170,22 +165,15 @@ class TrainFile:
         changed : bool
             Whether data and settings may have changed.
         """
-        known: Any = None
         parts: list[Any] = []
 
         def stored() -> None:
-            nonlocal known
             run, (step, arrays) = head(self.path), last_checkpoint(self.path)
-            known, parts[:] = self._of_ranks(run, step, arrays)
+            parts[:] = self._of_ranks(run, step, arrays)
             self._check(run, fingerprint, settings, changed)
 
         self._on_root(stored)
-        step, numbers, columns = self._net.collectives.broadcast(known, 0, "the checkpoint")
-        mine, values, shard = self._net.comm.scatter(parts or None)
-        records = [
-            {name: of[i] for name, of in {**numbers, **values}.items()}
-            for i in range(len(numbers["step"]))
-        ]
+        step, mine, records, shard, columns = self._net.comm.scatter(parts or None)
         state: dict[str, Any] = {}
         error: Exception | None = None
         try:
@@ -203,12 +191,8 @@ class TrainFile:
         self._net.agree(error)
         return step, state, records, columns
 
-    def _of_ranks(
-        self, run: Run, step: int, arrays: Mapping[str, np.ndarray]
-    ) -> tuple[tuple[int, dict[str, np.ndarray], WorkerColumns], list[Any]]:
-        """Return what all ranks need of the checkpoint, and what each needs for itself: its state,
-        and the records of its workers, rank 0 those of all.  Some may have died since.
-        """
+    def _of_ranks(self, run: Run, step: int, arrays: Mapping[str, np.ndarray]) -> Iterator[Any]:
+        """Yield what each rank of the checkpoint needs of it: some may have died since."""
         number, *firsts = arrays[SHARDS].tolist() if SHARDS in arrays else [None]
         self._kept = _set_of(arrays)
         ranks = len(firsts) or len({name.partition(".")[0] for name in arrays})
@@ -218,19 +202,16 @@ class TrainFile:
                 f"{self._net.size}: "
                 f"resume it with mpirun -n {ranks}"
             )
-        kept = run.metrics["step"] <= step
-        numbers = {name: values[kept] for name, values in run.metrics.items()}
+        found = {**run.metrics, **run.agents}
+        kept = np.flatnonzero(run.metrics["step"] <= step)
+        records = [{name: values[i] for name, values in found.items()} for i in kept]
         left = [int(i) for i in str(run.attributes.get("workers", "")).split()]
         lost, width = str(run.attributes.get("lost", "")), int(run.attributes["agents"])
-        columns = WorkerColumns(left or range(width), width, lost)
-        parts, blocks = [], Partition(len(columns.left), ranks)
+        columns = WorkerColumns(left or [*range(self._net.n)], width, lost)
         for rank in range(ranks):
             own = f"rank{rank}."
             mine = {name: array for name, array in arrays.items() if name.startswith(own)}
-            some = columns.left[slice(*blocks.bounds(rank))] if rank else range(width)
-            of_workers = {name: values[kept][:, some] for name, values in run.agents.items()}
-            parts.append((mine, of_workers, (number, firsts[rank]) if firsts else None))
-        return (step, numbers, columns), parts
+            yield step, mine, records, (number, firsts[rank]) if firsts else None, columns
 
     def _check(
         self,
@@ -264,7 +245,7 @@ class TrainFile:
         self._on_root(reopen)
 
     def append(self, step: int, record: Mapping[str, Any], per_worker: Sequence[str]) -> None:
-        """Add a record, that of rank 0."""
+        """Add a record, the same on all ranks."""
         self._on_root(lambda: self._file.append(step, _columns(record, per_worker)))  # type: ignore[union-attr]
 
     def checkpoint(self, step: int, state: Mapping[str, object]) -> None:

@@ -66,8 +66,7 @@ class Trained:
         the start) and `lr`. Accuracies only where the targets are classes; of a metric M of the
         user's own, `M_mean` and `M_consensus`.
     workers : dict of (evaluations, n) arrays
-        Loss, accuracy and metrics on the test set, of each worker; on other ranks than rank 0 of
-        the m workers there, (evaluations, m).
+        Loss, accuracy and metrics on the test set, of each worker.
     outcome : {"completed", "interrupted"}
     models : list of torch.nn.Module
         Those of the workers on this rank.
@@ -81,12 +80,12 @@ class Trained:
 
     @property
     def accuracy(self) -> np.ndarray:
-        """On the test set, as in `workers`."""
+        """On the test set, of each worker, (evaluations, n)."""
         return self.workers["accuracy"]
 
     @property
     def loss(self) -> np.ndarray:
-        """On the test set, as in `workers`."""
+        """On the test set, of each worker, (evaluations, n)."""
         return self.workers["loss"]
 
     def __repr__(self) -> str:
@@ -95,7 +94,7 @@ class Trained:
         return (
             f"Trained({self.outcome} after {last['epoch']:g} epochs: {what} of the worst worker "
             f"{last[f'{what}_worst']:.4f}, mean {last[f'{what}_mean']:.4f}; "
-            f"{self.settings.workers} workers, {self.settings.algorithm})"
+            f"{self.loss.shape[1]} workers, {self.settings.algorithm})"
         )
 
 
@@ -229,7 +228,7 @@ class Training:
                 trace=None if net.context.timeline else s.trace,
                 **s.algorithm_options,
             )
-        self._columns = WorkerColumns(range(net.n), net.n, lost)
+        self._columns = WorkerColumns([*range(net.n)], net.n, lost)
         self._generators = Generators(self.workers.device)
         self._tally = Tally.empty(self.workers.m, self.workers.device)
         self._step, self._sent_before = 0, 0  # bytes before a resume
@@ -451,7 +450,6 @@ class Training:
         self.epochs.change(self._step, self._steps_of_epoch())
         with on_all_ranks(net):
             self._begin_log()
-        self._recollect()
         if self._file is not None:
             self._file.renew(
                 self._records,
@@ -466,28 +464,6 @@ class Training:
             )
         self._columns.told = len(averager.lost)
 
-    def _recollect(self) -> None:
-        """Give a first rank that has not been it before what the others have recorded of their
-        workers.  Collective.
-        """
-        columns, net, names = self._columns, self.net, self.per_worker
-        if not self._records:
-            return
-        mine = columns.left[net.lo : net.hi]
-        own = [
-            [
-                values[mine] if columns.all_in(values) else values
-                for values in map(record.__getitem__, names)
-            ]
-            for record in self._records
-        ]
-        stack = net.gather(np.array(own).transpose(2, 0, 1))
-        if stack is not None:
-            for record, values in zip(self._records, stack.transpose(1, 2, 0)):
-                for name, found in zip(names, values):
-                    if not columns.all_in(record[name]):
-                        record[name] = columns.of_all(found)
-
     def _record(self) -> None:
         """Evaluate all workers and their average, and record it; collective."""
         self._records.append(self._together(self._evaluated))
@@ -501,7 +477,10 @@ class Training:
         with on_all_ranks(net):
             mine = self.workers.evaluate()
         mine["train_loss"] = tally.losses.cpu().numpy() / (tally.steps or np.nan)
-        stack = net.gather(np.column_stack([*mine.values()]))
+        found = {
+            name: np.concatenate(parts)
+            for name, parts in zip(mine, zip(*net.comm.allgather([*mine.values()])))
+        }
         with self.optimizer.consensus() as distance:
             common = self.workers.evaluate_first(net)
         samples = tally.steps * self.settings.accumulate * self.settings.batch * net.n
@@ -511,25 +490,17 @@ class Training:
             "rounds": averager.rounds,
             "bytes": self._sent_before + total(net.comm, averager.sent_bytes),
             "consensus": distance,
+            "loss_worst": found["loss"].max(),
+            **{f"{name}_mean": found[name].mean() for name in names},
             **{f"{name}_consensus": common[name] for name in names},
             "epoch": self.epochs.at(self._step),
             "samples_per_second": samples / tally.seconds if samples else 0.0,
+            "train_loss": found["train_loss"].mean(),
             "lr": self.optimizer.param_groups[0]["lr"] if tally.steps else self._next_rate(),
+            **{name: self._columns.of_all(found[name]) for name in names},
         }
-        of_all: dict[str, Any] = {}
-        if stack is not None:
-            values = (column.astype(of.dtype) for column, of in zip(stack.T, mine.values()))
-            found = dict(zip(mine, values))
-            of_all = {
-                "loss_worst": found["loss"].max(),
-                **{f"{name}_mean": found[name].mean() for name in names},
-                "train_loss": found["train_loss"].mean(),
-            }
-            if "accuracy" in names:
-                of_all["accuracy_worst"] = found["accuracy"].min()
-            mine = {name: self._columns.of_all(found[name]) for name in names}
-        record |= net.collectives.broadcast(of_all, 0, "the evaluation")
-        record |= {name: mine[name] for name in names}
+        if "accuracy" in names:
+            record["accuracy_worst"] = found["accuracy"].min()
         if self._file is not None:
             self._file.append(self._step, record, names)
         return record
