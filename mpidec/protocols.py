@@ -83,6 +83,9 @@ class Reductions(Protocol):
     def gather(self, X: np.ndarray) -> np.ndarray | None:
         """Return the rows of all agents, shape `(n, ...)`, on rank 0; None on the others."""
 
+    def gather_rows(self, X: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the rows of all ranks, `counts` of them on each, on rank 0; None on the others."""
+
     def agree(self, error: Exception | None = None) -> None:
         """Raise on every rank if any rank has an error: that of the lowest such rank."""
 

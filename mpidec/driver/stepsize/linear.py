@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ..._sparse import is_sparse
+from ...comm.runtime import Partition
 from ...problems.internals import composite
 from ...protocols import Motion, Reductions, Sample, StepSize
 from .reference import residual
@@ -153,7 +154,7 @@ class GradientModel:
 
     def coordinates(self, away: np.ndarray) -> np.ndarray:
         r"""Return the rows :math:`x_i - \hat x` in the dimensions of the model."""
-        return away if self.V is None else _project(away, self.V)
+        return away if self.V is None else project(away, self.V)
 
     @cached_property
     def reachable(self) -> np.ndarray:
@@ -389,7 +390,7 @@ class _Neighbourhood:
 
     def _in(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows in the dimensions of the model."""
-        return rows if self.V is None else _project(rows, self.V)
+        return rows if self.V is None else project(rows, self.V)
 
     def span(self, face: np.ndarray | csc_array | None) -> list[np.ndarray] | None:
         """Choose the dimensions; the products of the curvatures with them, where these are known.
@@ -403,7 +404,7 @@ class _Neighbourhood:
         def onto(rows: np.ndarray) -> np.ndarray:
             if is_sparse(face):
                 return np.ascontiguousarray((face @ (face.T @ rows.T)).T)
-            return rows if face is None else _project(_project(rows, face), face.T)
+            return rows if face is None else project(project(rows, face), face.T)
 
         def product(rows: np.ndarray) -> np.ndarray:
             return onto((of.grad(self._at + self._h * onto(rows)) - self.G) / self._h)
@@ -481,7 +482,7 @@ class _Neighbourhood:
         of, net, x, term = self._of, self._of.net, self.x, self._of.term
         mean_gradient, away = net.mean(self.G), of.X0 - self._at
         g = self._in(self.G - mean_gradient * (term is None or of.on_face))
-        distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
+        distance = math.sqrt(net.sum((away**2).sum(axis=1, keepdims=True))[0])
         if face is not None and term is not None and of.on_face:
             H = self._on_face(H, term)
         Hs, gs = (H[None], g[None]) if of.batches is None else self._drawn(of.batches, H, g)
@@ -660,7 +661,7 @@ def _orthonormal(columns: np.ndarray) -> np.ndarray:
     return np.asarray(Q[:, values > max(TUNING.negligible**2 * values[-1], 0.0)])
 
 
-def _project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
+def project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
     """`rows @ V`, one row after the other: the same bits for any number of local agents."""
     return np.asarray((rows[:, None, :] @ V)[:, 0])
 
@@ -692,9 +693,8 @@ def _basis(
     parts = [_lanczos(net, product, away, length)[0]]
     count = length
     if net.n * d <= TUNING.stack:
-        curvature, top = _top_vectors(net, product, m, d)
+        chosen = _steepest(net, product, m, d, TUNING.agents)
         count += TUNING.own_krylov
-        chosen = _on_root(net, np.hstack([curvature[:, None], top]), _largest, None)
         gradients = _on_root(net, G, _principal, None)
         parts += [part for part in (chosen, gradients) if part is not None]
     basis = np.empty((d, 0))
@@ -743,15 +743,26 @@ def _top_directions(
     """Orthonormal rows that complete `vectors` by the top vectors of the `most` agents of
     largest curvature; collective.
     """
-    curvature, top = _top_vectors(net, product, m, vectors.shape[1])
-    rows = _on_root(net, np.hstack([curvature[:, None], top]), _largest, vectors[:0])[:most]
+    found = _steepest(net, product, m, vectors.shape[1], most)
+    rows = vectors[:0] if found is None else found
     rest = rows - (rows @ vectors.T) @ vectors
     _, s, Vt = np.linalg.svd(rest - (rest @ vectors.T) @ vectors, full_matrices=False)
     return np.asarray(net.collectives.broadcast(Vt[s > TUNING.negligible], 0, "the linear model"))
 
 
-def _largest(stack: np.ndarray) -> np.ndarray:
-    return stack[np.argsort(-stack[:, 0], kind="stable")[: TUNING.agents], 1:]
+def _steepest(net: Reductions, product: Gradient, m: int, d: int, most: int) -> np.ndarray | None:
+    """Return the top vectors of the `most` agents of largest curvature, the steepest first, on
+    rank 0; None on the others.  Collective.
+    """
+    curvature, top = _top_vectors(product, m, d)
+    stack = net.gather(curvature)
+    first = None if stack is None else np.argsort(-stack, kind="stable")[:most]
+    chosen = np.asarray(net.collectives.broadcast(first, 0, "the steepest agents"))
+    ascending = np.sort(chosen)
+    mine = ascending[(net.lo <= ascending) & (ascending < net.hi)] - net.lo
+    counts = np.bincount(Partition(net.n, net.size).owner(chosen), minlength=net.size)
+    rows = net.gather_rows(top[mine], counts)
+    return None if rows is None else rows[np.searchsorted(ascending, chosen)]
 
 
 def _principal(G: np.ndarray) -> np.ndarray:
@@ -760,9 +771,7 @@ def _principal(G: np.ndarray) -> np.ndarray:
     return Vt[s > TUNING.negligible * max(float(s[0]), TUNING.tiny)][: TUNING.agents]
 
 
-def _top_vectors(
-    net: Reductions, product: Gradient, m: int, d: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _top_vectors(product: Gradient, m: int, d: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the largest curvature of each local agent, and its direction, after a few Lanczos
     steps of its own.
     """

@@ -442,18 +442,20 @@ class Search(ModelSearch):
         runs with step sizes around it.
         """
         task, length = self.task, trial_length(self.task.steps)
-        bounded = self.modelled.model is not None and self.modelled.model.slope is not None
-        bounded = task.net.collectives.broadcast(bounded, 0, "the slopes of the gradients")
+        known = self.modelled.model
+        basis = (known.V,) if known is not None and known.slope is not None else None
+        bounded = task.net.collectives.broadcast(basis, 0, "the slopes of the gradients")
         most = (task.steps // 2 - choice.gradients) // max(length, 1) - 1
-        if not bounded or length < TUNING.fewest_steps or most < 3:
+        if bounded is None or length < TUNING.fewest_steps or most < 3:
             return choice
+        (V,) = bounded
 
         def errors(sizes: np.ndarray) -> np.ndarray:
-            ends = trials.ends(sizes, length)
+            ends = trials.ends(sizes, length, V)
 
             def continued(W: Operator[StepOperator]) -> np.ndarray:
-                model = cast("GradientModel", self.modelled.model)
-                E = np.stack([model.coordinates(rows) for rows in ends if rows is not None], axis=2)
+                model = cast("GradientModel", known)
+                E = np.stack([rows for rows in ends if rows is not None], axis=2)
                 runs = self._runs(W, model, length)
                 criterion = ErrorAfter(task.steps, noisy=False, decreasing=task.varying)
                 return criterion.race(lambda sizes, _: runs(sizes, E), model, sizes).predicted

@@ -20,7 +20,7 @@ from ...solvers import Solver, StepSchedule
 from ...solvers.internals import Asynchronous, at_step, iterate
 from ..answers import Answers
 from .choice import Choice, with_size
-from .linear import GradientModel, Linearization, dimensions, evaluations, linear_model
+from .linear import GradientModel, Linearization, dimensions, evaluations, linear_model, project
 from .reference import composite_minimizer, minimizer, together
 from .tuning import TUNING
 
@@ -228,14 +228,15 @@ class Trials:
         self._task, self._point, self._topology, self._mixer = task, point, topology, mixer
         self.taken = 0
 
-    def ends(self, sizes: np.ndarray, length: int) -> list[np.ndarray | None]:
-        """For each step size the rows of all agents minus the point after `length` steps, on
-        rank 0.
+    def ends(self, sizes: np.ndarray, length: int, V: np.ndarray | None) -> list[np.ndarray | None]:
+        """For each step size the rows of all agents minus the point after `length` steps, in the
+        basis V of the model, on rank 0.
         """
         ends = []
         for size in sizes:
             with closing(self._run(size, length)) as run:
-                ends.append(self._task.net.gather(deque(run, maxlen=1)[0]))
+                rows = deque(run, maxlen=1)[0]
+                ends.append(self._task.net.gather(rows if V is None else project(rows, V)))
         return ends
 
     def steps(self, size: float, length: int, limit: float = np.inf) -> float:

@@ -5,6 +5,7 @@ from helpers.squares import D, squares
 
 import mpidec
 from mpidec import problems as P, solvers as S, topology as T
+from mpidec.driver.stepsize import linear
 
 
 def test_many_unknowns_are_projected():
@@ -41,3 +42,14 @@ def test_quadratic_functions_take_few_gradients():
     with mpidec.Network(6) as net:
         assert mpidec.tune(squares(net), S.EXTRA(), T.ring(6), net=net).gradients == D + 5
         assert mpidec.tune(squares(net), S.EXTRA(), T.ring(6), steps=20, net=net).gradients == D + 5
+
+
+def test_the_rows_of_the_steepest_agents_come_to_rank_0(comm):
+    with mpidec.Network(max(9, comm.size), comm) as net:
+        curvature = np.random.default_rng(1).permutation(net.n) + 1.0
+        H = np.diag(curvature)[net.lo : net.hi]  # agent i's only along axis i
+        rows = linear._steepest(net, lambda X: H * X, net.m, net.n, 4)
+        assert (rows is None) == (net.rank > 0)
+        if rows is not None:
+            expected = np.eye(net.n)[np.argsort(-curvature)[:4]]
+            np.testing.assert_allclose(np.abs(rows), expected, atol=1e-12)
