@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -22,7 +21,8 @@ from .clocks import Clock, Steps, Watched
 from .diagnosis import Diagnosis
 from .journal import RunLog
 from .outcome import Outcome, RunEnd, decide_outcome
-from .plan import Plan, State, recorded_choice
+from .plan import Plan, State
+from .recalled import Recalled, as_recorded
 from .result import Result
 from .runs import mixer_of_runs
 from .stepsize import (
@@ -51,32 +51,28 @@ def attempts(
 ) -> R:
     """Return the result of `run(plan, choice, guard, last)`, with the step size of the choice;
     again with a smaller one after each `Retry`.  A run that goes on without its dead leaves out
-    those that have failed before.  Collective.
+    those that have failed before; a resumed one that begins again replaces its file.  Collective.
     """
     net, solver, record, backup = plan.net, plan.solver, plan.record, Backup.of(plan.net)
     failed = 0 if backup is None or backup.key is None else backup.failed
-    recorded = inf
-    if record is not None and record.resume:
-        recorded, _ = recorded_choice(net, record)
+    begun = choice.failed
 
-    def once(number: int, choice: Choice, last: bool) -> R:
+    def once(choice: Choice, last: bool) -> R:
         if backup is not None:
-            backup.failed = number
+            backup.failed = choice.failed
         now = replace(plan, solver=with_size(solver, choice.step_size))
-        if record is not None and choice.step_size < recorded < inf:
+        if record is not None and record.resume and choice.failed > begun:
             now = replace(now, record=replace(record, resume=False, replace=True))
-        return run(now, choice, search.guard(choice, number), last)
+        return run(now, choice, search.guard(choice), last)
 
-    for number in range(TUNING.attempts):
+    while choice.failed < TUNING.attempts:
         reason: Retry | None = None
-        if number >= failed and choice.step_size <= recorded:
+        if choice.failed >= failed:
             try:
-                return once(number, choice, False)
+                return once(choice, False)
             except Retry as retry:
                 reason = retry
-        smaller = search.smaller(
-            choice, TUNING.factor if number < TUNING.gentle else TUNING.strong_factor
-        )
+        smaller = search.smaller(choice)
         if reason is not None and net.rank == 0:
             warn(
                 f"{name_of(solver)} did not converge with the step size {choice.step_size:.4g} "
@@ -84,7 +80,15 @@ def attempts(
                 f"begins again with {smaller.step_size:.4g}"
             )
         choice = smaller
-    return once(TUNING.attempts, choice, True)
+    return once(choice, True)
+
+
+def searched(search: ModelSearch, recalled: Recalled | None) -> Choice:
+    """Return the choice of a search, or that in the file of a resumed run; collective."""
+    if recalled is None:
+        return search()
+    search.recall(recalled.point, recalled.away)
+    return recalled.choice
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,7 @@ Once = Callable[[Attempt, Clock], Result]
 
 def attempted(plan: Plan, once: Once) -> Result:
     """Return the result of a run, after a search if its step size is to be found; collective."""
-    plan = as_recorded(plan)
+    plan, recalled = as_recorded(plan)
     with plan.mixer() as mixer:
         mixer_of_runs(mixer, plan.runs, plan.solver, plan.oracle)  # refused before a search
         X0, oracle = as_reals(plan.X), plan.oracle
@@ -240,7 +244,7 @@ def attempted(plan: Plan, once: Once) -> Result:
         unstable = unstable_schedule(plan.net, plan.solver, mixer, X0.shape[1])
         if plan.net.rank == 0:
             _warn(plan, mixer, unstable)
-        if requested_rule(plan.solver) is None or oracle is None:
+        if oracle is None or (recalled is None and requested_rule(plan.solver) is None):
             steps = Steps(plan, mixer)
             return once(Attempt(plan, steps, unstable=unstable), steps)
         task = Task(
@@ -253,7 +257,7 @@ def attempted(plan: Plan, once: Once) -> Result:
             tol=plan.tolerance,
         )
         search = Search(task, plan.topology, mixer, unstable)
-        choice = search()
+        choice = searched(search, recalled)
     plan = replace(plan, topology=search.topology)
     # where the schedule is the cause, smaller step sizes are no remedy
     alone = bool(unstable) or choice.futile
@@ -264,20 +268,6 @@ def attempted(plan: Plan, once: Once) -> Result:
             return once(Attempt(plan, steps, choice, guard, last or alone, unstable), steps)
 
     return attempts(plan, search, choice, run)
-
-
-def as_recorded(plan: Plan) -> Plan:
-    """Return the plan of a resumed run, with the step size and the weights that the run has found
-    before, unless it goes on without its dead, and searches again; collective.
-    """
-    record, backup = plan.record, Backup.of(plan.net)
-    if record is None or not record.resume or (backup is not None and backup.searched):
-        return plan
-    if requested_rule(plan.solver) is None or plan.oracle is None:
-        return plan
-    size, weights = recorded_choice(plan.net, record)
-    graph = plan.topology.chosen(weights)
-    return replace(plan, solver=with_size(plan.solver, size), topology=graph)
 
 
 def _warn(plan: Plan, mixer: Operator[StepOperator], unstable: str) -> None:

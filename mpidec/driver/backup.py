@@ -68,9 +68,6 @@ class Backup:
         How many step sizes have failed before the present one.
     key : Key or None
         The copy to go on from.
-    searched : bool
-        Whether the run has searched for its step size itself, where it was to be found: it does so
-        again also where it goes on from its file, and judges the choice as before.
 
     Notes
     -----
@@ -84,7 +81,6 @@ class Backup:
         self.sizes: list[float] = []
         self.failed = 0
         self.key: Key | None = None
-        self.searched = False
         self._held: dict[Key, Held] = {}
         self._attempt = 0
         self._comm: MPI.Intracomm
@@ -97,9 +93,9 @@ class Backup:
         """Return the copies of the run on a network, if there are any."""
         return _OF.get(net)
 
-    def serve(self, net: Network, searched: bool) -> None:
+    def serve(self, net: Network) -> None:
         """Let the run on this network make copies, and go on from the present one."""
-        _OF[net], self.searched = self, searched
+        _OF[net] = self
 
     def meet(self, comm: Communicator) -> None:
         """Begin an attempt of the ranks that are left, from the last copy of which they have all

@@ -21,20 +21,21 @@ from ..comm.mixing import Network
 from ..comm.mixing.internals import Channel, Operator, StepOperator, Triggered, Wrapped
 from ..comm.runtime import on_all_ranks
 from ..problems.internals import moves, seen, targets_of, x_star_of
-from ..record.internals import ON
+from ..record.internals import ON, SEARCH
 from ..solvers import Solver
 from ..solvers.internals import name_of, step_size_of
 from ..topology import Schedule
 from .arguments import problem_of
 from .metrics import NONE, Metrics, Own
 from .provenance import agent_hash, attributes
+from .recalled import search_arrays
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
     from ..record import Record
     from ..topology import Topology
     from .plan import Plan
-    from .stepsize import Choice
+    from .stepsize import Choice, Guard
 
 STEPS = range(4)  # of which functions of the step, and schedules without a period, are compared
 # Parameters of problems that shape no curve.
@@ -47,13 +48,15 @@ def attributes_of_run(
     plan: Plan,
     record: Record,
     choice: Choice | None,
+    guard: Guard | None,
     topology: Topology | Schedule,
     function: str = "solve",
     mixer: Operator[StepOperator] | None = None,
     **conditions: object,
 ) -> dict[str, Any]:
     """Return the root attributes of the file of a run that `mpidec.solve`, or another `function`,
-    makes under `conditions`, with its `curve`; collective.
+    makes under `conditions`, with its `curve`, and what a resumed run needs of the search that has
+    found its step size; collective.
     """
     common = attributes(
         plan.net,
@@ -67,16 +70,21 @@ def attributes_of_run(
         function=function,
         problem=plan.problem,
     )
-    return common | curve(
-        plan.net,
-        plan.solver,
-        plan.oracle,
-        topology,
-        plan.X,
-        plan.seed,
-        mixer=mixer,
-        metrics=plan.metrics,
-        **conditions,
+    search = {} if choice is None else {SEARCH: search_arrays(choice, guard)}
+    return (
+        common
+        | search
+        | curve(
+            plan.net,
+            plan.solver,
+            plan.oracle,
+            topology,
+            plan.X,
+            plan.seed,
+            mixer=mixer,
+            metrics=plan.metrics,
+            **conditions,
+        )
     )
 
 

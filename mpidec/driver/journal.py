@@ -26,7 +26,7 @@ from .outcome import Target, said_by
 from .plan import Plan, State, resumed_at
 from .result import Result
 from .runs import MetricsOfRuns
-from .stepsize import Choice, Retry
+from .stepsize import Choice, Guard, Retry
 
 # The rows of the last records in a copy; no field has a dot in its name.
 _TAIL = "trajectory."
@@ -66,9 +66,13 @@ class Journal(RunLog):
     clock : Clock
     choice : Choice or None
         The search that has found the step size.
+    guard : Guard or None
+        What the file of the run keeps, for the guard of a resumed one.
     """
 
-    def __init__(self, plan: Plan, clock: Clock, choice: Choice | None):
+    def __init__(
+        self, plan: Plan, clock: Clock, choice: Choice | None = None, guard: Guard | None = None
+    ):
         given = plan.net, plan.problem, plan.metrics
         measure = (
             Metrics(*given, like=plan.X)
@@ -76,7 +80,8 @@ class Journal(RunLog):
             else MetricsOfRuns(plan.runs, *given, like=plan.X)
         )
         super().__init__(measure, clock.names(measure))
-        self._plan, self._net, self._source, self._choice = plan, plan.net, clock, choice
+        self._plan, self._net, self._source = plan, plan.net, clock
+        self._choice, self._guard = choice, guard
         self._errors = clock.errors
         self._recorder: Recorder[Any] | None = None
         self._backup, self._edges, self._again = Backup.of(plan.net), dict[str, np.ndarray](), False
@@ -168,6 +173,7 @@ class Journal(RunLog):
             plan,
             record,
             self._choice,
+            self._guard,
             source.topology,
             source.function,
             source.mixer,

@@ -27,7 +27,7 @@ def once(attempt: Attempt, clock: Clock) -> Result:
     plan = attempt.plan
     # until the file is complete: Ctrl-C reaches some ranks later than others
     with interrupts() as interrupted:
-        with Journal(plan, clock, attempt.choice) as journal:
+        with Journal(plan, clock, attempt.choice, attempt.guard) as journal:
             k, s, end = _run(attempt, clock, journal, interrupted)
             attempt.retry(end, k)
             plan.net.wait_for_readers()

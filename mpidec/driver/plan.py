@@ -17,7 +17,7 @@ from .._validation import takes
 from ..comm.mixing import Mixer, Network
 from ..comm.mixing.internals import Operator, StepOperator
 from ..comm.runtime import on_all_ranks
-from ..record import Record, read
+from ..record import Record
 from ..solvers import Solver
 from .arguments import Delay, check_equal, problem_of
 from .metrics import Own
@@ -223,19 +223,3 @@ def resumed_at(step: int, later: bool) -> str:
     """Return what a resumed run tells at its beginning."""
     again = ": later records are computed again" if later else ""
     return f"resumed at step {step}, that of the last checkpoint{again}"
-
-
-def recorded_choice(net: Network, record: Record) -> tuple[float, str]:
-    """Return the step size that the run in the file has chosen, and the weights, or ""."""
-    size, weights = 0.0, ""
-    with on_all_ranks(net):
-        if net.rank == 0:
-            found = read(record.path).attributes
-            if "step_size" not in found:
-                raise ValueError(
-                    f"{record.path}: its step size was given as a number: resume with the same "
-                    "number"
-                )
-            size, weights = float(found["step_size"]), str(found.get("weights", ""))
-    size, weights = net.collectives.broadcast((size, weights), 0, "the step size of the run")
-    return float(size), str(weights)

@@ -102,7 +102,8 @@ class Result(Fitted):
         The step size of the run: the number that "auto" or "safe" became, or the schedule starting
         there.
     choice : Choice or None
-        The search for it; None if a number was given, or read from the file of a resumed run.
+        The search for it, of a resumed run that in its file; None if a number was given, or the
+        file has none.
     limit : str
         What of the mixing keeps an exact method from the minimizer, such as "10 % of the messages
         are lost"; else empty.

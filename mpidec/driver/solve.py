@@ -217,7 +217,8 @@ def solve(
     The search sums over all agents, which an experiment can and a deployed network cannot;
     `step_size="safe"` is a bound that needs only the largest smoothness constant. The choice is
     `Result.step_size`, and `Result.choice` has the table. A run that does not converge with it
-    begins again with a smaller one, with a `RuntimeWarning`.
+    begins again with a smaller one, with a `RuntimeWarning`; so does a resumed one, unless it is
+    resumed with `changed=True`.
 
     A checkpoint contains the state of the solver, the counters, and the memory of a mixer with
     error feedback: a resumed run is bit-identical to an uninterrupted one, on any number of ranks.

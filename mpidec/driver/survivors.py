@@ -65,15 +65,11 @@ class Beginning:
         return self.begun and (self.backup is None or self.backup.key is None)
 
     @contextmanager
-    def network(
-        self, n: int, resumed: bool = False, timeline: str | None = None
-    ) -> Iterator[Network]:
-        """The network of the run, of `n` agents; `resumed`: of one that the user continues, with
-        the step size in its file.  Collective.
-        """
+    def network(self, n: int, timeline: str | None = None) -> Iterator[Network]:
+        """The network of the run, of `n` agents; collective."""
         with Network(n, self.comm, timeline=timeline) as net:
             if self.backup is not None:
-                self.backup.serve(net, not resumed)
+                self.backup.serve(net)
             yield net
 
 
@@ -150,7 +146,7 @@ def continued(
     n = infer_agents(None, topology, x0) if net is None else net.n
 
     def attempt(now: Beginning) -> Result:
-        with now.network(n, record is not None and record.resume) as own:
+        with now.network(n) as own:
             with on_all_ranks(own):
                 problem = load(own.agents)
             saved = record

@@ -268,7 +268,7 @@ def execute(request: Request, comm: MPI.Intracomm) -> int:
 
     def attempt(now: Beginning) -> int:
         resumed, timeline = args.resume is not None, timeline_of(args.trace)
-        with now.network(experiment.run.agents, resumed, timeline) as net:
+        with now.network(experiment.run.agents, timeline) as net:
             job = build.build(experiment, net)
             if args.tune:
                 return _search(job, args.picture, net)

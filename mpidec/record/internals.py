@@ -16,12 +16,14 @@ from .fingerprint import (
 )
 from .reader import (
     ABANDONED as ABANDONED,
+    arrays_of as arrays_of,
     checkpoint_step as checkpoint_step,
     head as head,
     last_values as last_values,
 )
 from .recorder import (
     MODEL as MODEL,
+    SEARCH as SEARCH,
     Recorder as Recorder,
     edge_counts as edge_counts,
     held as held,

@@ -302,6 +302,12 @@ def _unfinished(
     return f"incomplete, {steps} steps so far, last written {last}, {who}"
 
 
+def arrays_of(path: str | os.PathLike[str], group: str) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a group of a run file, by name; none if it has no such group."""
+    with open_run(path) as file:
+        return {name: stored(dataset)[()] for name, dataset in file.get(group, {}).items()}
+
+
 def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     """Read the last checkpoint: its step and all that was stored, by name (arrays; 0-d ones as
     Python numbers).

@@ -46,8 +46,9 @@ CHANGED = (
     "data_samples",
     "lost",
 )
-# Not an attribute, but the arrays of `RunFile(model=...)`.
-MODEL = "model"
+# Not attributes, but arrays of `RunFile(groups=...)`: the linear model of a problem, and what a
+# search for a step size has found.
+MODEL, SEARCH = GROUPS = "model", "search"
 # And those that describe each part of a run.
 PART = (
     "created",
@@ -244,8 +245,8 @@ class Recorder(Generic[State]):
                 n=self._net.n,
                 row_shape=row_shape,
                 metrics=names,
-                meta={name: value for name, value in meta.items() if name != MODEL},
-                model=meta.get(MODEL),
+                meta={name: value for name, value in meta.items() if name not in GROUPS},
+                groups={name: meta[name] for name in GROUPS if name in meta},
                 topology=phases(topology),
                 columns=column_phases(topology),
                 trajectory=self._spec.trajectory,

@@ -63,7 +63,7 @@ class _Layout(NamedTuple):
     topology: tuple[csr_array, ...] = ()
     columns: tuple[csr_array, ...] = ()
     records: int = 0
-    model: Mapping[str, NDArray[Any]] = {}
+    groups: Mapping[str, Mapping[str, NDArray[Any]]] = {}
     sharded: bool = False
 
     @classmethod
@@ -126,8 +126,9 @@ class _Layout(NamedTuple):
             _add_matrix(group, W)
             if self.columns:
                 _add_matrix(group.create_group("C"), self.columns[phase])
-        for name, array in self.model.items():
-            file[f"model/{name}"] = array
+        for group, arrays in self.groups.items():
+            for name, array in arrays.items():
+                file[f"{group}/{name}"] = array
 
     def nowhere(self, shape: tuple[int, ...]) -> Sharded:
         """Return a data set of which no shard has rows yet."""
@@ -297,7 +298,8 @@ class RunFile:
         never a problem
     per_agent : names of the metrics that have a number for each agent, arrays (n,); they become
         ``/agents/<name>``
-    model : arrays from which predictions are made, ``/model/<name>``; see `Run.predict`
+    groups : arrays by group and name, ``/<group>/<name>``: of ``model`` predictions are made, see
+        `Run.predict`; ``search`` has what a resumed run needs of the search for its step size
     sharded : whether the rows of agents are in shards (see `Record`): those of `append`,
         `checkpoint` and `finish` are then descriptions, not arrays
 
@@ -350,7 +352,7 @@ class RunFile:
         flush_seconds: float = 2.0,
         records: int | None = None,
         per_agent: Sequence[str] = (),
-        model: Mapping[str, NDArray[Any]] | None = None,
+        groups: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
         sharded: bool = False,
     ) -> None:
         names = [name for name in metrics if name != "step"]
@@ -372,7 +374,7 @@ class RunFile:
             topology=tuple(topology or ()),
             columns=tuple(columns),
             records=records if records is not None else 8 * CHUNK_ROWS,
-            model=model or {},
+            groups=groups or {},
             sharded=sharded,
         )
         self._begin(AtomicFile(path), layout, flush_seconds, _Resumed())

@@ -53,7 +53,11 @@ def content(path):
         file.visititems(
             lambda name, it: arrays.update({name: it[()]} if isinstance(it, h5py.Dataset) else {})
         )
-        return {k: v for k, v in arrays.items() if k.split("/")[-1] not in ("time", "counters")}
+        return {
+            k: v
+            for k, v in arrays.items()
+            if k.split("/")[-1] not in ("time", "counters", "seconds")
+        }
 
 
 @pytest.mark.parametrize(
@@ -102,12 +106,12 @@ def test_asynchronous_agents_go_on_from_their_last_pause():
 def test_the_step_size_of_a_run_that_goes_on_from_its_file_is_judged_as_before(
     tmp_path, monkeypatch, died
 ):
-    def failing(self, choice, attempt, former=ModelSearch.guard):
-        guard = former(self, choice, attempt)
+    def failing(self, choice, former=ModelSearch.guard):
+        guard = former(self, choice)
 
         def check(k, X):
             Guard.check(guard, k, X)
-            if k == 64 and attempt == 0:
+            if k == 64 and choice.failed == 0:
                 raise Retry("told to")
 
         monkeypatch.setattr(guard, "check", check)
@@ -142,9 +146,9 @@ def test_the_step_size_of_a_run_that_goes_on_from_its_file_is_judged_as_before(
 
 
 def test_asynchronous_agents_that_go_on_from_their_file_are_judged_as_before(tmp_path, monkeypatch):
-    def failing(self, choice, attempt, former=ModelSearch.guard):
-        guard = former(self, choice, attempt)
-        if attempt == 0:
+    def failing(self, choice, former=ModelSearch.guard):
+        guard = former(self, choice)
+        if choice.failed == 0:
             monkeypatch.setattr(guard, "far", lambda X, strict: "told to")
         return guard
 

@@ -16,13 +16,14 @@ from ...comm.mixing import Network
 from ...comm.runtime import abandon, interrupts, on_all_ranks
 from ...problems.internals import of_one, real_view
 from ...solvers.internals import PairwiseSolver
-from ..attempts import Attempt, as_recorded, attempts
+from ..attempts import Attempt, attempts, searched
 from ..clocks import Iterates
 from ..curve import attributes_of_run
 from ..journal import RunLog
 from ..metrics import Metrics
 from ..outcome import Outcome, RunEnd, hits
 from ..plan import Plan, resumed_at
+from ..recalled import as_recorded
 from ..stepsize import Choice, Guard, Task, requested_rule
 from .draws import Gradient
 from .dropping import Dropping, Part
@@ -77,8 +78,10 @@ def run(plan: Plan, dropping: Dropping | None = None) -> AsyncResult:
         if losing := solver.losing(plan.drop):
             warn(losing)
         _warn_of_sleepers(net, plan.straggler)
-    plan = as_recorded(replace(plan, solver=solver))
-    if plan.oracle is None or requested_rule(plan.solver) is None:
+    plan, recalled = as_recorded(replace(plan, solver=solver))
+    if dropping is not None and dropping.former is not None:
+        recalled = None  # of all agents
+    if plan.oracle is None or (recalled is None and requested_rule(plan.solver) is None):
         return _attempt(plan, faults, dropping=dropping)
     events = Events.of_ranks(
         solver,
@@ -92,7 +95,7 @@ def run(plan: Plan, dropping: Dropping | None = None) -> AsyncResult:
     task = Task(
         net,
         real_view(plan.oracle) if is_complex(plan.X) else plan.oracle,
-        solver=solver,
+        solver=as_asynchronous(plan.solver),
         X0=as_reals(plan.X),
         steps=plan.steps,
         seed=plan.seed,
@@ -102,7 +105,7 @@ def run(plan: Plan, dropping: Dropping | None = None) -> AsyncResult:
     return attempts(
         plan,
         search,
-        search(),
+        searched(search, recalled),
         lambda plan, choice, guard, last: _attempt(plan, faults, choice, guard, last, dropping),
     )
 
@@ -137,7 +140,7 @@ def _attempt(
             topology=plan.topology,
             measure=measure,
             agents=agents,
-            meta=_meta(plan, plan.record, choice) if former is None else {},
+            meta=_meta(plan, plan.record, choice, guard) if former is None else {},
         )
         if former is not None:
             file.go_on(former.n, former.numbers)
@@ -154,12 +157,13 @@ def _attempt(
         return ranks(Attempt(plan, ranks, choice, guard, last), records, interrupted)
 
 
-def _meta(plan: Plan, record: Record, choice: Choice | None) -> dict[str, Any]:
+def _meta(plan: Plan, record: Record, choice: Choice | None, guard: Guard | None) -> dict[str, Any]:
     """Return the root attributes of the file of a run; collective."""
     meta = attributes_of_run(
         plan,
         record,
         choice,
+        guard,
         plan.topology,
         delay=plan.delay,
         drop=plan.drop,

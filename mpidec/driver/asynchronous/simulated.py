@@ -7,10 +7,11 @@ from dataclasses import replace
 from ..._complex import as_reals, is_complex
 from ..._words import warn
 from ...problems.internals import real_view
-from ..attempts import Attempt, as_recorded, attempts
+from ..attempts import Attempt, attempts, searched
 from ..clocks import Simulated
 from ..loop import once
 from ..plan import Plan
+from ..recalled import as_recorded
 from ..result import Result
 from ..stepsize import Choice, Guard, Task, requested_rule
 from .events import Events
@@ -24,9 +25,9 @@ def run(plan: Plan, events: Events) -> Result:
     solver = prepared(as_asynchronous(plan.solver), static)
     if losing := solver.losing(plan.drop):
         warn(losing)
-    plan = as_recorded(replace(plan, solver=solver))
+    plan, recalled = as_recorded(replace(plan, solver=solver))
     oracle = plan.oracle
-    if oracle is None or requested_rule(plan.solver) is None:
+    if oracle is None or (recalled is None and requested_rule(plan.solver) is None):
         clock = Simulated(plan, events)
         return once(Attempt(plan, clock), clock)
     if is_complex(plan.X):  # the search knows real rows
@@ -46,4 +47,4 @@ def run(plan: Plan, events: Events) -> Result:
         clock = Simulated(plan, events)
         return once(Attempt(plan, clock, choice, guard, last), clock)
 
-    return attempts(plan, search, search(), attempt)
+    return attempts(plan, search, searched(search, recalled), attempt)

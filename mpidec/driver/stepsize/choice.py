@@ -55,6 +55,8 @@ class Choice:
     futile : bool
         Whether the method makes no progress with the codec of the run, with any step size: it is
         not begun again with smaller ones.
+    failed : int
+        How many larger step sizes the run has tried before, with which it did not converge.
     """
 
     step_size: float
@@ -71,6 +73,7 @@ class Choice:
     weights: str = ""
     limit: str = ""
     futile: bool = False
+    failed: int = 0
 
     @property
     def expected(self) -> float:

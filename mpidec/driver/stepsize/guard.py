@@ -41,6 +41,8 @@ class Guard:
 
     Attributes
     ----------
+    point, away
+        As given.
     next : int
         The step after which the next check is due.
     """
@@ -55,7 +57,7 @@ class Guard:
         away: float = 0.0,
         left: float = 1.0,
     ):
-        self._net, self._point = net, point
+        self._net, self.point, self.away = net, point, away
         size = max(float(np.linalg.norm(point)) or 1.0, away)
         start, scale = self._distance(X0), np.sqrt(net.n) * size
         self._start = start
@@ -110,4 +112,4 @@ class Guard:
         )
 
     def _distance(self, X: np.ndarray) -> float:
-        return float(np.sqrt(self._net.sum(((X - self._point) ** 2).sum(axis=1, keepdims=True))[0]))
+        return float(np.sqrt(self._net.sum(((X - self.point) ** 2).sum(axis=1, keepdims=True))[0]))

@@ -75,6 +75,7 @@ class ModelSearch(ABC):
 
     def __init__(self, task: Task):
         self.task, self.modelled = task, Modelled()
+        self._recalled = False  # and not made again
 
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
@@ -191,7 +192,13 @@ class ModelSearch(ABC):
                     meet(net.comm)
         return cast("T", net.collectives.broadcast(result, 0, "the choice of a step size"))
 
-    def guard(self, choice: Choice, attempt: int) -> Guard | None:
+    def recall(self, point: np.ndarray | None, away: float) -> None:
+        """Take the estimated minimizer, and how far the agents' own gradients lead from it, from
+        the file of a resumed run.
+        """
+        self.modelled, self._recalled = Modelled(point=point, away=away), True
+
+    def guard(self, choice: Choice) -> Guard | None:
         """Return the guard of an attempt with a choice; None if there is no estimate of the
         minimizer.
         """
@@ -205,13 +212,14 @@ class ModelSearch(ABC):
             steps=task.steps,
             halfway=choice.halfway(task.steps),
             away=self.modelled.away,
-            left=TUNING.left if task.reduced and attempt < TUNING.gentle else 1.0,
+            left=TUNING.left if task.reduced and choice.failed < TUNING.gentle else 1.0,
         )
 
-    def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
-        """1 / `factor` of a choice with which the run did not converge; collective."""
-        note = f"{choice.step_size:.4g} did not converge"
-        return replace(choice, step_size=choice.step_size / factor, note=note)
+    def smaller(self, choice: Choice) -> Choice:
+        """Return a smaller choice than one with which the run did not converge; collective."""
+        factor = TUNING.factor if choice.failed < TUNING.gentle else TUNING.strong_factor
+        note, failed = f"{choice.step_size:.4g} did not converge", choice.failed + 1
+        return replace(choice, step_size=choice.step_size / factor, note=note, failed=failed)
 
 
 class Search(ModelSearch):
@@ -269,13 +277,13 @@ class Search(ModelSearch):
         L = self._smoothness()
         return self._with_mixer(lambda W: safe(self.task.solver, W, in_range(L))), L
 
-    def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
-        """At most 1 / `factor` of a choice with which the run did not converge, checked in the
-        linear model.
-        """
-        less = super().smaller(choice, factor)
+    def smaller(self, choice: Choice) -> Choice:
+        """Return one that is checked in the linear model, too."""
+        less = super().smaller(choice)
         if choice.rule != "steps":
             return less
+        if self._recalled:
+            self.modelled, self._recalled = self.task.modelled(), False
 
         def checked(W: Operator[StepOperator]) -> float:
             model, size = self.modelled.model, less.step_size

@@ -1,6 +1,8 @@
 """The guard of a run: when it begins again, and when it does not."""
 
+import shutil
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from helpers.squares import D, data, squares
 
 import mpidec
 from mpidec import problems as P, record, solvers as S, topology as T
+from mpidec.comm.runtime import MPI
 from mpidec.driver.stepsize import guard
 
 
@@ -88,3 +91,70 @@ def test_a_minimizer_that_is_zero_up_to_rounding_needs_no_smaller_step_size(know
     assert str(result.outcome) == "completed" and result.step_size > 0.01 / largest
     assert np.abs(result.X).max(initial=0.0) < 1e-4
     assert not known or result.metrics["error"][-1] < 1e-4  # absolute, as x* = 0
+
+
+STEEP = (  # diverges after a few steps
+    lambda X: (X**2 / 2 + X**4).sum(axis=1),
+    lambda X: X + 4 * X**3,
+)
+BUMPY = (  # jumps to and fro, far from the minimizer
+    lambda X: (X**2 / 2 + 3 * np.log1p(X**2) + 3 / (1 + X**2)).sum(axis=1),
+    lambda X: X + 6 * X**3 / (1 + X**2) ** 2,
+)
+
+
+@pytest.mark.parametrize(
+    "functions, x0, calls, reason",
+    [
+        (
+            STEEP,
+            0.8,
+            3,
+            "objective is inf after 6 steps",
+        ),  # the file has step 2 of the first attempt
+        (STEEP, 0.8, 7, "objective is inf after 8 steps"),  # and here of the second one
+        (BUMPY, 1.5, 10, "distance 3.9 from the point of the linear model after 32 steps"),
+    ],
+)
+def test_a_resumed_run_begins_again_where_an_undisturbed_one_does(
+    shared_tmp, functions, x0, calls, reason
+):
+    told = []
+
+    def dies(*args):
+        told.append(args)
+        if len(told) == calls:
+            raise RuntimeError("died")
+
+    def run(net, name, progress=None, **more):
+        problem = P.Custom(*functions, m=net.m, d=1, x_star=[0.0])
+        file = mpidec.Record(shared_tmp / name, checkpoint_seconds=0, **more)
+        given = {"every": 2, "net": net, "record": file, "progress": progress}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = mpidec.solve(
+                problem, S.GradientTracking(), "complete", steps=60, x0=[x0], **given
+            )
+        return result, [str(one.message) for one in caught]
+
+    with mpidec.Network(4) as net:
+        whole, said = run(net, "whole.h5")
+        with pytest.raises(RuntimeError, match="died"):
+            run(net, "part.h5", dies)
+        if net.rank == 0:
+            shutil.copy(shared_tmp / "part.h5", shared_tmp / "alone.h5")
+        again, said_again = run(net, "part.h5", resume=True)
+        np.testing.assert_array_equal(again.X, whole.X)
+        one, other = (replace(found.choice, seconds=0.0) for found in (again, whole))
+        assert str(one) == str(other) and again.step_size == whole.step_size
+        if net.rank > 0:
+            return
+    assert said_again == said[-len(said_again) :] and reason in said_again[0]
+    with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        assert run(net, "alone.h5", resume=True)[1] == said_again
+    files = [record.read(shared_tmp / f"{name}.h5") for name in ("whole", "part", "alone")]
+    for file in files[1:]:
+        np.testing.assert_array_equal(file.x, files[0].x)
+        assert file.attributes["step_size"] == whole.step_size
+        for name in file.metrics.keys() - {"time"}:
+            np.testing.assert_array_equal(file.metrics[name], files[0].metrics[name], err_msg=name)
