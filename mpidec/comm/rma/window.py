@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 import numpy as np
 
 from ...exceptions import RanksLost
-from ..runtime import Collectives, Context, Pending, died, without_the_dead
+from ..runtime import Collectives, Context, Pending, died, tree, without_the_dead
 from .carriers.carrier import Weights
 from .carriers.mpi_memory import Ended
 from .claims import RankLocks, is_rank
@@ -560,17 +561,18 @@ class Window:
 
     def _complete(self) -> None:
         """Let the rows of this rank arrive, and meet the others."""
-        with self._context.engine, self._together:
+        context, op, number = self._context, "the end of a window", self._slots.number
+        parent, children = tree(context.rank, context.size)
+        near = children if parent is None else [parent, *children]
+        with context.engine, self._together:
             self._slots.wait()
-            number = self._slots.number
-            # Or they are told where others are.
-            self._context.matching.agree("the end of a window", "")
-            least, most = self._together.minimum(
-                np.array([number, -number]), "the end of the window"
-            )
+            # Or they are told where others are, also of those that leave after this agreement.
+            call, before = context.matching.agree(op, ""), context.mixings
+            ask = partial(context.matching.ask, near, call, op, "", before)
+            least, most = self._together.minimum(np.array([number, -number]), op, ask)
             if least != -most:
                 raise RuntimeError(
-                    f"rank {self._context.rank} closes window {number} of the network, others "
+                    f"rank {context.rank} closes window {number} of the network, others "
                     "another one: "
                     "expected the same order on all ranks"
                 )

@@ -82,13 +82,19 @@ class Agreement:
         signature once; the function that waits for its requests.
         """
         if signature and self.context.matching.check and (op, signature) not in self._agreed:
-            with self.context.engine:
-                number, before = self.context.matching.agree(op, signature), self.context.mixings
-                self._agreed.add((op, signature))
-                ask = self._asks(number, op, signature, before)
+            ask = self.reached(op, signature)
+            self._agreed.add((op, signature))
         else:
             _, ask = self._asking(op, signature)
         return lambda request: self.collectives.complete(request.test, op, ask)
+
+    def reached(self, op: str, signature: str = "") -> Callable[[], None]:
+        """Wait until all ranks have come to the same call; what its further waits ask, or they
+        would ask about the call before it, which all have made.
+        """
+        with self.context.engine:
+            number, before = self.context.matching.agree(op, signature), self.context.mixings
+            return self._asks(number, op, signature, before)
 
     def _asking(self, op: str, signature: str = "") -> tuple[int, Callable[[], None]]:
         with self.context.engine:

@@ -186,7 +186,7 @@ class LocalView:
             with self._agreement.agreeing("net.machines"):
                 if per and not (per.isdigit() and int(per) >= 1):
                     raise ValueError(f"{name} is {per!r}, expected a whole number >= 1")
-            self._matching.agree("net.machines", f"{name}={per}")
+            self._agreement.reached("net.machines", f"{name}={per}")
             if per:
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
             else:  # by now all ranks have come
