@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...exceptions import from_another_rank, mark
 from ..runtime import portable, tree, wait_until, wake_waits
-from .header import LAST, LEFT, Header, Subject
+from .header import DOWN, LAST, LEFT, UP, Header, Subject
 from .messenger import Messenger
 from .presence import Presence
 
@@ -31,20 +31,36 @@ class LeavingRanks:
         self.error: Exception | None = None
 
     def leave(self, error: Exception) -> None:
-        """Leave all other ranks, which raise `error` in their waits; rank 0 tells them."""
-        self.left, comm = True, self._messenger.comm
-        if comm.rank == 0 or not from_another_rank(error):
+        """Leave all other ranks, which raise `error` in their waits: rank 0 tells them, along the
+        tree of all ranks.
+        """
+        self.left, rank = True, self._messenger.comm.rank
+        if rank == 0 or not from_another_rank(error):
             text = pickle.dumps(portable(error)).decode("latin-1")
-            for rank in range(1, comm.size) if comm.rank == 0 else [0]:
-                self._messenger.send(rank, Header(LEFT, False, 0, Subject(""), text=text))
+            if rank == 0:
+                self._tell(text)
+            else:
+                self._send(0, UP, text)
 
-    def receive(self, source: int, text: str) -> None:
-        """Have every wait of this rank raise the exception with which another rank has left."""
+    def receive(self, source: int, stage: int, text: str) -> None:
+        """Have every wait of this rank raise the exception with which another rank has left, and
+        pass on that of rank 0, which comes `DOWN` the tree.
+        """
         if not self.ranks:
             self.error = pickle.loads(text.encode("latin-1"))
             mark(self.error, from_another_rank=True)
             wake_waits()
-        self.ranks.add(source)
+        if stage == DOWN:
+            self._tell(text)
+        self.ranks.add(0 if stage == DOWN else source)
+
+    def _tell(self, text: str) -> None:
+        comm = self._messenger.comm
+        for child in reversed(tree(comm.rank, comm.size)[1]):  # that of the most ranks first
+            self._send(child, DOWN, text)
+
+    def _send(self, rank: int, stage: int, text: str) -> None:
+        self._messenger.send(rank, Header(LEFT, False, 0, Subject(""), stage, text=text))
 
     def raise_error(self) -> None:
         """Raise that exception once, unless this rank has left, too."""

@@ -422,7 +422,7 @@ class Matching:
         elif header.kind == LAST:
             self._meetings.receive(source, header)
         elif header.kind == LEFT:
-            self.departures.receive(source, header.text)
+            self.departures.receive(source, header.stage, header.text)
         elif header.kind == HERE:
             self.presence.receive(source, header.text)
         else:
