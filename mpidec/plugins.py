@@ -138,6 +138,28 @@ def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError
     )
 
 
+def public_names(module: str, defined: Mapping[str, object]) -> list[str]:
+    """Return the public names of a package with a `CATALOGUE`, among those `defined` in it: what
+    its modules define and it imports.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> public_names("mpidec.solvers", vars(mpidec.solvers))[:3]
+    ['A2CiD2', 'ADMM', 'ATG']
+    """
+    return sorted(
+        [
+            "CATALOGUE",
+            *(
+                name
+                for name, thing in defined.items()
+                if getattr(thing, "__module__", "").startswith(module) and not name.startswith("_")
+            ),
+        ]
+    )
+
+
 def similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """Return up to three of the `known` names that are close to `name`, whatever its case and
     hyphens; the closest first.

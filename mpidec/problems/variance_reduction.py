@@ -139,17 +139,21 @@ def _at(agents: Agents | None) -> slice | list[int]:
 
 
 class _Snapshot(_Memory):
-    names = "snapshot", "full"
+    names: tuple[str, str] = "snapshot", "full"  # the point, and the gradient there
 
     def _exact(self, X: Array, agents: Agents | None) -> Array:
-        G, at = self._full(X, agents), _at(agents)
-        self._rows["snapshot"][at], self._rows["full"][at] = X, G
-        return G
+        return self._kept(X, self._full(X, agents), agents)
 
     def _reduced(self, X: Array, k: int, agents: Agents | None) -> Array:
-        at = _at(agents)
-        G = self._difference(X, self._rows["snapshot"][at], k, agents)
-        G += self._rows["full"][at]
+        (point, gradient), at = self.names, _at(agents)
+        G = self._difference(X, self._rows[point][at], k, agents)
+        G += self._rows[gradient][at]
+        return G
+
+    def _kept(self, X: Array, G: Array, agents: Agents | None) -> Array:
+        """Return the gradients `G` at `X`, remembered."""
+        (point, gradient), at = self.names, _at(agents)
+        self._rows[point][at], self._rows[gradient][at] = X, G
         return G
 
 
@@ -172,20 +176,11 @@ class _LooplessSnapshot(_Snapshot):
         return G
 
 
-class _Recursion(_Memory):
+class _Recursion(_Snapshot):
     names = "point", "estimate"
 
-    def _exact(self, X: Array, agents: Agents | None) -> Array:
-        G, at = self._full(X, agents), _at(agents)
-        self._rows["point"][at], self._rows["estimate"][at] = X, G
-        return G
-
     def _reduced(self, X: Array, k: int, agents: Agents | None) -> Array:
-        at = _at(agents)
-        G = self._difference(X, self._rows["point"][at], k, agents)
-        G += self._rows["estimate"][at]
-        self._rows["point"][at], self._rows["estimate"][at] = X, G
-        return G
+        return self._kept(X, super()._reduced(X, k, agents), agents)
 
 
 class _Table(_Memory):

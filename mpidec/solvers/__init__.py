@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from ..plugins import no_attribute
+from ..plugins import no_attribute, public_names
 from .accelerated import OPAPC as OPAPC, AccDNGD as AccDNGD
 from .adaptive import AdaptiveGradientTracking as AdaptiveGradientTracking
 from .admm import (
@@ -215,15 +215,4 @@ def __getattr__(name: str) -> NoReturn:
 
 
 def __dir__() -> list[str]:
-    """The public names: what is defined in the modules of this package and imported here."""
-    return sorted(
-        [
-            "CATALOGUE",
-            *(
-                name
-                for name, thing in globals().items()
-                if getattr(thing, "__module__", "").startswith(__name__)
-                and not name.startswith("_")
-            ),
-        ]
-    )
+    return public_names(__name__, globals())

@@ -9,10 +9,9 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
-from .. import _validation as check
 from ..comm.kernels import descend
 from ..protocols import Functions, Graph, Operator
-from .base import FunctionSolver, Solver, disagreement, name_of, needed, zeros
+from .base import FunctionSolver, LocalSolver, Solver, disagreement, needed, zeros
 from .needs import Needs, Positive, Within
 from .step_schedules import StepSize
 
@@ -146,22 +145,14 @@ class DLM(Solver):
         return self.State(X, WX, s.P + kappa * (X - WX))
 
 
-class _Rounds(Solver):
+class _Rounds(LocalSolver):
     """Solver of rounds of local steps, each of which begins with a mixing of X."""
-
-    keeps_rows: ClassVar = True
-    local_steps: int
 
     class State(NamedTuple):
         X: np.ndarray
         P: np.ndarray
         C: np.ndarray  # constant in a round
         k: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        H = check.integer(self.local_steps, f"{name_of(self)}: local_steps")
-        object.__setattr__(self, "local_steps", H)
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         zero = zeros(X, *X.shape)
@@ -302,7 +293,6 @@ class LTADMM(_Rounds):
             lambda lam: [1, -2 + h * (1 - lam), 1 - h * (1 - lam) / 2],
             "it needs a symmetric W with eigenvalues above -1/3 for the default dual_step, or a "
             "smaller dual_step",
-            self.local_steps,
         )
 
 

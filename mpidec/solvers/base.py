@@ -158,7 +158,7 @@ class Solver(Described, Drawing):
         """Number of steps after which the solver's operations repeat: a round of local steps, or
         1.
         """
-        return int(getattr(self, "local_steps", 1))
+        return 1
 
     @property
     def by_parts(self) -> bool:
@@ -259,6 +259,22 @@ class FunctionSolver(Solver):
 
     def ask(self, F: Functions, s: Any) -> Functions:
         return F
+
+
+class LocalSolver(Solver):
+    """Base class of solvers that mix once in `local_steps` steps."""
+
+    keeps_rows: ClassVar[bool] = True
+    local_steps: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        H = check.integer(self.local_steps, f"{name_of(self)}: local_steps")
+        object.__setattr__(self, "local_steps", H)
+
+    @property
+    def period(self) -> int:
+        return self.local_steps
 
 
 def is_sample(topology: Graph) -> bool:
@@ -496,7 +512,6 @@ def disagreement(
     topology: Graph,
     roots: Callable[[complex], ArrayLike],
     remedy: str,
-    steps: int = 1,
 ) -> str:
     """Name an eigenvalue of `W` for which the disagreement between agents grows with a small step
     size, and a remedy; empty if there is none.
@@ -504,12 +519,10 @@ def disagreement(
     Parameters
     ----------
     roots : callable
-        `roots(lam)`: the coefficients, highest power first, of the characteristic polynomial for
-        the eigenvalue `lam`.
+        `roots(lam)`: the coefficients, highest power first, of the characteristic polynomial of
+        `solver.period` steps for the eigenvalue `lam`.
     remedy : str
         For real eigenvalues; complex ones belong to a directed graph.
-    steps : int
-        Steps after which the disagreement is that of the polynomial.
     """
     if topology.period != 1 or not 1 < topology.n <= _LARGE:
         return ""
@@ -528,5 +541,5 @@ def disagreement(
         f"{name_of(solver)} is unstable on the {topology.name} topology with small steps: W has "
         "the eigenvalue "
         f"{worst:.3g}, for which the "
-        f"disagreement grows by a factor of {growth ** (1 / steps):.3g} per step; {remedy}"
+        f"disagreement grows by a factor of {growth ** (1 / solver.period):.3g} per step; {remedy}"
     )

@@ -13,7 +13,7 @@ from ..comm.kernels import descend
 from ..protocols import Functions, Graph, Operator
 from .base import FunctionSolver, disagreement, zeros
 from .needs import Needs
-from .primal_dual import Skipping
+from .primal_dual import Cumulative, Skipping
 from .step_schedules import StepSize
 
 
@@ -85,7 +85,7 @@ class NIDS(FunctionSolver):
 
 
 @dataclass(frozen=True)
-class PGEXTRA(FunctionSolver):
+class PGEXTRA(FunctionSolver, Cumulative):
     r"""PG-EXTRA: EXTRA with a proximal step.
 
     .. math::
@@ -121,29 +121,13 @@ class PGEXTRA(FunctionSolver):
     optimization", IEEE TSP 63 (2015).
     """
 
-    keeps_rows: ClassVar = True
     needs: ClassVar = Needs(functions=("grad", "prox"), least_delta=0.6)
     step_size: StepSize = "auto"
 
-    class State(NamedTuple):
-        X: np.ndarray
-        D: np.ndarray
-
-    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        return self.State(X, zeros(X, *X.shape))
-
-    def step(self, s: State, F: Functions, W: Operator) -> State:
+    def step(self, s: Cumulative.State, F: Functions, W: Operator) -> Cumulative.State:
         WX = W(s.X)
         Z = descend(WX, self.step_size, F.grad(s.X)) - s.D
         return self.State(F.prox(Z, self.step_size), s.D + (s.X - WX) / 2)
-
-    def unstable(self, topology: Graph) -> str:
-        return disagreement(
-            self,
-            topology,
-            lambda lam: [1, -1 - lam, (1 + lam) / 2],
-            "the lazy (W + I)/2 has no such eigenvalue: topology.from_weights((W + I)/2)",
-        )
 
 
 @dataclass(frozen=True)

@@ -14,25 +14,17 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .. import _validation as check
 from ..comm.kernels import descend
 from ..protocols import Graph, Operator
-from .base import _LARGE, Solver, disagreement, name_of, per_step, zeros
+from .base import _LARGE, LocalSolver, Solver, disagreement, name_of, per_step, zeros
 from .needs import Factor, Needs, Positive, Within
 from .step_schedules import StepSize
 
 
-class _LocalSteps(Solver):
+class _LocalSteps(LocalSolver):
     """Solver whose state counts the steps: every `local_steps`-th one ends with an outer step."""
 
-    keeps_rows: ClassVar = True
     exact: ClassVar = False
-    local_steps: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        H = check.integer(self.local_steps, f"{name_of(self)}: local_steps")
-        object.__setattr__(self, "local_steps", H)
 
     def step(self, s: Any, G: np.ndarray, W: Operator) -> Any:
         H, X = self.local_steps, self._local(s, G)
@@ -197,7 +189,6 @@ class SlowMo(_LocalSteps):
             topology,
             lambda lam: [1, -(1 - a * (1 - lam**H) + b), b],
             "use a smaller slow_step or momentum",
-            self.local_steps,
         )
 
 
@@ -276,7 +267,6 @@ class DiLoCo(_LocalSteps):
             topology,
             lambda lam: np.array([0, -(1 + mu), mu]) * (1 - eta * (1 - lam)) + [1, 0, 0],
             "use a smaller outer_step",
-            self.local_steps,
         )
 
 
@@ -351,7 +341,6 @@ class GASLoC(_LocalSteps):
             topology,
             lambda lam: [1, -(lam + self.momentum), self.momentum],
             "use a smaller momentum",
-            self.local_steps,
         ) or _over_pairs(self, topology, self.momentum, 1.0, "use a smaller momentum")
 
 
@@ -441,7 +430,6 @@ class NoLoCo(_LocalSteps):
             topology,
             lambda lam: [1, -(1 + self.momentum - self._gamma * (1 - lam)), self.momentum],
             "use a smaller consensus_step",
-            self.local_steps,
         ) or _over_pairs(
             self, topology, self.momentum, self._gamma, "use a smaller consensus_step or momentum"
         )
@@ -605,5 +593,4 @@ class LED(_LocalSteps):
             topology,
             lambda lam: [1, -((1 + lam) / 2 + 1 - (1 - lam) / 2 * h), (1 + lam) / 2],
             "it needs a symmetric W, such as topology.ring(n), and dual_step <= 1 / local_steps",
-            self.local_steps,
         )

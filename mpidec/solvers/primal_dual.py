@@ -15,8 +15,29 @@ from .needs import Needs, Within
 from .step_schedules import StepSize
 
 
+class Cumulative(Solver):
+    """Solver that subtracts the sum of all past disagreements, D: `EXTRA`, `PGEXTRA`."""
+
+    keeps_rows: ClassVar = True
+
+    class State(NamedTuple):
+        X: np.ndarray
+        D: np.ndarray
+
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
+        return self.State(X, zeros(X, *X.shape))
+
+    def unstable(self, topology: Graph) -> str:
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -1 - lam, (1 + lam) / 2],
+            "the lazy (W + I)/2 has no such eigenvalue: topology.from_weights((W + I)/2)",
+        )
+
+
 @dataclass(frozen=True)
-class EXTRA(Solver):
+class EXTRA(Cumulative):
     r"""EXTRA, the exact first-order algorithm: DGD plus the sum of all past disagreements.
 
     .. math::
@@ -52,28 +73,12 @@ class EXTRA(Solver):
     convergence of two decentralized algorithms", J. Optim. Theory Appl. 189 (2021).
     """
 
-    keeps_rows: ClassVar = True
     needs: ClassVar = Needs(least_delta=0.6)
     step_size: StepSize = "auto"
 
-    class State(NamedTuple):
-        X: np.ndarray
-        D: np.ndarray
-
-    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        return self.State(X, zeros(X, *X.shape))
-
-    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
+    def step(self, s: Cumulative.State, G: np.ndarray, W: Operator) -> Cumulative.State:
         WX = W(s.X)
         return self.State(descend(WX, self.step_size, G) - s.D, s.D + (s.X - WX) / 2)
-
-    def unstable(self, topology: Graph) -> str:
-        return disagreement(
-            self,
-            topology,
-            lambda lam: [1, -1 - lam, (1 + lam) / 2],
-            "the lazy (W + I)/2 has no such eigenvalue: topology.from_weights((W + I)/2)",
-        )
 
 
 @dataclass(frozen=True)

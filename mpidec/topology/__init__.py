@@ -15,7 +15,7 @@ from collections.abc import Callable
 from inspect import isfunction, signature
 from typing import NoReturn
 
-from ..plugins import no_attribute
+from ..plugins import no_attribute, public_names
 from .base.optimized import fastest_mixing as fastest_mixing, sinkhorn as sinkhorn
 from .base.schedule import Periodic as Periodic, Schedule as Schedule, cycle as cycle
 from .base.topology import Topology as Topology
@@ -108,15 +108,4 @@ def __getattr__(name: str) -> NoReturn:
 
 
 def __dir__() -> list[str]:
-    """The public names: what is defined in the modules of this package and imported here."""
-    return sorted(
-        [
-            "CATALOGUE",
-            *(
-                name
-                for name, thing in globals().items()
-                if getattr(thing, "__module__", "").startswith(__name__)
-                and not name.startswith("_")
-            ),
-        ]
-    )
+    return public_names(__name__, globals())

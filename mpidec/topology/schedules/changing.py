@@ -13,7 +13,6 @@ from ... import _validation as check
 from ..._words import with_known_options
 from ..base.schedule import Schedule
 from ..base.source import TOLERANCE, EdgeBlock, Source, Stored, block_of, canonical, sealed
-from ..base.spectra import gap_of_draws
 from ..base.topology import Topology, fingerprint
 from ..base.weights import OPTIMIZED, AgentWeights, WeightsLike, entries
 from ..graphs.explicit import (
@@ -29,8 +28,6 @@ KINDS = ("doubly", "row", "column")
 SUMS = {"metropolis": "doubly", "lazy": "doubly", "uniform": "row", "push": "column"}
 # Agents up to which an array is the quickest form of a matrix.
 DENSE = 1024
-# Steps from which the spectral gap is estimated.
-DRAWS = 200
 
 
 @with_known_options
@@ -237,12 +234,6 @@ class Changing(Schedule):
         if isinstance(self._weights, AgentWeights):
             return self._weights.of(where, block, directed)
         return cast("EdgeBlock", entries(where, block, directed, self._weights))
-
-    def spectral_gap(self) -> float:
-        r"""Return the fraction by which a step reduces the largest disagreement in the mean square,
-        over the first 200 steps.
-        """
-        return gap_of_draws((self.at(k).W.toarray() for k in range(DRAWS)), self.kind)
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of step 0, the same on every rank and in every process."""

@@ -14,7 +14,6 @@ from ..._random import uniform
 from ..._words import with_known_options
 from ..base.schedule import Schedule, refuse_filter, refuse_striped
 from ..base.source import EdgeBlock, Source
-from ..base.spectra import gap_of_draws
 from ..base.topology import Topology, fingerprint
 from ..base.weights import with_diagonal
 from ..derived.pair import push_pull
@@ -23,7 +22,6 @@ from .changing import Changing
 # Added by an outer schedule to its seed, so that nested schedules of equal seeds draw
 # independently: 2^64 divided by the golden ratio, whose multiples are spread evenly modulo 2^64.
 LEVEL = 0x9E3779B97F4A7C15
-DRAWS = 200  # from which the spectral gap is estimated
 Floats = NDArray[np.float64]
 
 
@@ -153,15 +151,6 @@ class Failing(Schedule):
         """Return the topology of step k >= 0."""
         k = check.integer(k, f"{self.name}.at: k", least=0)
         return _at(self, k)
-
-    def spectral_gap(self) -> float:
-        r"""Return the fraction by which a step reduces the largest disagreement in the mean square,
-        estimated from 200 steps.
-
-        That is :math:`1 - \sqrt{\rho(E[W^T W] - \tfrac1n 1 1^T)}`, of a W that is not doubly
-        stochastic with averages of columns or rows removed.
-        """
-        return gap_of_draws((self.at(k).W.toarray() for k in range(DRAWS)), self.kind)
 
     @property
     def parameters(self) -> Mapping[str, object]:

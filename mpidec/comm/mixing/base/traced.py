@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar, cast
 
-import numpy as np
-
 from ...runtime import Pending
 from ...timeline import Timeline, clock
 
@@ -99,28 +97,12 @@ def _start(op: str, near: Callable[..., Near]) -> Make:
 # What is read of the objects that are traced
 
 
-class _Graph(Protocol):
-    step: int
-
-    def at(self, k: int) -> _Routes: ...
-
-
-class _Routes(Protocol):
-    @property
-    def halo_route(self) -> _Route: ...
-
-
-class _Route(Protocol):
-    sources: np.ndarray
-
-
-class _Calls(Protocol):
-    rank: int
-    _graph: _Graph | None
-
-
 class _Mixing(Protocol):
     _near: Sequence[int]
+
+
+class _Calls(_Mixing, Protocol):
+    rank: int
 
 
 class _Window(Protocol):
@@ -144,14 +126,7 @@ def _of_neighbors(place: int, name: str, dests: str) -> Callable[..., Near]:
         sent = args[place + 1] if len(args) > place + 1 else kwargs.get(dests)
         if given is None and sent is not None:
             return _ALL
-        if given is None:
-            graph = net._graph
-            return (
-                ([], "")
-                if graph is None
-                else (graph.at(graph.step).halo_route.sources.tolist(), "")
-            )
-        return _listed(given), ""
+        return net._near if given is None else _listed(given), ""
 
     return near
 

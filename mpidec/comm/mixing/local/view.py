@@ -147,6 +147,12 @@ class LocalView:
         return None if self._graph is None else self._graph.topology
 
     @property
+    def _near(self) -> list[int]:
+        """The ranks that a call over the graph receives from."""
+        graph = self._graph
+        return [] if graph is None else graph.at(graph.step).halo_route.sources.tolist()
+
+    @property
     def machine_topology(self) -> Topology | Schedule | None:
         """What `set_machine_topology` has set last."""
         return None if self._machine_graph is None else self._machine_graph.topology
