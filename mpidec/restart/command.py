@@ -35,7 +35,8 @@ changed, or if ranks of this machine wait for one that has ended, before the job
 or after its end.  With --silent so is any job whose files have not changed for so long: choose more
 than the longest time between two records or checkpoints, and than the job takes to start.
 
-Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 are passed on to the launcher, and the job is not started again.
+Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 interrupt the job, to whose launcher each is passed on as SIGUSR1
+(those of a program of your own as they are); it is not started again.  A second Ctrl-C ends it.
 
 exit status: that of the run or the training; of a job that did not end, that of its launcher, or 1."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -26,6 +27,8 @@ else:
 PATIENCE = 30.0
 # Those that are left by --survive may have to load data again before they write.
 SURVIVAL = 120.0
+# MPICH's mpirun ends at SIGHUP, and Open MPI's ends ranks 1 s after SIGTERM, SIGHUP or SIGINT.
+INTERRUPT = signal.SIGUSR1
 # How the file of a run ends if it need not go on; "running" and "failed" are no end.
 ENDS = ("completed", "stopped", "missed", "diverged", "interrupted")
 
@@ -49,11 +52,15 @@ class Restartable(Protocol):
     patience : float
         Seconds for which others may wait for a rank of this machine that has ended, before the job
         has written anything, and after its end.
+    interrupt : Signals or None
+        Signal at which its ranks store a checkpoint and end, and which launchers pass on to them
+        without ending them or themselves; None if that is unknown.
     """
 
     path: str
     any_ranks: bool
     patience: float
+    interrupt: signal.Signals | None
 
     def begin(self, ranks: int | None, fewer: bool) -> list[str]:
         """Return the words after the launcher that start the job, or continue it; `ranks` are those
@@ -114,6 +121,7 @@ class OneFile:
     """A file that a job writes."""
 
     path: str
+    interrupt: signal.Signals | None = INTERRUPT
 
     def touched(self) -> object:
         """Return the state of the file."""
@@ -223,6 +231,7 @@ class FolderJob:
     """
 
     any_ranks, patience = True, PATIENCE
+    interrupt: signal.Signals | None = INTERRUPT
 
     def __init__(
         self,
@@ -306,6 +315,7 @@ class OwnJob(OneFile):
     """
 
     any_ranks, patience = False, math.inf
+    interrupt: signal.Signals | None = None
 
     def __init__(self, words: Sequence[str], path: str):
         self._words, self.path = [*words], path

@@ -34,10 +34,15 @@ class Processes:
     their own in their environment.
 
     A context manager, in which signals to this process are passed on to the launcher.
+
+    Parameters
+    ----------
+    passed_as : Signals, optional
+        What is passed on in place of any signal but a second Ctrl-C.
     """
 
-    def __init__(self) -> None:
-        self._name = secrets.token_hex(8)
+    def __init__(self, passed_as: signal.Signals | None = None) -> None:
+        self._name, self._passed_as = secrets.token_hex(8), passed_as
         self._launcher: subprocess.Popen[bytes] | None = None
         self.signal: signal.Signals | None = None
         self._former: dict[signal.Signals, object] = {}
@@ -75,7 +80,7 @@ class Processes:
             words, env=env, stdin=subprocess.DEVNULL, start_new_session=True
         )
         if self.signal is not None:  # it came before there was a launcher
-            self._launcher.send_signal(self.signal)
+            self._launcher.send_signal(self._passed_as or self.signal)
         began = time.monotonic()
         while True:
             starting = time.monotonic() - began < STARTING
@@ -127,6 +132,7 @@ class Processes:
                     yield int(name.split("/")[2]), words
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        at_once = number == signal.SIGINT and self.signal is not None
         self.signal = signal.Signals(number)
         if self._launcher is not None and self._launcher.poll() is None:
-            self._launcher.send_signal(number)
+            self._launcher.send_signal(number if at_once else self._passed_as or number)

@@ -54,7 +54,7 @@ class Supervisor:
     def run(self) -> int:
         """Start the job until it has ended; return the exit status."""
         left = [*self.launcher.slots]
-        with Processes() as processes:
+        with Processes(self.job.interrupt) as processes:
             while True:
                 before, words = self.job.reached(), self._words(left)
                 if self.starts:

@@ -374,6 +374,18 @@ def test_a_signal_is_passed_on_and_nothing_starts_again(tmp_path):
 
 
 @pytest.mark.slow
+def test_launchers_get_the_signal_that_they_pass_on_to_the_ranks(tmp_path):
+    trap = "trap 'echo USR1 >got; exit 130' USR1; touch up; while :; do sleep 0.05; done"
+    (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{trap}\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    line = ["-m", "mpidec.restart", "--", "./mpirun", "mpidec", "run"]
+    process = launch.start([sys.executable, *line], cwd=tmp_path)
+    assert launch.until((tmp_path / "up").exists, 60)
+    os.kill(process.pid, signal.SIGHUP)
+    assert launch.finish(process, 30).returncode == 130 and (tmp_path / "got").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.launch
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["kill", "exit"])
