@@ -227,11 +227,11 @@ def _expected(found: Cluster) -> Iterator[tuple[bool, str]]:
     text = f"gradient_seconds is {gradient}, expected a time > 0"
     yield gradient is None or 0 < gradient < np.inf, text
     text = (
-        "expected shared_exchange_seconds of the two largest sizes, increasing, with "
+        "expected shared_exchange_seconds of the two largest sizes, > 0 and increasing, with "
         "ranks_per_node >= 2"
     )
     yield shared is None or (found.per_node > 1 and _rising(shared)), text
 
 
 def _rising(pair: np.ndarray) -> bool:
-    return pair.shape == (2,) and bool(pair[0] < pair[1])
+    return pair.shape == (2,) and bool(0 < pair[0] < pair[1] < np.inf)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..cli import Status, say
 from ..exceptions import ConfigError
 from ..record import read
 from ..record.internals import open_checked
@@ -40,6 +41,8 @@ def progress(path: str) -> tuple[float, float]:
         text = Path(path).read_text(encoding="utf-8")
         try:
             done, end = map(float, text.split())
+            if not math.isfinite(done) or math.isnan(end):
+                raise ValueError
         except ValueError:
             raise ConfigError(
                 f"{path}: expected two numbers, done and end, got {text!r}: write them into another "
@@ -108,10 +111,14 @@ def verdict(path: str, before: float, left: int) -> tuple[bool, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the module with FILE or FILE BEFORE LEFT, and return the exit status."""
     path, *more = sys.argv[1:] if argv is None else argv
-    if not more:
-        print(progress(path)[0])
-        return 0
-    goes_on, why = verdict(path, float(more[0]), int(more[1]))
+    try:
+        if not more:
+            print(progress(path)[0])
+            return 0
+        goes_on, why = verdict(path, float(more[0]), int(more[1]))
+    except (OSError, ValueError) as error:
+        say("restart", f"error: {error}")
+        return Status.INPUT
     print(f"time limit: {why}; " + ("the job goes on" if goes_on else "the job ends"), flush=True)
     return 0 if goes_on else 1
 

@@ -80,7 +80,11 @@ def test_times_of_a_known_network(tmp_path):
     ]
     short = {"bytes": [0, 1000], "exchange_seconds": {"1": [1e-3]}}
     alone = content | {"ranks_per_node": 1}
-    for wrong, said in ((short, "a time for each"), (alone, "ranks_per_node >= 2")):
+    wrong_times = [
+        content | {"shared_exchange_seconds": pair} for pair in ([-1.0, 1.0], [1.0, np.inf])
+    ]
+    refused = [(short, "a time for each"), (alone, "ranks_per_node >= 2")]
+    for wrong, said in [*refused, *((each, "expected shared") for each in wrong_times)]:
         file.write_text(json.dumps(wrong))
         with pytest.raises(ConfigError, match=said):
             cluster(str(file))

@@ -59,8 +59,12 @@ def test_a_job_goes_on_if_it_comes_to_its_end(tmp_path, capsys, text, before, le
     assert why in line and line.endswith("the job goes on" if goes_on else "the job ends")
 
 
-def test_progress_that_is_not_two_numbers_is_named(tmp_path):
+@pytest.mark.parametrize("text", ["half", "nan 100", "5 nan", "inf inf"])
+def test_progress_that_is_not_two_numbers_is_named(tmp_path, capsys, text):
     path = tmp_path / "progress.txt"
-    path.write_text("half")
+    path.write_text(text)
     with pytest.raises(ConfigError, match=r"progress\.txt: expected two numbers, done and end"):
         progress(str(path))
+    assert main([str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("mpidec.restart: error: ")
