@@ -412,8 +412,10 @@ class Recorder(Generic[State]):
             try:
                 if "lost" in kept:
                     before = str(head(path).attributes.get("lost", ""))
-                    lines = [*before.splitlines(), *kept["lost"].splitlines()]
-                    kept["lost"] = "\n".join(dict.fromkeys(lines))
+                    told: dict[str, str] = {}  # of a rank that writes now, too: other seconds
+                    for line in [*before.splitlines(), *kept["lost"].splitlines()]:
+                        told.setdefault(line.partition(" went on ")[0], line)
+                    kept["lost"] = "\n".join(told.values())
                 return RunFile.resume(
                     path, step, repeated=repeated, meta=kept, flush_seconds=seconds
                 )

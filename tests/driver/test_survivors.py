@@ -179,6 +179,18 @@ def test_asynchronous_agents_that_go_on_from_their_file_are_judged_as_before(tmp
     assert result.step_size == mpidec.read(tmp_path / "run.h5").attributes["step_size"] < first
 
 
+def test_a_death_is_told_once_whichever_rank_writes_the_file(tmp_path):
+    one = "rank 1 of 4, found at 2027-01-12T03:14:15, 3 went on after"
+    more = "rank 0 of 4, found at 2027-01-12T03:14:19, 2 went on after 0.5 s"
+    problem, path = mpidec.problems.LeastSquares(*least_squares(4)[:2]), tmp_path / "run.h5"
+    with mpidec.Network(4, MPI.COMM_SELF) as net:
+        for steps, lost in ((10, f"{one} 3.9 s"), (20, f"{one} 4.0 s\n{more}")):
+            record = mpidec.Record(path, resume=steps > 10, lost=lost)
+            solver = mpidec.solvers.EXTRA(0.01)
+            mpidec.solve(problem, solver, "ring", steps=steps, net=net, record=record)
+    assert mpidec.read(path).attributes["lost"] == f"{one} 3.9 s\n{more}"
+
+
 def test_agents_go_on_without_those_that_have_died():
     if MPI.COMM_WORLD.rank or not OPEN_MPI:
         return
