@@ -111,8 +111,11 @@ class Supervisor:
         # A job whose ranks die before there is a file starts anew, as often as --times says.
         if self.idle > IDLE and reached is None and status == Status.OK:
             return "the command does not write it: name the file that says how far it is"
-        if self.job.why() or (self.idle >= IDLE and reached is not None):
-            return "no further than when it started: mend what is reported above"
+        stuck = "no further than when it started"
+        if self.job.why():
+            return f"{stuck}: mend what is reported above"
+        if self.idle >= IDLE and reached is not None:
+            return f"{stuck}, as before: mend what ends it, or store checkpoints more often"
         if self.idle > IDLE and status == Status.FAILED:
             return f"{self.idle} starts in a row have ended so: mend what is reported above"
         return None

@@ -73,7 +73,8 @@ def test_what_a_file_said_before_is_no_end(tmp_path, monkeypatch, capsys):
     Path("progress.txt").write_text("100 100")
     dies = [sys.executable, "-S", "-E", "-c", "import os; os.kill(os.getpid(), 9)"]
     assert main(["--file", "progress.txt", "--", *dies]) == 137
-    assert "no further than when it started" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no further than when it started, as before: mend what ends it, or store checkp" in said
 
 
 def test_the_file_of_another_job_is_not_believed(tmp_path, monkeypatch):
