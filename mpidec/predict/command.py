@@ -15,6 +15,7 @@ from ..cli import EXPERIMENT, Command, Flag, Status, aligned, plural, quantity
 from ..comm.runtime import MPI, on_root
 from ..exceptions import ConfigError, InputError, Unstable
 from ..experiment import Experiment, Setting, accepted, schema, settings as config
+from ..plugins import short
 from ..topology import Schedule, Topology
 from .checking import compared, gradient_seconds, nodes_of_job
 from .cluster import TYPICAL, Cluster, cluster
@@ -200,13 +201,13 @@ def workload(asked: Forecast) -> Workload:
     """Count what a step needs."""
     if trains(asked.file):
         demand, reduced, name, graph = of_training(asked.file)
-        return Workload(name, graph, demand, reduced)
+        return Workload(short(name), graph, demand, reduced)
     experiment = config.load(asked.file)
     given = any(each.key == "run.agents" for each in asked.file)
     agents = experiment.run.agents if given else None
     simulator = Simulator(experiment, asked.dimension, agents)
     demand = simulator.demand(_made(simulator.graph, agents or AGENTS))
-    name, reduced = experiment.topology.name, 8.0 * simulator.d
+    name, reduced = short(experiment.topology.name), 8.0 * simulator.d
     return Workload(name, simulator.graph, demand, reduced, agents, simulator)
 
 
@@ -238,9 +239,11 @@ def _accepts(experiment: Experiment | None, name: str) -> bool:
     """Return whether the solver of an experiment can use a graph."""
     if experiment is None:
         return True
-    options = {"machine_size": 4} if name == "inner_outer" else {}
+    options, run = {}, experiment.run
+    if name == "inner_outer":  # run.agents may have no such divisor
+        options, run = {"machine_size": 4}, replace(run, agents=AGENTS)
     wanted = replace(experiment.topology, name=name, options=options)
-    return accepted(replace(experiment, topology=wanted))
+    return accepted(replace(experiment, topology=wanted, run=run))
 
 
 @dataclass(frozen=True)

@@ -156,11 +156,14 @@ def test_a_graph_of_the_user_is_built_for_the_agents_of_the_experiment(tmp_path,
     """Also one of networkx, and one that has one size only."""
     (tmp_path / "own.py").write_text(
         "import networkx as nx\n\n"
-        "def fixed(n):\n    assert n == 12, n\n    return nx.cycle_graph(12)\n"
+        "def fixed(n):\n    assert n == 9, n\n    return nx.cycle_graph(9)\n"
     )
-    (tmp_path / "own.toml").write_text('[run]\nagents = 12\n[topology]\nname = "own.py:fixed"\n')
-    assert main([str(tmp_path / "own.toml"), "--ranks=12", "--ranks-per-node=4"]) in (0, None)
-    assert "fixed" in capsys.readouterr().out
+    (tmp_path / "own.toml").write_text('[run]\nagents = 9\n[topology]\nname = "own.py:fixed"\n')
+    for size, compared in ("4", False), ("3", True):
+        flags = ["--ranks=9", f"--ranks-per-node={size}"]
+        assert main([str(tmp_path / "own.toml"), *flags]) in (0, None)
+        text = capsys.readouterr().out
+        assert "\nown.py:fixed " in text and ("inner_outer" in text) is compared
 
 
 def test_so_is_one_of_a_training(tmp_path, capsys):
