@@ -102,7 +102,7 @@ def test_the_papers_recursions_and_their_bytes(solver, formula, rows, tmp_path):
 @pytest.mark.parametrize("n", [3, 8, 13])
 @pytest.mark.parametrize(
     "solver, gamma, steps",
-    [(S.BEER(0.05), 0.3, 1500), (S.MoTEF(0.05), 0.3, 1500), (S.LEAD(), None, 1500)],
+    [(S.BEER(0.1), 0.3, 800), (S.MoTEF(0.1), 0.3, 800), (S.LEAD(), None, 1500)],
     ids=label,
 )
 def test_exact_with_a_fifth_of_each_row(solver, gamma, steps, n):

@@ -86,8 +86,8 @@ def test_scaffold_is_exact_with_partial_participation_and_fedavg_is_not():
     problem = P.LeastSquares(B, y, l2=0.3)
     x_star = problem.solution()
     far = {}
-    for solver in (S.SCAFFOLD(), S.LocalDGD(local_steps=5)):
-        result = mpidec.solve(problem, solver, T.sampled_average(N, 0.5), steps=1500)
+    for solver in (S.SCAFFOLD(), S.LocalDGD(A, local_steps=5)):
+        result = mpidec.solve(problem, solver, T.sampled_average(N, 0.5), steps=600)
         far[type(solver)] = np.linalg.norm(result.X - x_star)
     assert far[S.SCAFFOLD] < 1e-10 and far[S.LocalDGD] > 1e-3
 

@@ -263,7 +263,10 @@ SEEN = {
         broken(Tracking, step=other_weights, needs=S.Needs(graph="one_peer_exponential"))(0.1),
         broken(S.RunningSumTracking, wake=forgotten_sums),
     ],
-    "term": [broken(S.PGEXTRA, step=prox_of_half_a_step), broken(S.NIDS, step=prox_forgotten)],
+    "term": [
+        broken(S.PGEXTRA, step=prox_of_half_a_step)(0.3),
+        broken(S.NIDS, step=prox_forgotten)(0.3),
+    ],
     "rate": [broken(Tracking, step=hidden_state)],
     "bias": [broken(Descent, step=alpha_twice), broken(Descent, step=alpha_on_the_rows)],
     "noise": [broken(Descent, step=one_speaks), *map(one_counts_more, (S.DLM, S.RelaySGD))],

@@ -10,6 +10,7 @@ import pytest
 
 import mpidec
 from mpidec import problems, solvers, theory, topology
+from mpidec.theory import noise
 
 pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore")]
 
@@ -79,7 +80,8 @@ def test_steps_that_are_smaller_than_those_tried_first_are_found():
     assert rates[0] < 1 < rates[1]
 
 
-def test_the_mean_square_of_a_stream_is_stable_up_to_a_smaller_step():
+def test_the_mean_square_of_a_stream_is_stable_up_to_a_smaller_step(monkeypatch):
+    monkeypatch.setattr(noise, "TOGETHER", 4000)
     scale = np.array([1.0, 0.5])
 
     def draw(rng, agent, k):

@@ -400,7 +400,7 @@ def test_after_a_pause_the_turn_goes_on_with_the_next_agent(
             problem,
             solver,
             T.ring(net.n),
-            steps=30,
+            steps=12,
             net=net,
             straggler=dict.fromkeys(range(net.n), 0.001),
             record=mpidec.Record(shared_tmp / "run.h5", checkpoint_seconds=0.003),
