@@ -45,9 +45,8 @@ timeout --signal=USR1 --kill-after=80 $((walltime - 90)) \
     python -m mpidec.restart --times "${TIMES:-5}" ${file:+--file "$file"} -- \
     mpirun -machinefile "$PBS_NODEFILE" -n "$ranks" python "${program[@]}" "${args[@]}" || status=$?
 if [ "$status" -eq 124 ]; then               # mpirun passed the signal on, and the program has saved and ended
-    left=${RESTARTS:-100}
-    python -m mpidec.restart.progress "$out" "$before" "$left" || exit "$status"
-    again="VENV=${VENV:-.venv},WALLTIME=$walltime,SCRIPT=$script,RESTARTS=$((left - 1)),PROGRAM=${program[*]}"
+    python -m mpidec.restart.progress "$out" "$before" "${RESTARTED:-0}" "${RESTARTS:-100}" || exit "$status"
+    again="VENV=${VENV:-.venv},WALLTIME=$walltime,SCRIPT=$script,RESTARTED=$((${RESTARTED:-0} + 1)),RESTARTS=${RESTARTS:-100},PROGRAM=${program[*]}"
     case $out in
     *.h5) again="$again,OUT=$out" ;;
     *)  again="$again,OUT=$out,PROGRESS=$out,ARGS='${ARGS:-}'" ;;

@@ -57,8 +57,7 @@ if [ "$again" ]; then                        # the signal has ended the first wa
     if [ "$run" ]; then wait "$run" && status=0 || status=$?; fi
     case $status in
     0 | 3 | 4) ;;                            # it has ended by itself meanwhile
-    *)  left=$((${RESTARTS:-100} - ${SLURM_RESTART_COUNT:-0}))
-        python -m mpidec.restart.progress "$out" "$before" "$left" || exit "$status"
+    *)  python -m mpidec.restart.progress "$out" "$before" "${SLURM_RESTART_COUNT:-0}" "${RESTARTS:-100}" || exit "$status"
         scontrol requeue "$SLURM_JOB_ID"
         exit 0 ;;
     esac

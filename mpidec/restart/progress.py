@@ -83,12 +83,22 @@ def _size(path: str) -> float:
         return 0
 
 
-def verdict(path: str, before: float, left: int) -> tuple[bool, str]:
-    """Return whether the job goes on, and why; `before` is how far it was when the allocation
-    began, `left` restarts are left.
+def verdict(path: str, before: float, restarts: int, allowed: int) -> tuple[bool, str]:
+    """Return whether the job goes on, and why.
+
+    Parameters
+    ----------
+    path : str
+    before : float
+        How far it was when the allocation began.
+    restarts : int
+        How often it has gone on before, by which the pace of all allocations is known: one of
+        them may be slow.
+    allowed : int
+        How often it may.
     """
     done, end = progress(path)
-    gained = done - before
+    gained, left = done - before, allowed - restarts
     at = f"{path} is at {done:g}" + (f" of {end:g}" if end < math.inf else "")
     if not os.path.exists(path):
         return False, f"there is no {path}: mend what is reported above, or allow more time"
@@ -99,23 +109,23 @@ def verdict(path: str, before: float, left: int) -> tuple[bool, str]:
         )
     if left <= 0:
         return False, f"{at}, and no restart is left: allow more RESTARTS"
-    if gained * left < end - done < math.inf:
+    each = max(gained, done / (restarts + 1))
+    if each * left < end - done < math.inf:
         return False, (
-            f"{at}, {gained:g} more than when this allocation began: {left} more like it reach "
-            f"{done + gained * left:g}; "
-            "allow more time, or more RESTARTS"
+            f"{at}, {gained:g} more than when this allocation began: {left} more of {each:g} reach "
+            f"{done + each * left:g}; allow more time, or more RESTARTS"
         )
     return True, f"{at}, {gained:g} more than when this allocation began"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the module with FILE or FILE BEFORE LEFT, and return the exit status."""
+    """Run the module with FILE or FILE BEFORE RESTARTS ALLOWED, and return the exit status."""
     path, *more = sys.argv[1:] if argv is None else argv
     try:
         if not more:
             print(progress(path)[0])
             return 0
-        goes_on, why = verdict(path, float(more[0]), int(more[1]))
+        goes_on, why = verdict(path, float(more[0]), *map(int, more[1:]))
     except (OSError, ValueError) as error:
         say("restart", f"error: {error}")
         return Status.INPUT

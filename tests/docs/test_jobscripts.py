@@ -141,7 +141,7 @@ def test_a_pbs_job_saves_submits_itself_and_goes_on(folder):
     steps = 0
     for turn in range(2):
         (folder / "now").unlink(missing_ok=True)
-        more = {"OUT": "run-9.h5", "RESTARTS": "99"} if turn else {"ARGS": LONG + "100000000"}
+        more = {"OUT": "run-9.h5", "RESTARTED": "1"} if turn else {"ARGS": LONG + "100000000"}
         process = script("pbs.sh", PBS_JOBID=f"{9 + turn}.server", **more, **env)
         steps_in("run-9.h5", process, steps + 20)
         (folder / "now").touch()
@@ -151,8 +151,8 @@ def test_a_pbs_job_saves_submits_itself_and_goes_on(folder):
         steps = run.steps
         called = (folder / "called").read_text().splitlines()[-1]
         assert called == (
-            "qsub|-l walltime=600 -v VENV=venv,WALLTIME=600,SCRIPT=jobscripts/pbs.sh,"
-            f"RESTARTS={99 - turn},PROGRAM=-m mpidec.run,OUT=run-9.h5 jobscripts/pbs.sh"
+            "qsub|-l walltime=600 -v VENV=venv,WALLTIME=600,SCRIPT=job.sh,"
+            f"RESTARTED={turn + 1},RESTARTS=100,PROGRAM=-m mpidec.run,OUT=run-9.h5 job.sh"
         )
 
 

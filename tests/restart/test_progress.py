@@ -32,29 +32,28 @@ def test_progress_is_in_steps_or_epochs(tmp_path, config, expected):
 
 
 @pytest.mark.parametrize(
-    "text, before, left, goes_on, why",
+    "text, before, restarts, allowed, goes_on, why",
     [
-        ("40 100", 10, 2, True, "is at 40 of 100, 30 more than"),  # 2 x 30 reach the end
-        (
-            "40 101",
-            10,
-            2,
-            False,
-            "30 more than when this allocation began: 2 more like it reach 100",
-        ),
-        ("3 inf", 2, 1, True, "is at 3, 1 more than"),
-        ("40 100", 40, 99, False, "is at 40 of 100, no more than when this allocation began"),
-        ("40 100", 41, 99, False, "no more than when"),
-        ("99 100", 0, 0, False, "is at 99 of 100, and no restart is left"),
-        (None, 0, 99, False, "there is no "),
+        ("40 120", 0, 0, 2, True, "is at 40 of 120, 40 more than"),  # 2 x 40 reach the end
+        ("40 121", 0, 0, 2, False, "40 more than when this allocation began: 2 more of 40 reach"),
+        ("81 100", 80, 2, 3, True, "1 more than"),  # one slow allocation of three
+        ("81 109", 80, 2, 3, False, "1 more of 27 reach 108"),
+        ("90 120", 60, 8, 9, True, "30 more than"),  # they have become faster
+        ("3 inf", 2, 0, 1, True, "is at 3, 1 more than"),
+        ("40 100", 40, 0, 99, False, "is at 40 of 100, no more than when this allocation began"),
+        ("40 100", 41, 0, 99, False, "no more than when"),
+        ("99 100", 0, 7, 7, False, "is at 99 of 100, and no restart is left"),
+        (None, 0, 0, 99, False, "there is no "),
     ],
 )
-def test_a_job_goes_on_if_it_comes_to_its_end(tmp_path, capsys, text, before, left, goes_on, why):
+def test_a_job_goes_on_if_it_comes_to_its_end(
+    tmp_path, capsys, text, before, restarts, allowed, goes_on, why
+):
     path = tmp_path / "progress.txt"
     if text:
         path.write_text(text)
-    assert verdict(str(path), before, left)[0] == goes_on
-    assert main([str(path), str(before), str(left)]) == (not goes_on)
+    assert verdict(str(path), before, restarts, allowed)[0] == goes_on
+    assert main([str(path), str(before), str(restarts), str(allowed)]) == (not goes_on)
     (line,) = capsys.readouterr().out.splitlines()
     assert why in line and line.endswith("the job goes on" if goes_on else "the job ends")
 
