@@ -136,11 +136,12 @@ class Steps:
 
     def totals(self, seconds: float) -> list[float]:
         net = self._plan.net
-        sent = np.array([[self._mixer.bytes, self._mixer.messages]])
+        sent = [self._mixer.bytes, self._mixer.messages]
         if net.size > 1:
-            sent = net.collectives.gather_all(sent, "a checkpoint")
-        all_sent = sent.reshape(-1, 2).sum(axis=0).tolist()
-        return [seconds, self._mixer.rounds, *all_sent, self._answers.gradients]
+            mine = np.zeros((net.m, 2), np.int64)
+            mine[0] = sent
+            sent = net.sum(mine).tolist()
+        return [seconds, self._mixer.rounds, *sent, self._answers.gradients]
 
     def memory(self) -> Arrays:
         own = self._answers.memory()
