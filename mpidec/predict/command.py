@@ -269,9 +269,10 @@ def predict(asked: Forecast) -> None:
     """Print a table for each number of ranks, the cheapest step and the shortest run."""
     about, net = workload(asked), asked.net
     demand = about.demand
+    mixings, gradients = (float(f"{x:.3g}") for x in (demand.mixings, demand.gradients))
     print(
-        f"a step: {demand.mixings:.3g} mixings of rows of {quantity(demand.size, 'B')}, "
-        f"{demand.gradients:.3g} gradients of an agent; {asked.per_node} ranks a node, placed by "
+        f"a step: {plural(mixings, 'mixing')} of rows of {quantity(demand.size, 'B')}, "
+        f"{plural(gradients, 'gradient')} of an agent; {asked.per_node} ranks a node, placed by "
         f"{asked.placement}, network {net.name}"
     )
     simulator = about.simulator if asked.accuracy else None

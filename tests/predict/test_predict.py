@@ -210,6 +210,6 @@ def test_more_neighbours_take_no_less_time(tmp_path):
 def test_settings_of_the_experiment_are_flags(capsys):
     assert main(["--set", "solver.name=extra", "--set", "run.agents=8", "--ranks=8"]) in (0, None)
     said = capsys.readouterr().out
-    assert "a step: 1 mixings of rows of 240 B" in said and "8 agents, 8 ranks" in said
+    assert "a step: 1 mixing of rows of 240 B" in said and "8 agents, 8 ranks" in said
     assert main(["--set", "solver.nam=extra"]) == 2
     assert "did you mean name?" in capsys.readouterr().err

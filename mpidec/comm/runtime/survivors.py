@@ -207,7 +207,8 @@ class Survivors:
         theirs = dead.Translate_ranks(group=MPI.COMM_WORLD.group)
         here = [rank for rank in theirs if rank in self._pids]
         ended = [rank for rank in here if _ended(self._pids[rank], ending=True)]
-        known = {rank for some in self.comm.allgather(ended) for rank in some}
+        told = self.comm.allgather((ended, time.strftime("%Y-%m-%dT%H:%M:%S")))
+        known = {rank for some, _ in told for rank in some}
         half = 2 * left.size - (before.size - len(known))
         first = before.Translate_ranks([0], left)[0] != MPI.UNDEFINED
         if half < 0 or (half == 0 and not first):
@@ -219,8 +220,7 @@ class Survivors:
         _end([self._pids[rank] for rank in here])
         some = ", ".join(map(str, sorted(theirs)))
         self.lost.append(
-            f"rank{'s' * (len(theirs) != 1)} {some} of {MPI.COMM_WORLD.size}, found at "
-            f"{time.strftime('%Y-%m-%dT%H:%M:%S')}"
+            f"rank{'s' * (len(theirs) != 1)} {some} of {MPI.COMM_WORLD.size}, found at {told[0][1]}"
         )
         self._before, self._behind, self._waiting = left, False, True
 

@@ -160,9 +160,10 @@ class Dropping:
             mass = math.fsum(some for _, masses in everywhere for some in masses)
             self._factor, self.former = len(numbers) / mass, last.without(numbers, mass)
             if ranks.comm.rank == 0:
-                dead = ", ".join(str(i) for i in last.numbers if i not in numbers)
+                dead = [str(i) for i in last.numbers if i not in numbers]
+                who = f"agent {dead[0]} has" if len(dead) == 1 else f"agents {', '.join(dead)} have"
                 share = mass / len(last.numbers)
-                warn(f"{ranks.lost[-1]}: agents {dead} have died, {share:.1%} of the mass remain")
+                warn(f"{ranks.lost[-1]}: {who} died, {share:.1%} of the mass remain")
             with Network(len(numbers), ranks.comm) as net:
                 return run(self._next(self.former, net), self)
 
