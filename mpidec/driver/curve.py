@@ -212,8 +212,10 @@ def _oracles(oracle: Oracle | None) -> Words:
         known = held(one)
         for name in _parameters(type(one)):
             value = number(known.get(name, known.get(f"_{name}", known)))
+            # None on ranks whose agents have equally many samples; the hash of the data tells
+            masked = name == "mask" and value is None
             plain = value is None or isinstance(value, (bool, int, float, str))
-            if name not in FREE and (plain or is_dataclass(value)):
+            if name not in FREE and not masked and (plain or is_dataclass(value)):
                 found[f"{kinds[-1]}.{name}"] = word(value)
     return {"problem": " of ".join(kinds), **found}
 

@@ -24,6 +24,14 @@ def squares(net):
     return P.LeastSquares(A[net.lo : net.hi], Y[net.lo : net.hi])
 
 
+def uneven(net):  # one agent has a sample less: only its rank has a mask
+    present = np.ones((N, 10), bool)
+    present[-1, -1] = False
+    mine = present[net.lo : net.hi]
+    mask = None if mine.all() else mine
+    return P.LeastSquares(A[net.lo : net.hi], Y[net.lo : net.hi], mask=mask)
+
+
 def custom(net, at=1.0):
     target = at * A[net.lo : net.hi, 0]
     return P.Custom(
@@ -276,11 +284,12 @@ def test_what_shapes_the_curve_is_refused_by_name(net, shared_tmp, name):
         assert found[0] == part[:-1] and found[1].startswith("step 9, created: ")
 
 
-@pytest.mark.parametrize("problem", [custom, batches])
+@pytest.mark.parametrize("problem", [custom, batches, uneven])
 def test_what_has_not_changed_is_accepted_on_any_number_of_ranks(net, shared_tmp, problem):
     """Steps, records and targets are free; so are files without a description."""
     path, whole = shared_tmp / "run.h5", shared_tmp / "whole.h5"
     run(net, whole, 12, problem, seed=3)
+    assert " on 3 ranks" not in mpidec.read(whole).attributes["curve"]
     with mpidec.Network(N, MPI.COMM_SELF) as alone:
         if net.rank == 0:
             run(alone, path, 6, problem, seed=3)
