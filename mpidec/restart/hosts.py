@@ -231,7 +231,9 @@ def _joined(word: str) -> bool:
 
 
 def _option(words: Sequence[str], names: Sequence[str]) -> int | None:
-    return next((at for at, word in enumerate(words[:-1]) if word in names), None)
+    """Return the place of an option of the launcher: what is before it has its own."""
+    begin = _place(words) or 0
+    return next((at for at in range(begin, len(words) - 1) if words[at] in names), None)
 
 
 def _place(words: Sequence[str]) -> int | None:

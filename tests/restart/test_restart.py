@@ -287,6 +287,7 @@ def test_a_job_that_waits_for_a_lost_host_goes_on_without_it(own, capsys, tmp_pa
     [
         ("mpirun -n 4 -hosts a:2,b:2", {}, "a", 2, "mpirun -hosts a:2 -n 2"),
         ("mpirun --host=a:2,b:2 --bind-to none", {}, "b", 2, "mpirun --host b:2 -n 2 --bind-to none"),
+        ("nice -n 5 mpirun -n 4 --host a:2,b:2", {}, "a", 2, "nice -n 5 mpirun --host a:2 -n 2"),
         ("mpirun -n 16 --host a,b,c,d", {}, "a b c", 12, "mpirun --host a:4,b:4,c:4 -n 12"),
         ("srun -N 2 -n 8 --mpi=pmi2", {"PBS_NODEFILE": "nodes"}, "a", 4, "srun --exclude b --nodes 1 -n 4 --mpi=pmi2"),
     ],
