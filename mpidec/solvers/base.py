@@ -155,10 +155,10 @@ class Solver(Described, Drawing):
 
     @property
     def period(self) -> int:
-        """Number of steps after which the solver's operations repeat: a round of local steps, or
-        1.
+        """Number of steps after which the solver's operations repeat: its field `local_steps`, if
+        it has one, or 1.
         """
-        return 1
+        return int(getattr(self, "local_steps", 1))
 
     @property
     def by_parts(self) -> bool:
@@ -271,10 +271,6 @@ class LocalSolver(Solver):
         super().__post_init__()
         H = check.integer(self.local_steps, f"{name_of(self)}: local_steps")
         object.__setattr__(self, "local_steps", H)
-
-    @property
-    def period(self) -> int:
-        return self.local_steps
 
 
 def is_sample(topology: Graph) -> bool:

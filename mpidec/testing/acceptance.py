@@ -9,7 +9,8 @@ import numpy as np
 
 from ..driver.internals import solve
 from ..solvers import Bias, Solver
-from .case import alone, costs, directed, graph_of, problem, require, with_number
+from ..solvers.internals import step_size_of
+from .case import alone, costs, directed, graph_of, problem, require, with_number, with_size
 
 
 def kinds(solver: Solver) -> None:
@@ -59,10 +60,15 @@ def few_agents(solver: Solver) -> None:
         graph, f = graph_of(solver, n), costs(n)
         X = np.zeros((n, 3)) + np.random.default_rng(n).standard_normal(3)
         method = with_number(solver, 0.2)
+        size = step_size_of(method)
+        steps = 400
+        if isinstance(size, (int, float)) and size > 0:  # that of a user's may be small
+            method = with_size(method, max(size, 2e-3))
+            steps = round(max(400, 80 / max(size, 2e-3)))
         target = f.minimizer if solver.needs.problem else X.mean(axis=0)
         with alone(n) as net:
             costs_of = problem(f) if solver.needs.problem else None
-            result = solve(costs_of, method, graph, steps=400, x0=X, net=net, every=400)
+            result = solve(costs_of, method, graph, steps=steps, x0=X, net=net, every=steps)
         away = float(abs(result.X - target).max())
         alone_exact = not solver.adaptive and solver.bias_on(graph) is not Bias.OTHER
         limit = 1e-8 if solver.exact or (n == 1 and alone_exact) else 1.0
@@ -71,7 +77,6 @@ def few_agents(solver: Solver) -> None:
             solver,
             "few_agents",
             f"{n} agent{'s' * (n > 1)} ({graph.name}) rest at {away:.2g} from the minimizer after "
-            "400 steps, expected at "
-            f"most {limit:g}",
+            f"{steps} steps, expected at most {limit:g}",
             "does the solver divide by n - 1, or by the number of neighbours?",
         )

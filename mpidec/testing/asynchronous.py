@@ -10,7 +10,7 @@ from ..driver.internals import simulate
 from ..solvers import Solver
 from ..solvers.internals import PushSolver
 from ..topology import from_weights, one_peer_exponential
-from .case import SMALL, costs, graph_of, problem, require, with_number
+from .case import SMALL, costs, graph_of, problem, require, with_number, with_size
 from .linear import QuadraticCosts
 
 
@@ -72,7 +72,7 @@ def bias(solver: Solver) -> None:
 def _rest(solver: Solver, size: float, f: QuadraticCosts) -> float:
     """Distance from the minimizer (root mean square over agents, and over late records)."""
     result = simulate(
-        problem(f), with_number(solver, size), graph_of(solver), steps=round(32 / size), every=5
+        problem(f), with_size(solver, size), graph_of(solver), steps=round(32 / size), every=5
     )
     late = result.metrics["error_rms"][-len(result.metrics["error_rms"]) // 3 :]
     return float(np.sqrt((late**2).mean()) * np.linalg.norm(f.minimizer))

@@ -58,8 +58,9 @@ def made(solver: Solver | type[Solver]) -> Solver:
         return solver
     try:
         one = solver()
-        many = one.period > FEW
-        return dataclasses.replace(one, local_steps=FEW) if many else one  # type: ignore[type-var]
+        rounds = {name: FEW for name in ("local_steps", "period") if name in vars(one)}
+        few = one.period <= FEW or not rounds
+        return one if few else dataclasses.replace(one, **rounds)  # type: ignore[type-var]
     except TypeError as error:
         raise TypeError(
             f"{solver.__name__} cannot be made without arguments ({error}): hand over a solver "
@@ -152,6 +153,11 @@ def searches(solver: Solver) -> bool:
 def with_number(solver: Solver, size: float = SMALL) -> Solver:
     """The solver with a number as step size."""
     return with_step_size(solver, size) if searches(solver) else solver
+
+
+def with_size(solver: Solver, size: float) -> Solver:
+    """The solver with this step size in place of its own, if it has one."""
+    return with_step_size(solver, size) if "step_size" in vars(solver) else solver
 
 
 @cache

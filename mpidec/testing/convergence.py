@@ -13,7 +13,18 @@ from ..solvers import Solver
 from ..theory import steady_state
 from ..theory.internals import LinearSteps, rest as resting
 from ..topology import Schedule, Topology
-from .case import SMALL, alone, bearable, costs, graph_of, problem, require, solved, with_number
+from .case import (
+    SMALL,
+    alone,
+    bearable,
+    costs,
+    graph_of,
+    problem,
+    require,
+    solved,
+    with_number,
+    with_size,
+)
 from .linear import QuadraticCosts, run
 
 
@@ -167,7 +178,7 @@ def rest(
     """Distance from the minimizer at which the agents rest (root mean square), on the solver's
     graph by default.
     """
-    graph, method = graph or graph_of(solver), with_number(solver, size)
+    graph, method = graph or graph_of(solver), with_size(solver, size)
     X = 0 * f.c + np.random.default_rng(1).standard_normal(f.c.shape[1])
     with alone(graph.n) as net:
         W = net.mixer(graph)

@@ -89,6 +89,25 @@ class Tracking(Descent):
         return self.State(X, WY, G)
 
 
+@dataclass(frozen=True)
+class Rounds(Descent):
+    """Local steps, whose number has another name than ours."""
+
+    step_size: float = 0.01
+    period: int = 9
+
+    class State(NamedTuple):
+        X: np.ndarray
+        k: int
+
+    def init(self, X, W=None):
+        return self.State(X, 0)
+
+    def step(self, s, G, W):
+        X, k = s.X - self.step_size * G, s.k + 1
+        return self.State(X if k % self.period else W.at(s.k // self.period)(X), k)
+
+
 def broken(base, **attributes):
     """A class derived from `base`, with a fault."""
     return dataclass(frozen=True)(type("Broken", (base,), attributes))
@@ -313,7 +332,7 @@ def test_a_property_sees_its_faults(name):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("solver", [Descent, Tracking])
+@pytest.mark.parametrize("solver", [Descent, Descent(0.02), Tracking, Tracking(0.02), Rounds])
 def test_a_correct_solver_of_a_user_passes(solver):
     check_solver(solver)
 
