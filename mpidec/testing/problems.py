@@ -30,6 +30,7 @@ POINTS = 3
 SEED = 0
 # Relative: gradients at the minimizer, proximal points.
 NEAR = 1e-6
+ROUNDING = 1e-10  # of a difference of gradients over a distance of 1e-4, relative to them
 DRAWS, LIMIT = 256, 6.0  # of random gradients; standard errors
 
 
@@ -181,12 +182,13 @@ def smoothness(problem: Problem) -> None:
         # Towards the direction of largest curvature.
         for _ in range(8):
             h = 1e-4 / max(float(np.linalg.norm(D)), 1e-300)
-            change = problem.grad(X + h * D) - problem.grad(X)
+            G = problem.grad(X)
+            change = problem.grad(X + h * D) - G
             ratio = np.linalg.norm(change, axis=1) / np.maximum(
                 h * np.linalg.norm(D, axis=1), 1e-300
             )
             require(
-                (ratio <= L * (1 + 1e-4) + 1e-6).all(),
+                (ratio <= L * (1 + 1e-4) + ROUNDING * np.linalg.norm(G)).all(),
                 problem,
                 "smoothness",
                 f"a gradient changes by {float(ratio.max()):.6g} times the distance, agent "
@@ -203,7 +205,7 @@ def minimizer(problem: Problem) -> None:
     """`x_star` and `solution()`, where there are such, minimize the mean of the functions, with
     their term.
     """
-    known = problem.x_star
+    known = getattr(problem, "x_star", None)
     found = {} if callable(known) or is_sampled(problem) else {"x_star": known}
     if solve := solution_of(problem):
         found["solution()"] = solve()
@@ -221,7 +223,7 @@ def minimizer(problem: Problem) -> None:
         )
         G = problem.grad(np.tile(x, (problem.m, 1)))
         g = G.mean(axis=0)
-        scale = max(float(abs(G).max()), float(abs(problem.grad(zero).mean(axis=0)).max()), 1e-12)
+        scale = max(abs(G).max(), abs(problem.grad(zero).mean(axis=0)).max()) or 1.0
         if term is not None:
             g = x - term.prox(np.tile(x - g / scale, (1, 1)), 1 / scale)[0]
             g = g * scale
@@ -292,7 +294,7 @@ def draws(oracle: Oracle) -> None:
     drawn = oracle.start(agents, SEED)
     found = np.array([drawn(X, k) for k in range(DRAWS)])
     exact = problem.grad(X)
-    noise = LIMIT * found.std(axis=0) / np.sqrt(DRAWS) + 1e-9 * (1 + abs(exact).max())
+    noise = LIMIT * found.std(axis=0) / np.sqrt(DRAWS) + 1e-9 * abs(found).max()
     away = abs(found.mean(axis=0) - exact) / noise
     require(
         (away <= 1).all(),

@@ -53,6 +53,27 @@ class Squares:
         return (V + t * C) / (1 + t)
 
 
+class Tiny(Squares):
+    """In small units."""
+
+    smoothness = np.full(3, 1e-9)
+
+    def value(self, X):
+        return 1e-9 * super().value(X)
+
+    def grad(self, X, agents=None):
+        return 1e-9 * super().grad(X, agents)
+
+    def prox(self, V, t):
+        return super().prox(V, 1e-9 * np.asarray(t))
+
+
+class Bare:
+    """What a problem must have, and no more."""
+
+    m, d, value, grad = 3, 2, Squares.value, Squares.grad
+
+
 def drifting():
     kept = np.zeros((3, 2))
 
@@ -100,6 +121,7 @@ def unseeded(self, agents, seed):
         ("in_place", Squares, {"value": in_place}),
         ("in_place", Squares, {"grad": drifting()}),
         ("smoothness", Squares, {"smoothness": np.array([1.0, 0.9, 1.0])}),
+        ("smoothness", Tiny, {"smoothness": np.full(3, 0.5e-9)}),
         ("minimizer", Squares, {"x_star": C[0]}),
         ("minimizer", Squares, {"solution": lambda self: C.sum(axis=0)}),
         ("prox", Squares, {"prox": lambda self, V, t: Squares.prox(self, V, 2 * t)}),
@@ -108,6 +130,7 @@ def unseeded(self, agents, seed):
     ],
 )
 def test_faults_are_found(name, base, members):
-    check_problem(Squares())
+    for right in (Squares, Tiny, Bare):
+        check_problem(right())
     with pytest.raises(ContractError, match=rf"fails '{name}': .*; "):
         check_problem(type("Mine", (base,), members)())
