@@ -227,7 +227,8 @@ def content(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def visit(name: str, node: Any) -> None:
-        kept = not name.startswith("checkpoint") and name.rpartition("/")[2] != "time"
+        timed = name.rpartition("/")[2] in ("time", "seconds")
+        kept = not name.startswith("checkpoint") and not timed
         if kept and isinstance(node, h5py.Dataset):
             found[name] = node[()]
 
