@@ -19,6 +19,7 @@ from ..._process import obstacle, tolerant
 from ...exceptions import RanksLost
 from .launch import library
 from .mpi import MPI, finalized
+from .waiting import abandon
 
 # Seconds in which a death that others have found first is known here, too.
 _SPREADS = 1.0
@@ -57,13 +58,32 @@ def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
     """
     if not tolerant():
         return cast("MPI.Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
-    name = MPI.Get_processor_name()
-    node = registered(comm.Split(zlib.crc32(name.encode()) & _COLORS, comm.rank))
-    names = node.allgather(name)
-    if names.count(name) < node.size:  # names with the same checksum
-        alike, node = node, registered(node.Split(names.index(name), node.rank))
+    name = MPI.Get_processor_name().encode()
+    node = registered(comm.Split(zlib.crc32(name) & _COLORS, comm.rank))
+    padded = name.ljust(MPI.MAX_PROCESSOR_NAME)
+    names = [row.tobytes() for row in _of_all(node, np.frombuffer(padded, np.uint8), comm)]
+    if names.count(padded) < node.size:  # names with the same checksum
+        alike, node = node, registered(node.Split(names.index(padded), node.rank))
         alike.Free()
     return cast("MPI.Intracomm", node)
+
+
+def _of_all(node: MPI.Comm, mine: np.ndarray, comm: MPI.Comm) -> np.ndarray:
+    """Return the arrays of all ranks of a part of `comm` that has just been made; collective.
+
+    Raises
+    ------
+    RanksLost
+        A rank has died, so that some of them may not have made the part, and never come.
+    """
+    found = np.empty((node.size, *mine.shape), mine.dtype)
+    request = node.Iallgather(mine, found)
+    while not request.Test():
+        if comm.Is_revoked() or comm.Get_failed().size:
+            abandon((request, mine, found))
+            raise RanksLost("a rank has died while the ranks of a node were told")
+        time.sleep(1e-4)
+    return found
 
 
 def reduced(comm: MPI.Intracomm, number: float, op: MPI.Op) -> float:
@@ -158,7 +178,8 @@ class Survivors:
         """Learn which ranks are on this host; collective, once."""
         if not self._pids:
             node = node_of(self.comm)
-            self._pids = dict(node.allgather((MPI.COMM_WORLD.rank, os.getpid())))
+            mine = np.array([MPI.COMM_WORLD.rank, os.getpid()])
+            self._pids = dict(_of_all(node, mine, self.comm).tolist())
             node.Free()
 
     def found(self, error: Exception) -> bool:
