@@ -17,8 +17,7 @@ from .._complex import as_reals
 from ..comm.runtime import on_all_ranks
 from ..exceptions import ResumeError
 from ..record.internals import SEARCH, arrays_of, head
-from ..solvers import Solver, StepSchedule
-from ..solvers.internals import step_size_of
+from ..solvers.internals import start_of
 from .plan import Plan
 from .stepsize import Choice, Guard, requested_rule, with_size
 
@@ -87,7 +86,7 @@ def as_recorded(plan: Plan) -> tuple[Plan, Recalled | None]:
     )
     if asked:
         solver = with_size(solver, size)
-    elif recalled is None or _start(solver) != size:
+    elif recalled is None or start_of(solver) != size:
         return plan, None
     return replace(plan, solver=solver, topology=plan.topology.chosen(weights)), recalled
 
@@ -102,9 +101,3 @@ def _found(path: str) -> tuple[float, str, dict[str, NDArray[Any]]]:
             f"{path}: its step size was given as a number: resume with the same number"
         )
     return float(found["step_size"]), str(found.get("weights", "")), arrays_of(path, SEARCH)
-
-
-def _start(solver: Solver) -> object:
-    """Return the step size of a solver, or the start of its schedule."""
-    step = step_size_of(solver)
-    return step.start if isinstance(step, StepSchedule) else step

@@ -265,14 +265,17 @@ class Line:
         return inf if self.course.steps is None else self.step * self.course.steps
 
 
+def _count(number: float, noun: str) -> str:
+    return plural(float(f"{number:.3g}"), noun)
+
+
 def predict(asked: Forecast) -> None:
     """Print a table for each number of ranks, the cheapest step and the shortest run."""
     about, net = workload(asked), asked.net
     demand = about.demand
-    mixings, gradients = (float(f"{x:.3g}") for x in (demand.mixings, demand.gradients))
     print(
-        f"a step: {plural(mixings, 'mixing')} of rows of {quantity(demand.size, 'B')}, "
-        f"{plural(gradients, 'gradient')} of an agent; {asked.per_node} ranks a node, placed by "
+        f"a step: {_count(demand.mixings, 'mixing')} of rows of {quantity(demand.size, 'B')}, "
+        f"{_count(demand.gradients, 'gradient')} of an agent; {asked.per_node} ranks a node, placed by "
         f"{asked.placement}, network {net.name}"
     )
     simulator = about.simulator if asked.accuracy else None

@@ -207,10 +207,7 @@ class Solver(Described, Drawing):
                 f"{name_of(self)} needs a symmetric W, that of the {topology.name} topology is "
                 f"not; {REMEDIES['symmetric']}"
             )
-        step = step_size_of(self)
-        if (step.start if isinstance(step, StepSchedule) else step) != "auto" and (
-            cause := self.unstable(topology)
-        ):
+        if start_of(self) != "auto" and (cause := self.unstable(topology)):
             warn(cause)
 
     def bias_on(self, topology: Graph) -> Bias:
@@ -332,6 +329,12 @@ def step_size_of(solver: Solver) -> Any:
     that has none.
     """
     return getattr(solver, "step_size", None)
+
+
+def start_of(solver: Solver) -> Any:
+    """Return the step size of a solver, of a schedule its start."""
+    step = step_size_of(solver)
+    return step.start if isinstance(step, StepSchedule) else step
 
 
 def check_dataclass(solver: object) -> None:

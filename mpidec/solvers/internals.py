@@ -14,6 +14,7 @@ from .base import (
     is_sample as is_sample,
     limits as limits,
     name_of as name_of,
+    start_of as start_of,
     state as state,
     step_size_of as step_size_of,
     with_step_size as with_step_size,

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..comm.kernels import descend
 from ..protocols import ConstantGraph, Graph, Operator
-from .base import Bias, Solver, name_of
+from .base import Bias, Solver, name_of, start_of
 from .needs import Needs, Within
-from .step_schedules import StepSchedule, StepSize
+from .step_schedules import StepSize
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ class MultitaskDiffusion(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        step = self.step_size
-        start = step.start if isinstance(step, StepSchedule) else step
+        start = start_of(self)
         if isinstance(start, str) and start == "auto":
             raise ValueError(
                 f'{name_of(self)}: step_size is "auto", which takes the agents to a common '

@@ -10,7 +10,7 @@ import numpy as np
 from ..driver.internals import solve
 from ..solvers import Bias, Solver
 from ..solvers.internals import step_size_of
-from .case import alone, costs, directed, graph_of, problem, require, with_number, with_size
+from .case import alone, costs, directed, graph_of, problem, require, resized, with_number
 
 
 def kinds(solver: Solver) -> None:
@@ -56,15 +56,14 @@ def kinds(solver: Solver) -> None:
 
 def few_agents(solver: Solver) -> None:
     """One agent alone takes steps and, with a problem, minimizes; two agents take steps."""
+    method, steps = with_number(solver, 0.2), 400
+    size = step_size_of(method)
+    if isinstance(size, (int, float)) and size > 0:  # that of a user's may be small
+        size = max(size, 2e-3)
+        method, steps = resized(method, size), round(max(400, 80 / size))
     for n in (1, 2):
         graph, f = graph_of(solver, n), costs(n)
         X = np.zeros((n, 3)) + np.random.default_rng(n).standard_normal(3)
-        method = with_number(solver, 0.2)
-        size = step_size_of(method)
-        steps = 400
-        if isinstance(size, (int, float)) and size > 0:  # that of a user's may be small
-            method = with_size(method, max(size, 2e-3))
-            steps = round(max(400, 80 / max(size, 2e-3)))
         target = f.minimizer if solver.needs.problem else X.mean(axis=0)
         with alone(n) as net:
             costs_of = problem(f) if solver.needs.problem else None

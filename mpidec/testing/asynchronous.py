@@ -10,7 +10,7 @@ from ..driver.internals import simulate
 from ..solvers import Solver
 from ..solvers.internals import PushSolver
 from ..topology import from_weights, one_peer_exponential
-from .case import SMALL, costs, graph_of, problem, require, with_number, with_size
+from .case import SMALL, costs, graph_of, problem, require, resized, with_number
 from .linear import QuadraticCosts
 
 
@@ -72,7 +72,7 @@ def bias(solver: Solver) -> None:
 def _rest(solver: Solver, size: float, f: QuadraticCosts) -> float:
     """Distance from the minimizer (root mean square over agents, and over late records)."""
     result = simulate(
-        problem(f), with_size(solver, size), graph_of(solver), steps=round(32 / size), every=5
+        problem(f), resized(solver, size), graph_of(solver), steps=round(32 / size), every=5
     )
     late = result.metrics["error_rms"][-len(result.metrics["error_rms"]) // 3 :]
     return float(np.sqrt((late**2).mean()) * np.linalg.norm(f.minimizer))

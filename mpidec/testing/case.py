@@ -155,7 +155,7 @@ def with_number(solver: Solver, size: float = SMALL) -> Solver:
     return with_step_size(solver, size) if searches(solver) else solver
 
 
-def with_size(solver: Solver, size: float) -> Solver:
+def resized(solver: Solver, size: float) -> Solver:
     """The solver with this step size in place of its own, if it has one."""
     return with_step_size(solver, size) if "step_size" in vars(solver) else solver
 

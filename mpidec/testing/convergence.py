@@ -21,9 +21,9 @@ from .case import (
     graph_of,
     problem,
     require,
+    resized,
     solved,
     with_number,
-    with_size,
 )
 from .linear import QuadraticCosts, run
 
@@ -178,7 +178,7 @@ def rest(
     """Distance from the minimizer at which the agents rest (root mean square), on the solver's
     graph by default.
     """
-    graph, method = graph or graph_of(solver), with_size(solver, size)
+    graph, method = graph or graph_of(solver), resized(solver, size)
     X = 0 * f.c + np.random.default_rng(1).standard_normal(f.c.shape[1])
     with alone(graph.n) as net:
         W = net.mixer(graph)

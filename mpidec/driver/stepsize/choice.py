@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ...solvers import Solver, StepSchedule
-from ...solvers.internals import WORDS, step_size_of, with_step_size
+from ...solvers.internals import WORDS, start_of, with_step_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -203,8 +203,7 @@ def requested_rule(solver: Solver) -> str | None:
     """Return the word "auto" or "safe" in the step size of a solver, or in the start of its
     schedule; None for a number.
     """
-    step = step_size_of(solver)
-    word = step.start if isinstance(step, StepSchedule) else step
+    word = start_of(solver)
     return word if isinstance(word, str) and word in WORDS else None
 
 
