@@ -46,6 +46,8 @@ SCHEMA = {
     "bytes": "sizes s of a row",
     "exchange_seconds": "T_k(s) by k: one rank a node exchanges rows with k others, both directions "
     "at once; with fewer other nodes, several rows with each",
+    "send_seconds": "a rank on one node sends s bytes to one on another, which only receives: until "
+    "the sender goes on",
     "shared_exchange_seconds": "T_1(s) of all ranks of the nodes at once, for the two largest "
     "sizes; absent with one rank a node",
     "allreduce_seconds": "MPI_Allreduce of s bytes, by nodes x ranks on each",
@@ -156,6 +158,20 @@ def exchange(comm: MPI.Intracomm, k: int, size: int) -> Callable[[], object]:
     def call() -> None:
         requests = [comm.Irecv(row, other) for row, other in zip(received, others)]
         requests += [comm.Isend(sent, other) for other in others]
+        wait_until(lambda: MPI.Request.Testall(requests), "the calibration")
+
+    return call
+
+
+def one_way(comm: MPI.Intracomm, size: int) -> Callable[[], object]:
+    """Return a call that sends a row from the even to the odd ranks of pairs, which are on a node
+    each.
+    """
+    row, others = np.zeros(size, np.uint8), neighbors(comm.rank, comm.size, 1)
+    begin = comm.Irecv if comm.rank % 2 else comm.Isend
+
+    def call() -> None:
+        requests = [begin(row, other) for other in others]
         wait_until(lambda: MPI.Request.Testall(requests), "the calibration")
 
     return call
@@ -296,6 +312,7 @@ class Calibration:
             "schema": SCHEMA,
             "bytes": list(sizes),
             "exchange_seconds": dict(zip(map(str, NEIGHBORS), exchanged)),
+            "send_seconds": lower_bounds(found["send", ""]).tolist(),
             "allreduce_seconds": {
                 key: row for (kind, key), row in found.items() if kind == "allreduce"
             },
@@ -336,6 +353,14 @@ class Calibration:
                 )
                 for s in sizes
             ]
+        rows["send", ""] = [
+            Figure(
+                f"message to one neighbour, {size_name(s)}",
+                partial(_sent, first, s),
+                not local.rank,
+            )
+            for s in sizes
+        ]
         if local.size > 1:
             across = stack.enter_context(self._part(local.rank))
             rows["shared", ""] = [
@@ -433,6 +458,10 @@ class Calibration:
 
 def _exchanged(across: MPI.Intracomm, k: int, size: int, comm: MPI.Intracomm) -> float:
     return timed(exchange(across, k, size), comm)
+
+
+def _sent(comm: MPI.Intracomm, size: int) -> float:
+    return timed(one_way(comm, size), comm)
 
 
 def _reduced(comm: MPI.Intracomm, size: int) -> float:

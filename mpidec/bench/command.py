@@ -393,6 +393,7 @@ def calibrate(options: Options, comm: MPI.Intracomm) -> int:
     facts["load_average_after"] = host.load()
     lines = [["exchange with", *map(size_name, sizes)]]
     rows = {plural(int(k), "neighbour"): times for k, times in found["exchange_seconds"].items()}
+    rows["1, which only receives"] = found["send_seconds"]
     if "shared_exchange_seconds" in found:
         shared = found["shared_exchange_seconds"]
         name = f"1, {found['ranks_per_node']} ranks a node"

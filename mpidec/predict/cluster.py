@@ -41,6 +41,8 @@ class Cluster:
     seconds : array, shape (K, S)
     memory : float
         Seconds per byte of a row in a weighted sum.
+    sending : array, shape (S,), optional
+        Times until a rank that only sends s bytes to another goes on; T_1 if not measured.
     shared : array, shape (2,), optional
         T_1(s) of all `per_node` ranks of each node at once, for the two largest sizes.
     per_node : int
@@ -56,6 +58,7 @@ class Cluster:
     neighbors: np.ndarray
     seconds: np.ndarray
     memory: float = MEMORY
+    sending: np.ndarray | None = None
     shared: np.ndarray | None = None
     per_node: int = 1
     reductions: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
@@ -102,6 +105,21 @@ class Cluster:
         least = max(jumps[jumps <= size], default=self.sizes[0])
         further = k * max(size - least, 0) * self.seconds_per_byte
         return float(self.exchange(k, min(least, size)) + further)
+
+    def held(self, size: float) -> float:
+        """Return the part of T_1(s) for which a rank that sends s bytes waits: 0 where it goes on
+        at once (an eager message), 1 where the message is acknowledged.
+
+        Examples
+        --------
+        >>> sizes, seconds = np.array([0, 100]), np.array([[1.0, 3]])
+        >>> eager = Cluster("", sizes, np.array([1]), seconds, sending=np.array([0.0, 3.0]))
+        >>> eager.held(0), eager.held(50), Cluster("", sizes, np.array([1]), seconds).held(0)
+        (0.0, 0.75, 1.0)
+        """
+        if self.sending is None:
+            return 1.0
+        return min(_linear(size, self.sizes, self.sending) / self.exchange(1, size), 1.0)
 
     @property
     def shared_per_byte(self) -> float:
@@ -176,7 +194,8 @@ def _read(path: str) -> Cluster:
         seconds = np.array([times[key] for key in times], float)
         # More messages take no less time: what is measured below is noise.
         seconds = np.maximum.accumulate(seconds, axis=0)
-        shared, gradient = content.get("shared_exchange_seconds"), content.get("gradient_seconds")
+        sending, shared = content.get("send_seconds"), content.get("shared_exchange_seconds")
+        gradient = content.get("gradient_seconds")
         reductions = {
             (int(key.partition("x")[0]), int(key.partition("x")[2])): np.array(row, float)
             for key, row in content.get("allreduce_seconds", {}).items()
@@ -187,6 +206,7 @@ def _read(path: str) -> Cluster:
             k,
             seconds,
             float(content.get("memory_seconds_per_byte", MEMORY)),
+            None if sending is None else np.array(sending, float),
             None if shared is None else np.array(shared, float),
             index(content.get("ranks_per_node", 1)),
             reductions,
@@ -217,6 +237,7 @@ def _expected(found: Cluster) -> Iterator[tuple[bool, str]]:
     yield k[0] == 1 and bool((np.diff(k) > 0).all() and (np.diff(sizes) > 0).all()), text
     text = "expected times > 0, larger for the last size than before it"
     rows = [*seconds, *found.reductions.values()]
+    rows += [] if found.sending is None else [found.sending]
     yield all(row.shape == sizes.shape and (row > 0).all() for row in rows), text
     yield bool(np.isfinite(rows).all()) and seconds[0, -1] > seconds[0, -2], text
     yield found.seconds_per_byte > 0, text

@@ -15,8 +15,9 @@ from ..topology import Schedule, Topology
 PLACEMENTS = ("slot", "cyclic")
 # Graphs that are counted of a schedule; more are a sample of its period.
 PHASES = 32
-# Of a schedule, after half of which ranks are ahead of each other as in a long run.
-ROUNDS = 8
+# Periods of a schedule, and mixings, after half of which ranks are ahead of each other as in a long
+# run.
+ROUNDS, MIXINGS = 8, 32
 # Edges that are counted: 10^8 take some GB and seconds.
 MOST_EDGES = 100_000_000
 
@@ -34,6 +35,11 @@ class Traffic(NamedTuple):
     rows: int
     link: int
     terms: int
+
+    @property
+    def message(self) -> float:
+        """Rows in a message to another node."""
+        return self.rows / max(self.messages, 1)
 
 
 def nodes_of(ranks: int, per_node: int, placement: str) -> np.ndarray:
@@ -98,26 +104,30 @@ def flow(graph: Topology, node: np.ndarray) -> Flow:
     return Flow(far, (host[sender[inside]], to[inside]), counted)
 
 
-def overlapped(flows: Sequence[Flow], seconds: Sequence[float], ranks: int) -> float:
-    r"""Return the time of a mixing in the mean over many: with the times t of a rank that
-    exchanges rows with other nodes,
+def overlapped(
+    flows: Sequence[Flow], seconds: Sequence[float], held: Sequence[float], ranks: int
+) -> float:
+    r"""Return the time of a mixing in the mean over many: with the times t in which a row comes to
+    another node, and h t after which its sender, and a receiver that waits for no other row, go on,
 
-    .. math:: e_i^{k+1} = \max_j (e_j^k + t^k [\text{j or i exchanges with another node}])
+    .. math:: e_i^{k+1} = \max(e_i^k + h^k t^k [\text{i exchanges with another node}],
+        \max_j e_j^k + t^k [\text{j is on another node}])
 
-    over itself and the ranks j that send to i.  Where few ranks of a node exchange rows in each
-    mixing, the others go on meanwhile.
+    over the ranks j that send to i.  Where few ranks of a node exchange rows in each mixing, or
+    rows go one way, the others go on meanwhile.
     """
+    rounds = max(ROUNDS, MIXINGS // len(flows))
     e, ends = np.zeros(ranks), [0.0]
-    for _ in range(ROUNDS):
-        for each, t in zip(flows, seconds):
+    for _ in range(rounds):
+        for each, t, h in zip(flows, seconds, held):
             (source, dest), after = each.far, e.copy()
-            after[source] = e[source] + t
-            after[dest] = np.maximum(after[dest], e[dest] + t)
+            after[source] += h * t
+            after[dest] = np.maximum(after[dest], e[dest] + h * t)
             np.maximum.at(after, dest, e[source] + t)
             np.maximum.at(after, each.near[1], e[each.near[0]])
             e = after
         ends.append(float(e.max()))
-    return (ends[-1] - ends[ROUNDS // 2]) / (len(flows) * (ROUNDS - ROUNDS // 2))
+    return (ends[-1] - ends[rounds // 2]) / (len(flows) * (rounds - rounds // 2))
 
 
 def _distinct(first: np.ndarray, second: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

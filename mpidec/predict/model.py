@@ -8,7 +8,8 @@ and the weighted sum of t rows; G is the time of a byte on the link, G' that whi
 a node use it, and M that of a byte in memory.  k, q, R and t are the largest ones of all ranks and
 nodes.  A message shares the links of both its ends with other messages, as in the measured T_m,
 only if both ends have m of them; that of a hub with k messages has at least H_k, its latency and
-the bytes.  In a schedule, latencies of different ranks overlap; bytes share the link.
+the bytes.  In a schedule, and where rows go one way, latencies of different ranks overlap; bytes
+share the link.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Cost:
 def cost(counted: Traffic, size: float, net: Cluster) -> Cost:
     """Return the cost of a mixing alone with rows of `size` bytes."""
     k, mutual, rows, link, terms = counted
-    message = rows * size / max(k, 1)
+    message = counted.message * size
     total = max(net.exchange(mutual, message), net.hub(k, message))
     own = min(rows * size * net.seconds_per_byte, total)
     further = max(link - rows, 0) * size * net.shared_per_byte
@@ -60,6 +61,8 @@ def mean_cost(graph: Topology | Schedule, node: np.ndarray, size: float, net: Cl
     flows = [flow(each, node) for each in phases(graph)]
     costs = [cost(each.traffic, size, net) for each in flows]
     mean = Cost(*np.mean([astuple(each) for each in costs], axis=0).tolist())
-    if len(flows) == 1:
+    if len(flows) == 1 and not graph.directed:
         return mean
-    return replace(mean, latency=overlapped(flows, [each.latency for each in costs], len(node)))
+    latencies = [each.latency for each in costs]
+    held = [net.held(each.traffic.message * size) for each in flows]
+    return replace(mean, latency=overlapped(flows, latencies, held, len(node)))

@@ -127,6 +127,7 @@ def test_predict_reads_what_was_measured(tmp_path_factory, monkeypatch):
     assert found["nodes"] == comm.size and set(found["exchange_seconds"]) == {"1", "2", "4"}
     parts = {max(2, part * comm.size // 4) for part in (2, 3, 4)}
     assert found["allreduce_seconds"].keys() == {f"{nodes}x1" for nodes in parts}
+    assert len(found["send_seconds"]) == len(found["bytes"])
     assert "shared_exchange_seconds" not in found and found["gradient_seconds"] > 0
     if comm.rank == 0:
         times = found["exchange_seconds"]

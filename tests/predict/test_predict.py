@@ -99,11 +99,26 @@ def test_latencies_of_a_schedule_overlap():
         flow(topology.from_weights((np.eye(4) + W) / 2, connected=False), node)
         for W in (inner, out)
     ]
-    assert overlapped(flows, [1.0, 1.0], 4) == 0.5
+    assert overlapped(flows, [1.0, 1.0], [1.0, 1.0], 4) == 0.5
     apart = topology.inner_outer(16, 4)
     flows = [flow(apart.at(k), nodes_of(16, 4, "slot")) for k in range(apart.period)]
-    assert overlapped(flows, [1.0] * len(flows), 16) == 0.5
-    assert overlapped(flows[:1], [1.0], 16) == 1.0
+    assert overlapped(flows, [1.0] * len(flows), [1.0] * len(flows), 16) == 0.5
+    assert overlapped(flows[:1], [1.0], [1.0], 16) == 1.0
+
+
+def test_ranks_that_need_not_wait_for_their_messages_go_on(tmp_path):
+    # On two of four links of a circle a row takes 1 ms, and its sender waits for it, or not.
+    shift = np.roll(np.eye(4), 1, axis=0)
+    circle = topology.from_weights((np.eye(4) + shift) / 2)
+    times = {"bytes": [0, 1000], "exchange_seconds": {"1": [1e-3, 1e-3 + 1e-9]}}
+    file, node = tmp_path / "network.json", np.array([0, 0, 1, 1])
+    for sending, seconds in (([1e-9, 1e-9], 0.5e-3), ([1e-3, 1e-3], 1e-3)):
+        file.write_text(json.dumps({**times, "send_seconds": sending}))
+        found = mean_cost(circle, node, 8, cluster(str(file))).latency
+        assert found == pytest.approx(seconds, rel=1e-4)
+    file.write_text(json.dumps({**times, "send_seconds": [1e-3]}))
+    with pytest.raises(ConfigError, match=r"a time for each|times > 0"):
+        cluster(str(file))
 
 
 @pytest.mark.parametrize(
