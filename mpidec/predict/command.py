@@ -273,6 +273,11 @@ def predict(asked: Forecast) -> None:
     """Print a table for each number of ranks, the cheapest step and the shortest run."""
     about, net = workload(asked), asked.net
     demand = about.demand
+    if about.agents and about.agents < max(asked.ranks):
+        raise InputError(
+            f"--ranks {max(asked.ranks)}: run.agents is {about.agents}, expected at most "
+            f"{about.agents} ranks (--set run.agents=N for others)"
+        )
     print(
         f"a step: {_count(demand.mixings, 'mixing')} of rows of {quantity(demand.size, 'B')}, "
         f"{_count(demand.gradients, 'gradient')} of an agent; {asked.per_node} ranks a node, placed by "
@@ -283,8 +288,6 @@ def predict(asked: Forecast) -> None:
     pace = net.gradient / gradient_seconds() if net.gradient else 1.0
     for ranks in asked.ranks:
         n = about.agents or ranks
-        if n < ranks:
-            raise InputError(f"run.agents is {n}: expected at most as many --ranks, not {ranks}")
         node = nodes_of(ranks, asked.per_node, asked.placement)
         compute = demand.compute * -(-n // ranks) * pace
         lines, left_out = {}, {}

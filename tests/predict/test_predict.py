@@ -228,3 +228,6 @@ def test_settings_of_the_experiment_are_flags(capsys):
     assert "a step: 1 mixing of rows of 240 B" in said and "8 agents, 8 ranks" in said
     assert main(["--set", "solver.nam=extra"]) == 2
     assert "did you mean name?" in capsys.readouterr().err
+    assert main(["--set", "run.agents=8", "--ranks=8,16"]) == 2
+    said = capsys.readouterr()
+    assert not said.out and "--ranks 16: run.agents is 8, expected at most 8 ranks" in said.err
