@@ -5,10 +5,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 
-from ...exceptions import from_another_rank, mark
+from ...exceptions import RankMismatchError, from_another_rank, mark
 from ..runtime import portable, tree, wait_until, wake_waits
-from .header import DOWN, LAST, LEFT, UP, Header, Subject
+from .header import DOWN, LAST, LAST_QUERY, LEFT, UP, Header, Subject
 from .messenger import Messenger
+from .mismatch import not_closed
 from .presence import Presence
 
 
@@ -86,12 +87,27 @@ class Meetings:
 
     def __init__(self, messenger: Messenger, presence: Presence):
         self._messenger, self._presence, self._number = messenger, presence, 0
-        self.closing = self.out_of_step = False
+        self.closing = self.out_of_step = self._meets = False
+        self._left = False  # without closing, for now
+        self._absent = ""  # which rank does not come, since it has left
         self._met: dict[tuple[int, int], Header] = {}  # by rank and meeting: what has come
 
     def leave(self, out_of_step: bool) -> None:
         """Begin no more operations."""
         self.closing, self.out_of_step = True, out_of_step
+
+    def stay_away(self) -> None:
+        """Tell ranks that ask that this one has left without closing, until it closes after all."""
+        self._left = True
+
+    def answer(self, source: int, header: Header) -> None:
+        """Tell a rank that waits for this one that it has left; or take that answer."""
+        rank = self._messenger.comm.rank
+        if header.text and header.number == self._number:
+            self._absent = header.text
+        elif not header.text and self._left and not self._meets:
+            text = not_closed(source, rank)
+            self._messenger.send(source, header._replace(text=text))
 
     def receive(self, source: int, header: Header) -> None:
         """Record that a rank has arrived."""
@@ -103,8 +119,14 @@ class Meetings:
         """Wait until all ranks have arrived, and have received everything that this rank sent;
         return whether any is `out_of_step` (was interrupted), or has begun another `count` of
         operations.
+
+        Raises
+        ------
+        RankMismatchError
+            A rank for which this one waits has left the network without closing it.
         """
         self._number = number = self._number + 1
+        self._meets = True
         parent, children = tree(self._messenger.comm.rank, self._messenger.comm.size)
 
         words, asking = self._presence.waiting("close", "to close the network", ask)
@@ -116,7 +138,21 @@ class Meetings:
 
         def receive(some: list[int]) -> bool:
             keys = [(rank, number) for rank in some]
-            wait_until(lambda: idle() and all(key in self._met for key in keys), words, asking)
+
+            def missing() -> list[int]:
+                return [rank for rank, _ in keys if (rank, number) not in self._met]
+
+            def ask_them() -> None:
+                # those that have left as well will close together
+                for rank in [] if self._left else missing():
+                    self._messenger.send(rank, Header(LAST_QUERY, False, number, Subject("")))
+                asking()
+
+            wait_until(lambda: idle() and (bool(self._absent) or not missing()), words, ask_them)
+            if missing():
+                text, self._absent, self._number = self._absent, "", number - 1
+                self._meets = False
+                raise RankMismatchError(text)
             return any(self._met[key].out_of_step or self._met[key].before != count for key in keys)
 
         out_of_step |= receive(children)

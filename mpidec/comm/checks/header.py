@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-DATA, REFUSED, FAILED, QUERY, MIXING_QUERY, LAST, LEFT, HERE = range(8)  # kinds of messages
+# kinds of messages
+DATA, REFUSED, FAILED, QUERY, MIXING_QUERY, LAST, LAST_QUERY, LEFT, HERE = range(9)
 EDGE, UP, DOWN, CONFIRMATION, TO_LEADER, FROM_LEADER = range(6)  # stages of an operation
 
 _FIXED = struct.Struct("<QqqdqIIIBBBx")  # see `pack`
@@ -41,8 +42,8 @@ class Header(NamedTuple):
     Attributes
     ----------
     kind : int
-        One of `DATA`, `REFUSED`, `FAILED`, `QUERY`, `MIXING_QUERY`, `LAST`, `LEFT`,
-        `HERE`.
+        One of `DATA`, `REFUSED`, `FAILED`, `QUERY`, `MIXING_QUERY`, `LAST`,
+        `LAST_QUERY`, `LEFT`, `HERE`.
     pair : bool
         Whether the operation is one of two ranks; those are numbered separately.
     number : int

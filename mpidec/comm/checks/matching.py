@@ -35,6 +35,7 @@ from .header import (
     FAILED,
     HERE,
     LAST,
+    LAST_QUERY,
     LEFT,
     MIXING_QUERY,
     QUERY,
@@ -326,6 +327,7 @@ class Matching:
         MPI ahead of or behind the others.
         """
         self._meetings.leave(out_of_step)
+        self._meetings.stay_away()
 
     def close(self, out_of_step: bool = False) -> Exception | None:
         """Receive all messages in transit, so that none of them can reach another network;
@@ -336,9 +338,13 @@ class Matching:
         of operations, the attribute says so on all ranks.
         """
         reported = self._findings.reported
-        self.leave(out_of_step)
+        self._meetings.leave(out_of_step)
         self.messenger.send_last()
-        self._meetings.out_of_step = self.meet(out_of_step)
+        try:
+            self._meetings.out_of_step = self.meet(out_of_step)
+        except RankMismatchError as error:
+            self.interrupt("close", error)
+            raise
         for operation in list(self._active.values()):
             operation.abandon("the network was closed")
         wait_until(self._idle, "the last messages of the network")
@@ -421,6 +427,8 @@ class Matching:
             self._answer_about_mixing(source, header)
         elif header.kind == LAST:
             self._meetings.receive(source, header)
+        elif header.kind == LAST_QUERY:
+            self._meetings.answer(source, header)
         elif header.kind == LEFT:
             self.departures.receive(source, header.stage, header.text)
         elif header.kind == HERE:

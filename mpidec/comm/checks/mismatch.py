@@ -62,6 +62,11 @@ def closes(rank: int, call: str, other: int) -> str:
     return f"rank {rank} is in {call}, rank {other} closes the network"
 
 
+def not_closed(rank: int, other: int) -> str:
+    """Text: one rank closes the network, which the other has left without closing it."""
+    return f"rank {rank} closes the network, rank {other} has left it without closing it"
+
+
 def gave_up(rank: int, call: str, reason: str) -> str:
     """Text: one rank withdraws from a call, and raises the reason."""
     return f"rank {rank}{_GAVE_UP}{call}: {reason}".rstrip(": ")

@@ -146,6 +146,27 @@ def test_closing_waits_for_all_messages_and_returns_what_they_say(comm):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_rank_that_leaves_while_the_others_close_is_not_waited_for(comm, last):
+    """They raise, and the next network of all frees what they have left."""
+    gone = comm.size - 1 if last else 0
+    error = KeyError if comm.rank == gone else RankMismatchError
+    said = "here" if comm.rank == gone else "closes the network, rank .* has left it"
+    net = mpidec.Network(comm=comm)
+
+    def use():
+        with net:
+            if comm.rank == gone:
+                raise KeyError("here")
+
+    with pytest.raises(error, match=said):
+        use()
+    with mpidec.Network(comm=comm) as again:
+        assert net._freed
+        again.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_closing_finds_a_rank_that_is_one_call_ahead(comm):
     for ahead in (0, comm.size - 1):
         own = comm.Dup()

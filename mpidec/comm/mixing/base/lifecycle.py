@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from .... import _validation as check
+from ....exceptions import RankMismatchError
 from ...checks import Matching
 from ...kernels import COMPILED
 from ...rma import CARRIERS, Ended, Window, WindowMessenger
@@ -207,8 +208,13 @@ class Lifecycle:
         if self.matching.departures.left:
             self._leave()
             return
+        interrupted = self.collectives.interrupted
         with self.engine:
-            error = None if self.size == 1 else self.matching.close(self.collectives.interrupted)
+            try:
+                error = self.matching.close(interrupted) if self.size > 1 else None
+            except RankMismatchError:  # a rank has left: freed as its network
+                self._leave()
+                raise
             self._end_mixers_and_windows()
             if self.node is not None:
                 error = error or self.node.refusal()
