@@ -280,9 +280,8 @@ def read_toml(
     except UnicodeDecodeError as error:
         if os.path.splitext(name)[1] in (".h5", ".hdf5"):
             raise ConfigError(
-                f"{name} is the file of a run, expected an experiment in TOML: continue the run "
-                "with --resume "
-                f"{name}"
+                f"{name} is the file of a run, expected an experiment in TOML: the command that wrote "
+                f"it continues the run with --resume {name}"
             ) from None
         raise ConfigError(f"{name}: not a TOML file: byte {error.start} is not UTF-8") from None
     except (RecursionError, ValueError) as error:

@@ -1,7 +1,8 @@
 #!/bin/bash
 # The main job on 4 nodes: l2-regularized logistic regression on the breast-cancer data, 16 agents, one per rank.
 #
-#   qsub jobscripts/pbs.sh                                          in the checkout, after make run or pip install
+#   mpidec jobscript pbs > job.sh; qsub job.sh                      in a checkout: qsub jobscripts/pbs.sh
+#   qsub -v SCRIPT=mine.sh mine.sh                                  under another name, since it submits itself again
 #   qsub -v ARGS="--solver extra --steps 5000" jobscripts/pbs.sh    another experiment; all flags: python -m mpidec.run --help
 #   qsub -v PROGRAM="-m mpidec.train" jobscripts/pbs.sh             a training
 #   qsub -v PROGRAM=train.py jobscripts/pbs.sh                      your own program: see docs/guide/cluster.md

@@ -1076,8 +1076,8 @@ def test_the_file_of_a_run_is_no_experiment(capsys):
     assert run.main(["run.h5"]) == 2
     said = capsys.readouterr().err
     assert (
-        "run.h5 is the file of a run, expected an experiment in TOML: continue the run with --resume run.h5"
-        in said
+        "run.h5 is the file of a run, expected an experiment in TOML: the command that wrote it "
+        "continues the run with --resume run.h5" in said
     )
 
 
