@@ -24,6 +24,8 @@ from .folder import Size, folder
 Targets: TypeAlias = Literal["classes", "real", "any"]
 TABLES = (".csv", ".tsv")
 FILES = (".npz", *TABLES)
+# Ratio of the largest entries of two columns, from which on the smaller one has no say.
+UNLIKE = 1e3
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,8 @@ def labelled(name: str, seed: int = 0, how: Reading = CLASSES) -> Images:
 def _scaled(images: Images, how: Reading) -> Images:
     """Return samples with mean 0 and variance 1 of each channel of a folder, or of each entry."""
     if not (how.standardize or is_folder(images.name)):
-        return images
+        notes = filter(None, (images.note, _unlike(images.train_x)))
+        return replace(images, note=", ".join(notes)) if is_labelled(images.name) else images
     axes = (0, 2, 3) if is_folder(images.name) else 0
     scaling = (
         images.train_x.mean(axes, np.float64, keepdims=True),
@@ -236,6 +239,17 @@ def _scaled(images: Images, how: Reading) -> Images:
     deviation[deviation == 0] = 1
     train_x, test_x = ((x - mean) / deviation for x in (images.train_x, images.test_x))
     return replace(images, train_x=train_x, test_x=test_x)
+
+
+def _unlike(x: NDArray[np.float32]) -> str:
+    """Return a note on columns (N, d) that differ much in size, more than pixels do, or ""."""
+    if x.ndim != 2:
+        return ""
+    largest = np.abs(x).max(axis=0)
+    used = largest[largest > 0]
+    if not len(used) or not (ratio := float(used.max()) / float(used.min())) > UNLIKE:
+        return ""
+    return f"columns differ in size by a factor of {ratio:.2g}: set data.standardize=true"
 
 
 def raised(error: BaseException, thing: object) -> str:

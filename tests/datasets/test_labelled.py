@@ -9,6 +9,7 @@ import pytest
 
 from mpidec import plugins
 from mpidec.datasets.images import images
+from mpidec.datasets.labelled import Reading
 
 pytestmark = pytest.mark.serial
 
@@ -84,6 +85,16 @@ def test_own_data(mine):
     assert np.array_equal(both[np.argsort(both[:, 0])], first.train_x)
     assert np.array_equal(parts[2].train_y, parts[2].train_x[:, 0] // 3 % 2)
     assert images("mine.py:gray").shape == (1, 4, 5) and images("mine.py:colour").shape == (3, 4, 5)
+
+
+@pytest.mark.parametrize("sizes, noted", [([1e-6, 3e5], True), ([1.0, 255.0, 0.0], False)])
+def test_columns_of_very_different_size_are_named(tmp_path, monkeypatch, sizes, noted):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).uniform(0.5, 1.0, (20, len(sizes))) * sizes
+    np.savez("mine.npz", x_train=x, y_train=np.arange(20) % 2)
+    assert ("set data.standardize=true" in images("mine.npz").note) == noted
+    standardized = images("mine.npz", how=Reading(standardize=True))
+    assert "standardize" not in standardized.note
 
 
 def test_a_file_that_has_moved_is_found_in_the_working_folder(mine, monkeypatch):
