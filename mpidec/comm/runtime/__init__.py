@@ -65,6 +65,7 @@ from .survivors import (
     died as died,
     living as living,
     losses as losses,
+    made as made,
     on_those_left as on_those_left,
     reduced as reduced,
     registered as registered,

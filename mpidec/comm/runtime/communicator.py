@@ -8,13 +8,14 @@ the node and MPI's own neighbourhood collectives takes MPI's communicator alone,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias, Union, cast
 
 import numpy as np
 
 from .group import ALONE, GroupComm, of_group
 from .mpi import MPI, available
-from .survivors import living, node_of, reduced, registered
+from .survivors import living, made, node_of, reduced
 
 Communicator: TypeAlias = Union["MPI.Intracomm", GroupComm]
 """The ranks of a network."""
@@ -140,16 +141,20 @@ def total(comm: Communicator, number: float) -> float:
 
 def split(comm: Communicator, color: int) -> Communicator:
     """Return the ranks of the same color, in place of `comm`; collective."""
-    part = cast(Communicator, comm.Split(color, comm.rank))
+    part: Communicator
+    if isinstance(comm, GroupComm):
+        part = comm.Split(color, comm.rank)
+    else:
+        part = cast("MPI.Intracomm", made(comm, partial(comm.Split, color, comm.rank)))
     comm.Free()
-    return part if isinstance(part, GroupComm) else registered(part)
+    return part
 
 
 def duplicated(comm: Communicator) -> Communicator:
     """Return a communicator of the same ranks whose messages never meet those of this one;
     collective.
     """
-    return comm.Dup() if isinstance(comm, GroupComm) else registered(comm.Dup())
+    return comm.Dup() if isinstance(comm, GroupComm) else made(comm, comm.Dup)
 
 
 def _named(comm: object) -> str:

@@ -47,6 +47,20 @@ def registered(comm: CommT) -> CommT:
     return comm
 
 
+def made(comm: MPI.Comm, make: Callable[[], CommT]) -> CommT:
+    """Return the communicator that `make()` returns, of ranks of `comm`, to be revoked when a rank
+    dies; collective.
+
+    Notes
+    -----
+    Where ranks may die, they wait for one another first: Open MPI 5.0.10 and 5.0.11 crash where a
+    rank learns of a death while it waits for the others in such a call.
+    """
+    if tolerant():
+        comm.Barrier()
+    return registered(make())
+
+
 def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return the ranks of `comm` on the node of this one; collective.
 
@@ -59,11 +73,12 @@ def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
     if not tolerant():
         return cast("MPI.Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
     name = MPI.Get_processor_name().encode()
-    node = registered(comm.Split(zlib.crc32(name) & _COLORS, comm.rank))
+    node = made(comm, lambda: comm.Split(zlib.crc32(name) & _COLORS, comm.rank))
     padded = name.ljust(MPI.MAX_PROCESSOR_NAME)
     names = [row.tobytes() for row in _of_all(node, np.frombuffer(padded, np.uint8), comm)]
     if names.count(padded) < node.size:  # names with the same checksum
-        alike, node = node, registered(node.Split(names.index(padded), node.rank))
+        alike = node
+        node = made(alike, lambda: alike.Split(names.index(padded), alike.rank))
         alike.Free()
     return cast("MPI.Intracomm", node)
 

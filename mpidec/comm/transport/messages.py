@@ -18,9 +18,9 @@ from ..runtime import (
     GroupComm,
     RowTypes,
     library,
+    made,
     over_mpi,
     ranks,
-    registered,
     testall,
     wait_until,
 )
@@ -172,11 +172,8 @@ class NeighborCollective(HaloMessages):
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, route: Route):
         super().__init__(row_type)
-        self.comm = registered(
-            comm.Create_dist_graph_adjacent(
-                route.sources.tolist(), route.dests.tolist(), reorder=False
-            )
-        )
+        ends = route.sources.tolist(), route.dests.tolist()
+        self.comm = made(comm, lambda: comm.Create_dist_graph_adjacent(*ends, reorder=False))
 
     def post(
         self, route: Route, send: MessageRows, recv: MessageRows, nbytes: int, kind: int = 0

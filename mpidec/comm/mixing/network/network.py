@@ -11,7 +11,7 @@ from .... import _validation as check
 from ...._process import hide
 from ....topology.internals import TopologyLike, as_graph, refuse_filter
 from ...rma import CARRIERS, Arrays, RowLayout, Slots, Window, WindowMessenger
-from ...runtime import MPI, Communicator, over_mpi, registered
+from ...runtime import MPI, Communicator, made, over_mpi
 from ...transport import Ending
 from ..base.agreement import Agreement
 from ..base.traced import trace
@@ -460,5 +460,5 @@ class Network(NetworkOperators):
         """
         if self.size > 1 and what not in self._messengers:
             comm = over_mpi(self.comm, "net.slots")
-            self._messengers[what] = WindowMessenger(registered(comm.Dup()), self.engine)
+            self._messengers[what] = WindowMessenger(made(comm, comm.Dup), self.engine)
         return self._messengers.get(what)
