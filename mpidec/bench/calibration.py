@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import chain, pairwise, zip_longest
+from itertools import chain, pairwise, product, zip_longest
 from math import nan
 from pathlib import Path
 from typing import Any, cast
@@ -38,7 +38,7 @@ JUMP = 0.25  # of a time, beside the bytes: a larger rise between two sizes is l
 NARROW = 16  # part of a size to which a jump is located, that of the size itself
 ROUNDS = 16  # of measuring, before a time counts as unsettled
 REPETITIONS = 6  # of a time that is only shown
-SECONDS = 300.0  # of all rounds, by default
+SECONDS = 400.0  # of all rounds, by default
 BLOCK_SECONDS, MOST_CALLS, ROUND_SECONDS, FEWEST_BLOCKS, MOST_BLOCKS = 0.05, 50, 0.3, 5, 40
 POLL_SECONDS = 0.005  # a rank that waits leaves its core to those that are measured
 SAMPLES, UNKNOWNS = 256, 512  # of the gradient that is timed: 1 MB, as in a cache of one core
@@ -384,12 +384,12 @@ class Calibration:
         return rows
 
     def _parts(self) -> list[tuple[int, int]]:
-        """Return the nodes, and the ranks on each, that call MPI_Allreduce: all; three quarters,
-        which are no power of two, and half of the nodes; one rank a node.
+        """Return the nodes, and the ranks on each, that call MPI_Allreduce: all nodes, three quarters
+        of them, which are no power of two, and half of them, with all of their ranks, and one each.
         """
-        every, per_node = self.nodes, self.local.size
-        fewer = [(max(2, part * every // 4), per_node) for part in (3, 2)]
-        return list(dict.fromkeys([(every, per_node), *fewer, (every, 1)]))
+        counts = [max(2, part * self.nodes // 4) for part in (4, 3, 2)]
+        every = product((self.local.size, 1), counts)
+        return list(dict.fromkeys((nodes, ranks) for ranks, nodes in every))
 
     def _memory(self, size: int) -> float:
         """Return the seconds of a mixing over a ring on each node."""

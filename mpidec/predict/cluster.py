@@ -142,14 +142,16 @@ class Cluster:
                 (latency + 2 * size * self.shared_per_byte * (nodes - 1) / nodes) * (nodes > 1)
             )
         at = {key: _linear(size, self.sizes, row) for key, row in self.reductions.items()}
-        every, ranks = next(iter(at))
-        counts = sorted(count for count, each in at if each == ranks)
-        measured = np.array([0.0, *(at[count, ranks] for count in counts)])
-        seconds = _linear(np.log2(nodes), np.log2([1, *counts]), measured)
-        if (every, 1) in at and ranks > 1:
-            further = (at[every, ranks] - at[every, 1]) / np.log2(ranks)
-            seconds += further * np.log2(per_node / ranks)
-        return max(float(seconds), 0.0)
+        _, ranks = next(iter(at))
+        rows = []
+        for r in dict.fromkeys((1, ranks)):
+            if counts := sorted(count for count, each in at if each == r):
+                times = np.array([0.0, *(at[count, r] for count in counts)])
+                rows.append(_linear(np.log2(nodes), np.log2([1, *counts]), times))
+        if len(rows) == 1:
+            return rows[0]
+        slope = (rows[1] - rows[0]) / float(np.log2(ranks))
+        return max(rows[0] + slope * float(np.log2(per_node)), 0.0)
 
 
 def _linear(x: float, at: np.ndarray, values: np.ndarray) -> float:
