@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import warnings
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -12,7 +13,7 @@ from helpers import launch
 from helpers.solvers import least_squares
 
 import mpidec
-from mpidec.comm.runtime import MPI, library
+from mpidec.comm.runtime import MPI, library, survivors
 from mpidec.driver.backup import Backup
 from mpidec.driver.stepsize.guard import Guard, Retry
 from mpidec.driver.stepsize.search import ModelSearch
@@ -189,6 +190,17 @@ def test_a_death_is_told_once_whichever_rank_writes_the_file(tmp_path):
             solver = mpidec.solvers.EXTRA(0.01)
             mpidec.solve(problem, solver, "ring", steps=steps, net=net, record=record)
     assert mpidec.read(path).attributes["lost"] == f"{one} 3.9 s\n{more}"
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_all_learn_again_who_is_on_their_hosts_if_some_have_not(monkeypatch, others):
+    monkeypatch.setattr(survivors, "cannot_survive", str)
+    ranks = survivors.Survivors(MPI.COMM_SELF)
+    ranks._pids = {MPI.COMM_WORLD.rank: os.getpid()}
+    told = lambda mine: [mine, (*mine[:-1], others)]
+    ranks.comm = SimpleNamespace(group=MPI.COMM_SELF.group, size=1, allgather=told)
+    ranks.settle()
+    assert bool(ranks._pids) == others
 
 
 def test_agents_go_on_without_those_that_have_died():

@@ -190,7 +190,9 @@ class Survivors:
         return self._behind
 
     def watch(self) -> None:
-        """Learn which ranks are on this host; collective, once."""
+        """Learn which ranks are on this host; collective, once, and again if a death has kept some
+        from it.
+        """
         if not self._pids:
             node = node_of(self.comm)
             mine = np.array([MPI.COMM_WORLD.rank, os.getpid()])
@@ -243,8 +245,9 @@ class Survivors:
         theirs = dead.Translate_ranks(group=MPI.COMM_WORLD.group)
         here = [rank for rank in theirs if rank in self._pids]
         ended = [rank for rank in here if _ended(self._pids[rank], ending=True)]
-        told = self.comm.allgather((ended, time.strftime("%Y-%m-%dT%H:%M:%S")))
-        known = {rank for some, _ in told for rank in some}
+        mine = ended, time.strftime("%Y-%m-%dT%H:%M:%S"), bool(self._pids)
+        told = self.comm.allgather(mine)
+        known = {rank for some, *_ in told for rank in some}
         half = 2 * left.size - (before.size - len(known))
         first = before.Translate_ranks([0], left)[0] != MPI.UNDEFINED
         if half < 0 or (half == 0 and not first):
@@ -254,6 +257,8 @@ class Survivors:
                 theirs,
             )
         _end([self._pids[rank] for rank in here])
+        if not all(watching for *_, watching in told):
+            self._pids = {}
         some = ", ".join(map(str, sorted(theirs)))
         self.lost.append(
             f"rank{'s' * (len(theirs) != 1)} {some} of {MPI.COMM_WORLD.size}, found at {told[0][1]}"
