@@ -53,12 +53,15 @@ def made(comm: MPI.Comm, make: Callable[[], CommT]) -> CommT:
 
     Notes
     -----
-    Where ranks may die, they wait for one another first: Open MPI 5.0.10 and 5.0.11 crash where a
-    rank learns of a death while it waits for the others in such a call.
+    Where ranks may die, they wait for one another before it and after it: Open MPI 5.0.10 and
+    5.0.11 crash where a rank learns of a death while it is in such a call.
     """
-    if tolerant():
-        comm.Barrier()
-    return registered(make())
+    if not tolerant():
+        return make()
+    comm.Barrier()
+    found = registered(make())
+    comm.Barrier()
+    return found
 
 
 def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
