@@ -89,7 +89,7 @@ class Meetings:
         self._messenger, self._presence, self._number = messenger, presence, 0
         self.closing = self.out_of_step = self._meets = False
         self._left = False  # without closing, for now
-        self._absent = ""  # which rank does not come, since it has left
+        self._absent = dict[int, str]()  # ranks that do not come, since they have left
         self._met: dict[tuple[int, int], Header] = {}  # by rank and meeting: what has come
 
     def leave(self, out_of_step: bool) -> None:
@@ -104,7 +104,7 @@ class Meetings:
         """Tell a rank that waits for this one that it has left; or take that answer."""
         rank = self._messenger.comm.rank
         if header.text and header.number == self._number:
-            self._absent = header.text
+            self._absent[source] = header.text
         elif not header.text and self._left and not self._meets:
             text = not_closed(source, rank)
             self._messenger.send(source, header._replace(text=text))
@@ -148,11 +148,14 @@ class Meetings:
                     self._messenger.send(rank, Header(LAST_QUERY, False, number, Subject("")))
                 asking()
 
-            wait_until(lambda: idle() and (bool(self._absent) or not missing()), words, ask_them)
-            if missing():
-                text, self._absent, self._number = self._absent, "", number - 1
-                self._meets = False
-                raise RankMismatchError(text)
+            def absent() -> list[str]:
+                return [self._absent[rank] for rank in missing() if rank in self._absent]
+
+            wait_until(lambda: idle() and (bool(absent()) or not missing()), words, ask_them)
+            if texts := absent():
+                self._number, self._meets = number - 1, False
+                self._absent.clear()
+                raise RankMismatchError(texts[0])
             return any(self._met[key].out_of_step or self._met[key].before != count for key in keys)
 
         out_of_step |= receive(children)
