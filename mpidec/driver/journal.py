@@ -166,6 +166,11 @@ class Journal(RunLog):
                 result.X, str(result.outcome), result.steps, result.activity_arrays()
             )
 
+    def close(self) -> None:
+        """Close the file as it is: those that are left when a rank has died open it again."""
+        if self._recorder is not None:
+            self._recorder.abandon()
+
     def _meta(self, record: Record) -> dict[str, Any]:
         """Return the root attributes of the file."""
         plan, source, least = self._plan, self._source, self.measure.least()

@@ -31,11 +31,15 @@ def once(attempt: Attempt, clock: Clock) -> Result:
             k, s, end = _run(attempt, clock, journal, interrupted)
             attempt.retry(end, k)
             plan.net.wait_for_readers()
-        if end.outcome is not Outcome.DIVERGED:
-            journal.checkpoint(k, s)
-        clock.finish()
-        result = clock.result(attempt.result(k, s, journal, end))
-        journal.finish(result)
+        try:
+            if end.outcome is not Outcome.DIVERGED:
+                journal.checkpoint(k, s)
+            clock.finish()
+            result = clock.result(attempt.result(k, s, journal, end))
+            journal.finish(result)
+        except BaseException:
+            journal.close()
+            raise
         return result
 
 

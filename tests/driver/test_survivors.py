@@ -15,6 +15,7 @@ from helpers.solvers import least_squares
 import mpidec
 from mpidec.comm.runtime import MPI, library, survivors
 from mpidec.driver.backup import Backup
+from mpidec.driver.journal import Journal
 from mpidec.driver.stepsize.guard import Guard, Retry
 from mpidec.driver.stepsize.search import ModelSearch
 from mpidec.driver.survivors import Beginning
@@ -201,6 +202,24 @@ def test_all_learn_again_who_is_on_their_hosts_if_some_have_not(monkeypatch, oth
     ranks.comm = SimpleNamespace(group=MPI.COMM_SELF.group, size=1, allgather=told)
     ranks.settle()
     assert bool(ranks._pids) == others
+
+
+def test_a_run_that_fails_at_its_end_has_closed_its_file(tmp_path, monkeypatch):
+    """Those that are left open it again, whatever still holds the exception."""
+    problem = mpidec.problems.LeastSquares(*least_squares(4)[:2])
+    options = {"steps": 5, "record": tmp_path / "run.h5"}
+
+    def dies(*_):
+        raise RanksLost("a rank has died")
+
+    with mpidec.Network(4, MPI.COMM_SELF) as net:
+        monkeypatch.setattr(Journal, "finish", dies)
+        with pytest.raises(RanksLost) as kept:
+            mpidec.solve(problem, "dgd", "ring", net=net, **options)
+        monkeypatch.undo()
+        assert kept.tb is not None
+        options["record"] = mpidec.Record(options["record"], resume=True)
+        assert mpidec.solve(problem, "dgd", "ring", net=net, **options).steps == 5
 
 
 def test_agents_go_on_without_those_that_have_died():
