@@ -61,8 +61,8 @@ def mean_cost(graph: Topology | Schedule, node: np.ndarray, size: float, net: Cl
     flows = [flow(each, node) for each in phases(graph)]
     costs = [cost(each.traffic, size, net) for each in flows]
     mean = Cost(*np.mean([astuple(each) for each in costs], axis=0).tolist())
-    if len(flows) == 1 and not graph.directed:
+    held = [net.held(each.traffic.message * size) for each in flows]
+    if len(flows) == 1 and (held == [1.0] or not graph.directed):
         return mean
     latencies = [each.latency for each in costs]
-    held = [net.held(each.traffic.message * size) for each in flows]
     return replace(mean, latency=overlapped(flows, latencies, held, len(node)))
