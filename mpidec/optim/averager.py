@@ -14,7 +14,7 @@ import torch
 from .._validation import choice
 from ..comm.mixing import Network
 from ..comm.mixing.internals import is_told
-from ..comm.runtime import abandon, total, world
+from ..comm.runtime import abandon, world
 from ..driver.internals import arguments as resolve
 from ..exceptions import RankMismatchError, mark
 from ..solvers import Solver
@@ -715,12 +715,13 @@ class Averager:
         if self._method.asynchronous:
             self._copies.compare()
         self._model.average_buffers(self.net, self._method.checked)
-        averages, square = list[torch.Tensor](), 0.0
+        averages, squares = list[torch.Tensor](), np.zeros(self.net.m)
         iterates = self._method.iterates()
         for X, shares in zip(iterates, self._method.shares(iterates)):
             averages.append(mean(self.net, shares))
-            square += float((X.double() - averages[-1].double()).square().sum())
-        return averages, (total(self.net.comm, square) / self.net.n) ** 0.5
+            apart = (X.double() - averages[-1].double()).square()
+            squares += apart.flatten(1).sum(1).numpy(force=True)
+        return averages, float(self.net.mean(squares)) ** 0.5
 
     def average_gradients(self) -> None:
         """With "allreduce": average the gradients now, for example before they are clipped;
