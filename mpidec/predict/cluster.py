@@ -87,24 +87,32 @@ class Cluster:
         column = [_linear(size, self.sizes, row) for row in self.seconds]
         return _linear(k, self.neighbors, np.array(column))
 
-    def hub(self, k: float, size: float) -> float:
-        """Return the time of a rank that exchanges `size` bytes with each of k others, which have
-        no more messages: they are under way at the same time, and their bytes share one link.
+    def stream(self, size: float, total: float, seconds_per_byte: float) -> float:
+        """Return the time of `total` bytes in messages of `size` bytes, which are under way at the
+        same time and share one link.
 
-        The latency is that of the largest size up to `size` from which on a message waits once
-        more, for an acknowledgement or a handshake: the time jumps there.
+        The latency is that of one message of the largest size up to `size` from which on a message
+        waits once more, for an acknowledgement or a handshake: the time jumps there.
 
         Examples
         --------
         >>> net = Cluster("", np.array([0, 8, 9, 1009]), np.array([1]), np.array([[1.0, 1, 3, 13]]))
-        >>> net.hub(1, 8), net.hub(1, 1009), net.hub(2, 1009)
-        (1.08, 13.0, 23.0)
+        >>> net.stream(8, 16, 0.01), net.stream(1009, 1009, 0.01), net.stream(1009, 2009, 0.02)
+        (1.16, 13.0, 43.0)
         """
         slopes = np.diff(self.seconds[0]) / np.diff(self.sizes)
         jumps = self.sizes[1:][slopes > STEEP * self.seconds_per_byte]
-        least = max(jumps[jumps <= size], default=self.sizes[0])
-        further = k * max(size - least, 0) * self.seconds_per_byte
-        return float(self.exchange(k, min(least, size)) + further)
+        least = min(max(jumps[jumps <= size], default=self.sizes[0]), size)
+        return float(self.exchange(1, least) + max(total - least, 0) * seconds_per_byte)
+
+    def hub(self, k: float, size: float) -> float:
+        """Return the time of a rank that exchanges `size` bytes with each of k others, which have
+        no more messages.  A further message adds the least that one adds to T_k(s) of all k and s:
+        what more is shared with the other ends.
+        """
+        further = np.diff(self.seconds, axis=0).T / np.diff(self.neighbors)
+        messages = max(k - 1, 0) * (further.min() if further.size else 0.0)
+        return float(messages + self.stream(size, k * size, self.seconds_per_byte)) * (k > 0)
 
     def held(self, size: float) -> float:
         """Return the part of T_1(s) for which a rank that sends s bytes waits: 0 where it goes on

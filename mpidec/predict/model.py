@@ -1,15 +1,15 @@
 r"""Time of a mixing: of a rank that sends or receives q rows of s bytes in k messages to other
 nodes, and R rows over the link of its node,
 
-.. math:: T = [\max(T_m(r), H_k(r)) - q s G] + q s G + (R - q) s G' + t s M,\quad r = q s / k
+.. math:: T = \max(T_m(r), L(r) + (k - 1) o + q s G, L(r) + R s G') + t s M,\quad r = q s / k
 
-are the latency, the bytes of the rank, those of the other ranks of its node, which share the link,
-and the weighted sum of t rows; G is the time of a byte on the link, G' that while several ranks of
-a node use it, and M that of a byte in memory.  k, q, R and t are the largest ones of all ranks and
-nodes.  A message shares the links of both its ends with other messages, as in the measured T_m,
-only if both ends have m of them; that of a hub with k messages has at least H_k, its latency and
-the bytes.  In a schedule, and where rows go one way, latencies of different ranks overlap; bytes
-share the link.
+L is the latency of a message, o what a further one adds, and t the number of rows in a weighted
+sum; G is the time of a byte on the link, G' that while several ranks of a node use it, and M that
+of a byte in memory.  k, q, R and t are the largest ones of all ranks and nodes.  A message shares
+the links of both its ends with other messages, as in the measured T_m, only if both ends have m of
+them; those of a hub with k messages, and those of the ranks of a node, are under way at the same
+time and share one link.  In a schedule, and where rows go one way, latencies of different ranks
+overlap; bytes share the link.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def cost(counted: Traffic, size: float, net: Cluster) -> Cost:
     message = counted.message * size
     total = max(net.exchange(mutual, message), net.hub(k, message))
     own = min(rows * size * net.seconds_per_byte, total)
-    further = max(link - rows, 0) * size * net.shared_per_byte
+    shared = net.stream(message, link * size, net.shared_per_byte)
+    further = max(shared - total, 0.0) * (link > rows)
     return Cost(total - own, own, further, terms * size * net.memory, link)
 
 

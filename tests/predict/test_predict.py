@@ -59,12 +59,21 @@ def test_times_of_a_known_network(tmp_path):
     # One rank a node: T_2(s).  Four a node: a ring has 1 row more over the link than over a rank.
     one = mean_cost(topology.ring(8), nodes_of(8, 1, "slot"), 500, net)
     assert np.isclose(one.seconds - one.kernel, 2.5e-3) and one.rows == 2
-    four = cost(flow(topology.ring(8), nodes_of(8, 4, "slot")).traffic, 500, net)
+    two_nodes = flow(topology.ring(8), nodes_of(8, 4, "slot")).traffic
+    four = cost(two_nodes, 500, net)
     assert np.isclose(four.latency, 1e-3) and np.isclose(four.bytes, 5e-4)
     assert np.isclose(four.link, 5e-4) and four.kernel == 2 * 500 * net.memory
     # The hub of a star has 3 messages of 1 ms of latency over its link, its neighbours 1 each.
     hub = mean_cost(topology.star(4), nodes_of(4, 1, "slot"), 500, net)
     assert np.isclose(hub.seconds - hub.kernel, 1e-3 + 3 * 5e-4)
+    # A further message adds the least of T_2 - T_1.  In the 1 ms that a message of 1,000 bytes
+    # takes beside latency and bytes, another one uses the link.
+    slow = {"1": [1e-3, 3e-3, 4e-3, 0.102], "2": [1.25e-3, 5e-3, 8e-3, 0.2]}
+    file.write_text(json.dumps({"bytes": [0, 1000, 2000, 100000], "exchange_seconds": slow}))
+    net = cluster(str(file))
+    assert np.isclose(net.hub(1, 1000), 2e-3) and np.isclose(net.hub(3, 1000), 4.5e-3)
+    for size, link in ((1000, 0.0), (2000, 1e-3)):
+        assert np.isclose(cost(two_nodes, size, net).link, link)
     reductions = {"4x2": [4e-3] * 3, "2x2": [2e-3] * 3, "4x1": [3e-3] * 3}
     shared = {"shared_exchange_seconds": [5e-3, 8e-3], "ranks_per_node": 2}
     content |= {"memory_seconds_per_byte": 1e-9, "allreduce_seconds": reductions, **shared}
