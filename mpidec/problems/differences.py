@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ COARSE = 100.0
 SEED = 20_11
 
 Function = Callable[[Array], Array]
+T = TypeVar("T")
 
 
 class Mismatch(NamedTuple):
@@ -46,6 +47,8 @@ def mismatch(value: Function, grad: Function, X: Array, agents: Sequence[int]) -
     decide: an agent is named if differences of several sizes agree with each other and not with the
     gradient, at two directions.  None is named whose values are constant, not finite, change from
     call to call, or whose one-sided differences differ as much (a kink).
+
+    Points at which the functions raise an exception, each time, count as outside of the domain.
 
     Parameters
     ----------
@@ -70,10 +73,21 @@ def mismatch(value: Function, grad: Function, X: Array, agents: Sequence[int]) -
     draws = np.array([_drawn(agent, X.shape[1]) for agent in agents]) * scale[:, None]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
+        return _inside(lambda: _Points(value, grad, X, draws).mismatch())
+
+
+def _inside(evaluate: Callable[[], T]) -> T | None:
+    """Return what `evaluate()` returns, or None outside of the domain of f, where it raises an
+    exception each time; one that it does not repeat has another reason, and is raised.
+    """
+    try:
+        return evaluate()
+    except Exception as error:
         try:
-            return _Points(value, grad, X, draws).mismatch()
-        except Exception:  # outside of the domain of f
+            evaluate()
+        except Exception:
             return None
+        raise error
 
 
 def _drawn(agent: int, d: int) -> Array:
@@ -93,11 +107,8 @@ class _Points:
         self.radius = np.full((len(X), 1), RADIUS)
         for _ in range(TRIALS):
             self.P = X + self.radius * draws[:, 0]
-            try:
-                self.f, self.G = self._at(self.P)
-                finite = np.isfinite(self.f) & np.isfinite(self.G).all(axis=1)
-            except Exception:
-                finite = np.zeros(len(X), bool)
+            found = _inside(self._finite)
+            finite = np.zeros(len(X), bool) if found is None else found
             if finite.all():
                 break
             self.radius[~finite] *= SHRINK
@@ -107,6 +118,11 @@ class _Points:
         self.coarse = np.where(self.single, COARSE, 1.0)
         eps = [np.finfo(dtype).eps for dtype in (np.float64, np.float32)]
         self.noise = 100 * np.where(self.single, eps[1], eps[0]) * abs(self.f)
+
+    def _finite(self) -> Which:
+        """Evaluate the functions at the points; return whether what they say is finite."""
+        self.f, self.G = self._at(self.P)
+        return np.asarray(np.isfinite(self.f) & np.isfinite(self.G).all(axis=1))
 
     def _at(self, P: Array) -> tuple[Array, Array]:
         return np.array(self.value(P.copy()), np.float64), np.array(self.grad(P.copy()), np.float64)

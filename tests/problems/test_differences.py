@@ -7,6 +7,7 @@ import pytest
 
 import mpidec
 from mpidec import problems as P, solvers as S
+from mpidec.comm.runtime import MPI
 from mpidec.problems.differences import mismatch
 
 M, D, SAMPLES = 4, 5, 20
@@ -158,6 +159,33 @@ def test_it_costs_three_values_and_one_gradient():
         range(M),
     )
     assert sorted(calls) == ["grad", "value", "value", "value"]
+
+
+@pytest.mark.parametrize("call", [3, 4])  # at a point near x0, and there again
+def test_an_exception_that_is_not_repeated_comes_through(call):
+    calls = []
+
+    def grad(X):
+        calls.append(X)
+        if len(calls) == call:
+            raise RuntimeError("no data any more")
+        return 2 * (X - C)
+
+    f = P.Custom(squares, grad, M, D)
+    expected = pytest.raises(RuntimeError, match="no data any more")
+    with mpidec.Network(M, MPI.COMM_SELF) as net, expected:
+        mpidec.solve(f, S.DGD(0.3), "ring", steps=3, net=net)
+
+
+def test_points_outside_of_the_domain_are_left_out():
+    def grad(X):
+        if (abs(X - C) > 1e-3 * abs(C)).any():
+            raise ValueError("outside")
+        return X - C
+
+    assert mismatch(squares, grad, C, range(M)) is None
+    found = mismatch(squares, lambda X: 2 * grad(X), C, range(M))
+    assert found is not None and found.row == 0
 
 
 def shifted(**options):
