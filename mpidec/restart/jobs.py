@@ -112,7 +112,7 @@ def parsed(arguments: Sequence[str], *flags: tuple[str, ...]) -> argparse.Namesp
     return args
 
 
-SWITCHES = ("--force", "--quiet", "--quick", "--all")
+SWITCHES = ("--force", "--quiet", "--quick", "--all", "--survive")
 RESUMED = ("run", "train", "sweep", "reproduce")  # commands that continue what was interrupted
 TEXTS = ("-h", "--help", "--list", "--version")  # flags of commands that print a text and end
 
@@ -136,11 +136,11 @@ class RunJob(OneFile):
     """`mpidec run` or `mpidec train`: one file, which says how the run has ended."""
 
     def __init__(self, name: str, program: Sequence[str], arguments: Sequence[str]):
-        flags = ("--resume", "--force", "--quiet", "--trace", "--agents")
+        flags = ("--resume", "--force", "--quiet", "--trace", "--agents", "--survive", "--evict")
         args = parsed(arguments, *((flag,) for flag in flags))
         self._program, self._arguments = [*program], [*arguments]
         self.any_ranks = name == "run"
-        self.patience = SURVIVAL if "--survive" in arguments else PATIENCE
+        self.patience = SURVIVAL if args.survive else PATIENCE
         given = _settings(name, args)
         self._sized = args.agents is not None or "agents" in given
         self._continues = args.resume is not None
@@ -149,8 +149,9 @@ class RunJob(OneFile):
             path = free_name("restart", path, given=False, quiet=True)
             self._arguments += ["--out", path]
         self.path = path
-        kept = ["--quiet"] if args.quiet else []
-        kept += ["--trace", args.trace] if args.trace else []
+        kept = [flag for flag in ("--quiet", "--survive") if flag in arguments]
+        for flag, value in (("--trace", args.trace), ("--evict", args.evict)):
+            kept += [flag, value] if value else []
         self._again = self._arguments if self._continues else ["--resume", self.path, *kept]
         self._first = self._mark = stamp(self.path)
 

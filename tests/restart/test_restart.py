@@ -335,6 +335,10 @@ def test_a_run_is_resumed_from_its_file_and_ends_with_its_outcome(tmp_path, monk
     again, _ = job_of("mpidec train --resume run.h5 --epochs 9".split(), None)
     assert again.begin(2, fewer=False)[1:] == ["train", "--resume", "run.h5", "--epochs", "9"]
     assert again.reached() == 10 and again.ending(0) is None and not again.any_ranks
+    kept, _ = job_of("mpirun mpidec run --survive --evict=5 --force --out run.h5".split(), None)
+    written("run.h5", "running")
+    words = ["mpidec", "run", "--resume", "run.h5", "--survive", "--evict", "5"]
+    assert kept.begin(2, fewer=False) == words
 
 
 @pytest.mark.parametrize(
