@@ -108,7 +108,7 @@ def surviving(
     if comm.size == 1:
         return attempt(Beginning(comm, lost=losses))
     ranks, backup = Survivors(over_mpi(comm, 'on_failure="continue"')), Backup()
-    file, told = path or "", list[str]()
+    file = path or ""
     first: list[tuple[int, int] | None] = []  # the stamp of the file before the run
 
     def again(ranks: Survivors) -> T:
@@ -118,9 +118,8 @@ def surviving(
         origin = "the last checkpoint" if begun else "the beginning"
         if backup.key is not None:
             origin = f"step {backup.key.step}"
-        if ranks.lost != told and ranks.comm.rank == 0:
-            say(f"{ranks.lost[-1]}: {ranks.comm.size} go on from {origin}")
-        told[:] = ranks.lost
+        if (new := ranks.news()) and ranks.comm.rank == 0:
+            say(f"{'; '.join(new)}: {ranks.comm.size} go on from {origin}")
         return attempt(Beginning(ranks.comm, begun, ranks.going_on, backup))
 
     return retried(again, ranks, lost_networks)

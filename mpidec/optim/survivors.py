@@ -152,8 +152,8 @@ class TrainingSurvivors:
             user.renew([each.first.index(i) for i in each.members.workers]) for user, each in users
         ]
         self._ranks.going_on()
-        if comm.rank == 0:
-            warn(". ".join([self.lost[-1], *filter(None, dict.fromkeys(anew))]))
+        if (new := self._ranks.news()) and comm.rank == 0:
+            warn(". ".join(["; ".join(new), *filter(None, dict.fromkeys(anew))]))
 
 
 # Of which trainings have been made: all that train on the same ranks lose them together.

@@ -199,9 +199,55 @@ def test_all_learn_again_who_is_on_their_hosts_if_some_have_not(monkeypatch, oth
     ranks = survivors.Survivors(MPI.COMM_SELF)
     ranks._pids = {MPI.COMM_WORLD.rank: os.getpid()}
     told = lambda mine: [mine, (*mine[:-1], others)]
-    ranks.comm = SimpleNamespace(group=MPI.COMM_SELF.group, size=1, allgather=told)
+    ranks.comm = SimpleNamespace(group=MPI.COMM_SELF.group, size=1, allgather=told, Agree=int)
     ranks.settle()
     assert bool(ranks._pids) == others
+
+
+def test_those_who_are_left_count_a_death_alike_or_not_at_all(monkeypatch):
+    def dies(flag):
+        raise RanksLost("a second rank has died, which some have not heard of")
+
+    monkeypatch.setattr(survivors, "cannot_survive", str)
+    ranks = survivors.Survivors(MPI.COMM_SELF)
+    nobody = MPI.Group.Difference(ranks.comm.group, ranks.comm.group)
+    ranks._behind, told = True, lambda mine: [mine]
+    ranks.comm = SimpleNamespace(group=nobody, size=1, allgather=told, Agree=dies)
+    with pytest.raises(RanksLost, match="a second"):
+        ranks.settle()
+    assert ranks.behind and ranks._before.size == 1
+
+
+def test_a_death_is_told_once_in_a_program(monkeypatch):
+    monkeypatch.setattr(survivors, "cannot_survive", str)
+    monkeypatch.setattr(survivors, "_LOST", ["of the command line", "of the run"])
+    monkeypatch.setattr(survivors, "_TOLD", [])
+    ranks = survivors.Survivors(survivors.living())
+    assert ranks.news() == ["of the command line", "of the run"] and ranks.news() == []
+    ranks.lost.append("later")
+    assert survivors.Survivors(survivors.living()).news() == ["later"]
+    assert survivors.Survivors(MPI.COMM_SELF).news() == []
+
+
+def test_an_error_that_no_death_explains_comes_through():
+    """A loader, for example, that calls a communicator of those who died before."""
+    left, tried = iter([2, 2, 2]), []
+
+    def attempt(ranks):
+        tried.append(ranks.comm.size)
+        raise RanksLost("the communicator has been revoked")
+
+    def shrink():
+        ranks.comm.size = next(left)
+
+    names = "watch", "revoke"
+    nothing = {name: lambda: None for name in names}
+    ranks = SimpleNamespace(
+        behind=False, comm=SimpleNamespace(size=3), found=bool, shrink=shrink, **nothing
+    )
+    with pytest.raises(RanksLost, match="has been revoked"):
+        survivors.surviving(attempt, ranks)
+    assert tried == [3, 2, 2]
 
 
 def test_a_run_that_fails_at_its_end_has_closed_its_file(tmp_path, monkeypatch):

@@ -35,6 +35,7 @@ _COLORS = 2**31 - 1  # the largest one that Split takes
 _MADE: list[weakref.ref[MPI.Comm]] = []
 _LEFT: list[MPI.Intracomm] = []
 _LOST: list[str] = []  # of the whole job
+_TOLD: list[str] = []  # of these, what has been told
 T = TypeVar("T")
 CommT = TypeVar("CommT", bound="MPI.Comm")
 
@@ -182,7 +183,8 @@ class Survivors:
         if why := cannot_survive():
             raise ValueError(why)
         self.comm = comm
-        self.lost = _LOST if comm is living() else list[str]()
+        whole = comm is living()
+        self.lost, self._told = (_LOST, _TOLD) if whole else (list[str](), list[str]())
         self._before = comm.group
         self._pids = dict[int, int]()
         self._noticed, self._behind, self._waiting = 0.0, False, False
@@ -250,6 +252,7 @@ class Survivors:
         ended = [rank for rank in here if _ended(self._pids[rank], ending=True)]
         mine = ended, time.strftime("%Y-%m-%dT%H:%M:%S"), bool(self._pids)
         told = self.comm.allgather(mine)
+        self.agree()  # else some would count those who die meanwhile as of this death
         known = {rank for some, *_ in told for rank in some}
         half = 2 * left.size - (before.size - len(known))
         first = before.Translate_ranks([0], left)[0] != MPI.UNDEFINED
@@ -262,11 +265,11 @@ class Survivors:
         _end([self._pids[rank] for rank in here])
         if not all(watching for *_, watching in told):
             self._pids = {}
-        some = ", ".join(map(str, sorted(theirs)))
-        self.lost.append(
-            f"rank{'s' * (len(theirs) != 1)} {some} of {MPI.COMM_WORLD.size}, found at {told[0][1]}"
-        )
-        self._before, self._behind, self._waiting = left, False, True
+        if theirs:
+            some = ", ".join(map(str, sorted(theirs)))
+            who = f"rank{'s' * (len(theirs) > 1)} {some} of {MPI.COMM_WORLD.size}"
+            self.lost.append(f"{who}, found at {told[0][1]}")
+        self._before, self._behind, self._waiting = left, False, bool(theirs)
 
     def going_on(self) -> str:
         """Return who has died, a line for each time; the first call after a death enters the
@@ -277,6 +280,12 @@ class Survivors:
             seconds = time.monotonic() - self._noticed
             self.lost[-1] += f", {self.comm.size} went on after {seconds:.1f} s"
         return "\n".join(self.lost)
+
+    def news(self) -> list[str]:
+        """Return who has died since the last call, also that of other survivors of the job."""
+        new = self.lost[len(self._told) :]
+        self._told[:] = self.lost
+        return new
 
     def agree(self) -> None:
         """Return when all ranks have come here; raise on all of them if one has died."""
@@ -303,7 +312,11 @@ def surviving(
     ------
     RanksLost
         Too few are left.
+    Exception
+        That of an attempt; also one of MPI if nobody has died twice in a row: the attempt calls a
+        communicator with those who died before.
     """
+    vain = 0
     while True:
         try:
             if ranks.behind:
@@ -315,9 +328,13 @@ def surviving(
         except Exception as error:
             if not ranks.found(error):
                 raise
+            size = ranks.comm.size
             with leaving():
                 ranks.revoke()
                 ranks.shrink()
+            vain = vain + 1 if ranks.comm.size == size else 0
+            if vain == 2:
+                raise
 
 
 def on_those_left(
