@@ -216,13 +216,13 @@ class Journal(RunLog):
 
     def _recalled(self, backup: Backup, k: int, kind: type[Any]) -> tuple[int, State, float]:
         """Return the step, the state and the seconds of the copy in memory."""
-        found, (totals, steps) = backup.recall(self._net, self._edges)
+        found, (totals, steps, saved) = backup.recall(self._net, self._edges)
         rows = dict(zip(steps, np.moveaxis(found.pop(_TAIL), 1, 0))) if steps else {}
         stored, memory = restored(kind, found)
         s, elapsed = self._source.recall("the copy", k, stored, totals, memory, {})
         if self._recorder is not None and self._plan.record is not None:
             so_far = [record for record in self.records if record["step"] < k]
-            self._recorder.rejoin(k, self._meta(self._plan.record), so_far, rows)
+            self._recorder.rejoin(k, self._meta(self._plan.record), so_far, rows, saved)
         if self._tail is not None:
             self._tail.extend((step, X) for step, X in rows.items() if step < k)
         return k, s, elapsed
@@ -284,14 +284,14 @@ class Journal(RunLog):
         source, steps = self._source, list[int]()
         totals = source.totals(begun - self._clock)
         rows = held(source.stored(s), source.memory())
-        if self._tail is not None and self._recorder is not None:
-            saved = self._recorder.saved()
-            while self._tail and self._tail[0][0] <= saved:
+        saved = None if self._recorder is None else self._recorder.saved()
+        if self._tail is not None and saved is not None:
+            while self._tail and self._tail[0][0] <= saved[0]:
                 self._tail.popleft()
             if self._tail:
                 steps = [step for step, _ in self._tail]
                 rows[_TAIL] = np.stack([X for _, X in self._tail], axis=1)
-        self._backup.keep(self._net, k, rows, self._edges, (totals, steps))
+        self._backup.keep(self._net, k, rows, self._edges, (totals, steps, saved))
         self._clock += time.perf_counter() - begun
 
     def _reached(self, metrics: Mapping[str, float]) -> bool:

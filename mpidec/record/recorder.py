@@ -395,17 +395,24 @@ class Recorder(Generic[State]):
         self._net.agree(self.error)
         return found
 
-    def resume(self, step: int, meta: Mapping[str, Any], repeated: bool = False) -> bool:
+    def resume(
+        self,
+        step: int,
+        meta: Mapping[str, Any],
+        repeated: bool = False,
+        saved: int | None = None,
+    ) -> bool:
         """Reopen the file to continue after `step`; whether it has later records; collective, an
         error is raised on all ranks.
 
         `meta` are the root attributes of this part of the run: some replace those of the file,
         others are added to `resumed`, and `lost` to what it was.  `repeated` is as for
-        `RunFile.resume`.
+        `RunFile.resume`, and so is the step of the last record that is kept, if it is not `step`.
         """
         kept = {name: value for name, value in meta.items() if name in CHANGED}
         if self._net.rank == 0 and any(name in meta for name in PART):
-            kept["resumed"] = self._parts + resumed(step, self._changes, meta)
+            self._parts += resumed(step, self._changes, meta)
+            kept["resumed"] = self._parts
         path, seconds = self._spec.path, self._spec.flush_seconds
 
         def reopen() -> RunFile:
@@ -416,8 +423,9 @@ class Recorder(Generic[State]):
                     for line in [*before.splitlines(), *kept["lost"].splitlines()]:
                         told.setdefault(line.partition(" went on ")[0], line)
                     kept["lost"] = "\n".join(told.values())
+                last = step if saved is None else saved
                 return RunFile.resume(
-                    path, step, repeated=repeated, meta=kept, flush_seconds=seconds
+                    path, last, repeated=repeated, meta=kept, flush_seconds=seconds
                 )
             except ValueError as error:
                 raise ResumeError(str(error)) from error
@@ -436,24 +444,25 @@ class Recorder(Generic[State]):
         meta: Mapping[str, Any],
         records: Iterable[Mapping[str, float]],
         rows: Mapping[int, np.ndarray],
+        saved: tuple[int, str],
     ) -> None:
         """Reopen the file to continue after `step`, of which the ranks have a copy in memory, and
-        add those of the records so far that it lacks, with the rows of their steps; collective.
+        add those of the records so far that it lacked when that was made, with the rows of their
+        steps: what the file has there may be of another run, which is resumed with changes.
+        `saved` is what the method of this name returned then; collective.
         """
-
-        def parts() -> str:
-            return str(head(self._spec.path).attributes.get("resumed", ""))
-
-        self._parts = self._try(parts) or ""
-        self.resume(step, meta)
+        last, self._parts = saved
+        self.resume(step, meta, saved=last)
         for metrics in records:
             number = int(metrics["step"])
-            if self._kept is not None and self._kept < number:
+            if last < number:
                 self.append(number, metrics, rows.get(number, np.empty(0)))
 
-    def saved(self) -> int:
-        """Return the step up to which all records are in the file; collective."""
-        return self._shared(-1 if self._file is None else self._file.saved)
+    def saved(self) -> tuple[int, str]:
+        """Return the step of the last record that is in the file, and the attribute `resumed`;
+        collective.
+        """
+        return self._shared((-1 if self._file is None else self._file.saved, self._parts))
 
     def has(self, step: int) -> bool:
         """Return whether the resumed run has a record of `step`, its last one."""

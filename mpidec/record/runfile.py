@@ -459,9 +459,8 @@ class RunFile:
 
     @property
     def saved(self) -> int:
-        """The step up to which all records are in the file; -1 without records."""
-        rows = self._waiting.rows
-        return int(rows[0][0]) - 1 if rows else self._last
+        """The step of the last record of this run that is in the file; -1 without records."""
+        return self._saved
 
     @property
     def checkpointed(self) -> int:
@@ -618,7 +617,7 @@ class RunFile:
         # Whether the file still is as it was before it was resumed.
         self._resuming = False
         self._flushed = 0
-        self._last = resumed.last
+        self._last = self._saved = resumed.last
 
     @contextmanager
     def _update(self, what: str = "") -> Iterator[Any]:
@@ -642,6 +641,7 @@ class RunFile:
             raise self._explain(error, what) from error
         self._exists, self._failed, self._resuming = True, False, False
         self._flushed += len(self._waiting.rows)
+        self._saved = self._last
         self._waiting.written()
         self._due = time.monotonic() + self._seconds
 

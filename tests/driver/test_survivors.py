@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import warnings
+from collections import namedtuple
 from types import SimpleNamespace
 
 import h5py
@@ -20,6 +21,7 @@ from mpidec.driver.stepsize.guard import Guard, Retry
 from mpidec.driver.stepsize.search import ModelSearch
 from mpidec.driver.survivors import Beginning
 from mpidec.exceptions import RanksLost
+from mpidec.record.internals import Recorder
 
 pytestmark = [pytest.mark.most(1), pytest.mark.library]
 
@@ -191,6 +193,33 @@ def test_a_death_is_told_once_whichever_rank_writes_the_file(tmp_path):
             solver = mpidec.solvers.EXTRA(0.01)
             mpidec.solve(problem, solver, "ring", steps=steps, net=net, record=record)
     assert mpidec.read(path).attributes["lost"] == f"{one} 3.9 s\n{more}"
+
+
+def test_a_run_resumed_with_changes_keeps_no_records_of_the_one_before(tmp_path):
+    """Where a rank dies before they are replaced."""
+    path, now = tmp_path / "run.h5", namedtuple("State", "X")(np.ones((2, 3)))
+    before = {"n": 2, "row_shape": (3,), "metrics": ["error"], "meta": {}, "state": {}}
+    with mpidec.record.RunFile(path, **before) as file:
+        for k in range(0, 50, 10):
+            file.append(k, {"error": 0.0}, np.zeros((2, 3)))
+    made = [{"step": k, "error": 1.0} for k in range(10, 60, 10)]
+    spec = mpidec.Record(path, resume=True, changed=True)
+    with mpidec.Network(2, MPI.COMM_SELF) as net:
+        first, again = Recorder(net, spec, now, ()), Recorder(net, spec, now, ())
+        first.resume(0, {"created": "today"})
+        first.append(10, made[0], now.X)
+        first.append(20, made[1], now.X)
+        saved = first.saved()
+        first.abandon()
+        again.rejoin(25, {"created": "later"}, made[:2], {10: now.X, 20: now.X}, saved)
+        for record in made[2:]:
+            again.append(record["step"], record, now.X)
+        again.finish(now.X, "completed", 50)
+    run = mpidec.read(path)
+    assert run.metrics["step"].tolist() == [*range(0, 60, 10)]
+    np.testing.assert_array_equal(run.metrics["error"], [0, 1, 1, 1, 1, 1])
+    np.testing.assert_array_equal(content(path)["trajectory/x"][:, 0, 0], [0, 1, 1, 1, 1, 1])
+    assert run.attributes["resumed"] == "step 0, created: today\nstep 25, created: later\n"
 
 
 @pytest.mark.parametrize("others", [True, False])
