@@ -107,10 +107,10 @@ class Cluster:
 
     def hub(self, k: float, size: float) -> float:
         """Return the time of a rank that exchanges `size` bytes with each of k others, which have
-        no more messages.  A further message adds the least that one adds to T_k(s) of all k and s:
-        what more is shared with the other ends.
+        no more messages.  A further message adds the least that one adds to T_k of the smallest
+        size: what more is shared with the other ends.
         """
-        further = np.diff(self.seconds, axis=0).T / np.diff(self.neighbors)
+        further = np.diff(self.seconds[:, 0]) / np.diff(self.neighbors)
         messages = max(k - 1, 0) * (further.min() if further.size else 0.0)
         return float(messages + self.stream(size, k * size, self.seconds_per_byte)) * (k > 0)
 
@@ -141,21 +141,25 @@ class Cluster:
 
     def allreduce(self, nodes: int, per_node: int, size: float) -> float:
         r"""Return the time of MPI_Allreduce: piecewise linear in the logarithms of the nodes and of
-        the ranks on each, if it was measured, or else by halving and doubling,
-        :math:`2 T_1(0) \log_2 P + 2 s G (N - 1) / N`.
+        the ranks on each, if it was measured, or else by halving and doubling between nodes,
+        :math:`2 T_1(0) \log_2 N + 2 s G (N - 1) / N`.  Beyond the measured N, latency and bytes grow
+        as there.
         """
+        steps, part = float(np.log2(nodes)), (nodes - 1) / nodes
         if not self.reductions:
-            latency = 2 * np.log2(max(nodes * per_node, 1)) * self.exchange(1, 0)
-            return float(
-                (latency + 2 * size * self.shared_per_byte * (nodes - 1) / nodes) * (nodes > 1)
-            )
+            return 2 * (steps * self.exchange(1, 0) + size * self.shared_per_byte * part)
         at = {key: _linear(size, self.sizes, row) for key, row in self.reductions.items()}
         _, ranks = next(iter(at))
         rows = []
         for r in dict.fromkeys((1, ranks)):
             if counts := sorted(count for count, each in at if each == r):
-                times = np.array([0.0, *(at[count, r] for count in counts)])
-                rows.append(_linear(np.log2(nodes), np.log2([1, *counts]), times))
+                last, times = counts[-1], np.array([0.0, *(at[count, r] for count in counts)])
+                if nodes <= last:
+                    rows.append(_linear(steps, np.log2([1, *counts]), times))
+                    continue
+                latency = min(self.reductions[last, r].min(), times[-1])
+                bytes_ = (times[-1] - latency) * part / (1 - 1 / last)
+                rows.append(float(latency * steps / np.log2(last) + bytes_))
         if len(rows) == 1:
             return rows[0]
         slope = (rows[1] - rows[0]) / float(np.log2(ranks))

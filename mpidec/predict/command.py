@@ -47,8 +47,8 @@ periods have more than 10^8 edges.  "auto" is searched for with at most 16 agent
 safe step size.
 
 The networks are typical figures (latency, link of a node): infiniband 2 us, 100 Gbit/s; ethernet
-25 us, 25 Gbit/s; wan 20 ms, 1 Gbit/s; all-reduce by halving and doubling.  A file is written by
-python -m mpidec.bench --calibrate; it has at least the seconds of exchanges in both directions with
+25 us, 25 Gbit/s; wan 20 ms, 1 Gbit/s; all-reduce by halving and doubling between nodes.  A file is
+written by python -m mpidec.bench --calibrate; it has at least the seconds of exchanges in both directions with
 k neighbours at once, one rank a node:
   {"bytes": [8, 65536, 1048576], "exchange_seconds": {"1": [...], "2": [...], "4": [...]}}
 
@@ -280,8 +280,8 @@ def predict(asked: Forecast) -> None:
         )
     print(
         f"a step: {_count(demand.mixings, 'mixing')} of rows of {quantity(demand.size, 'B')}, "
-        f"{_count(demand.gradients, 'gradient')} of an agent; {asked.per_node} ranks a node, placed by "
-        f"{asked.placement}, network {net.name}"
+        f"{_count(demand.gradients, 'gradient')} of an agent; {plural(asked.per_node, 'rank')} a node, "
+        f"placed by {asked.placement}, network {net.name}"
     )
     simulator = about.simulator if asked.accuracy else None
     share = asked.seconds / (len(asked.ranks) * (len(OTHERS) + 1))

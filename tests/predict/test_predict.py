@@ -229,6 +229,24 @@ def test_more_neighbours_take_no_less_time(tmp_path):
     times = {"1": [2e-3, 3e-3], "2": [1e-3, 4e-3]}
     file.write_text(json.dumps({"bytes": [0, 1000], "exchange_seconds": times}))
     assert np.isclose(cluster(str(file)).exchange(8, 0), 2e-3)
+    # Of 1,000 bytes a second one adds nothing: a hub with 100 neighbours still needs time for each.
+    times = {"1": [1e-3, 4e-3], "2": [1.5e-3, 3e-3]}
+    file.write_text(json.dumps({"bytes": [0, 1000], "exchange_seconds": times}))
+    assert np.isclose(cluster(str(file)).hub(100, 0), 1e-3 + 99 * 0.5e-3)
+
+
+def test_an_all_reduce_waits_for_steps_between_nodes_and_grows_beyond_the_measured_ones(tmp_path):
+    typical = cluster("ethernet")
+    assert typical.allreduce(2, 64, 0) == typical.allreduce(2, 1, 0) == 2 * typical.exchange(1, 0)
+    # Of three nodes, which are no power of two, it takes longer than of four.
+    times = {"1": [1e-3, 2e-3]}
+    reductions = {"4x2": [2e-3, 5e-3], "3x2": [3e-3, 6e-3], "2x2": [1e-3, 2e-3]}
+    file = tmp_path / "network.json"
+    content = {"bytes": [0, 1000], "exchange_seconds": times, "allreduce_seconds": reductions}
+    file.write_text(json.dumps(content))
+    net = cluster(str(file))
+    assert np.isclose(net.allreduce(16, 2, 0), 2 * 2e-3)
+    assert np.isclose(net.allreduce(16, 2, 1000), 2 * 2e-3 + 3e-3 * (15 / 16) / (3 / 4))
 
 
 def test_settings_of_the_experiment_are_flags(capsys):
