@@ -184,9 +184,9 @@ def located(
     """Return `name` with the absolute path of its file, of one of the `suffixes`; any other name is
     returned unchanged.
 
-    A relative path is looked up in `folders`, then in the working folder.  If an absolute path has
-    gone, a file of the same name in `folders` or in the working folder takes its place, so that an
-    experiment can be moved together with its file.
+    A relative path is looked up in `folders`, then in the working folder, and returned unchanged if
+    it is in none.  If an absolute path has gone, a file of the same name in `folders` or in the
+    working folder takes its place, so that an experiment can be moved together with its file.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def located(
     tries = [folder / path for folder in around] + [
         folder / path.name for folder in around if path.is_absolute()
     ]
-    found = next((trial for trial in tries if trial.is_file()), path.absolute())
+    found = next((trial for trial in tries if trial.is_file()), path)
     return f"{os.path.normpath(found)}{colon}{thing}"
 
 

@@ -421,6 +421,7 @@ def test_a_table_with_plugins(here):
         table["nothing"]
     assert (
         plugins.located("my.py:Mine") == f"{here}/my.py:Mine"
+        and plugins.located("gone/my.py:Mine") == "gone/my.py:Mine"  # not that of this folder
         and plugins.short(f"{here}/my.py:Mine") == "my.py:Mine"
     )
 
