@@ -258,9 +258,14 @@ def _renamed(key: str, origin: str) -> None:
 
 
 def read_toml(
-    path: str = "", tables: Iterable[str] = (), *, text: str | None = None
+    path: str = "",
+    tables: Iterable[str] = (),
+    keys: Mapping[str, SchemaEntry] | None = None,
+    *,
+    text: str | None = None,
 ) -> list[Setting]:
-    """Return the settings of a file, or of its text, which may have these `tables`.
+    """Return the settings of a file, or of its text, which may have these `tables`; errors name one
+    of the `keys` where it is meant.
 
     Raises
     ------
@@ -289,10 +294,12 @@ def read_toml(
         raise ConfigError(f"{name}: not valid TOML: {error}{data}") from None
     settings = []
     for table, content in content_of.items():
-        check_name("table", table, tables, f"{name}:{table}")
+        check_name("table", table, tables, f"{name}:{table}", keys)
         if not isinstance(content, dict):
+            named = isinstance(content, str) and f"{table}.name" in (keys or {})
+            remedy = f": did you mean {table}.name = {to_toml(content)}?" if named else ""
             raise ConfigError(
-                f"{name}:{table}: expected a table, [{table}], got {abbreviate(content)}"
+                f"{name}:{table}: expected a table, [{table}], got {abbreviate(content)}{remedy}"
             )
         for key, value in content.items():
             origin, folder = f"{name}:{table}.{key}", os.path.dirname(path) or os.curdir
@@ -326,10 +333,21 @@ def parse_set(argument: str, tables: Iterable[str], example: str) -> Setting:
     return Setting(key, value, f"--set {key}", level=2)
 
 
-def check_name(what: str, name: str, known: Iterable[str], origin: str) -> None:
-    """Raise ConfigError for an unknown name, with the closest known ones."""
+def check_name(
+    what: str,
+    name: str,
+    known: Iterable[str],
+    origin: str,
+    keys: Mapping[str, SchemaEntry] | None = None,
+) -> None:
+    """Raise ConfigError for an unknown name, with those of the `keys` of any table that are called
+    so, or else the closest known ones.
+    """
     if name not in known:
-        similar = plugins.nearest(name, known)
+        meant = [
+            k for k, entry in (keys or {}).items() if name in (k.partition(".")[2], entry.name)
+        ]
+        similar = f"did you mean {' or '.join(meant)}?" if meant else plugins.nearest(name, known)
         raise ConfigError(f"{origin}: unknown {what} {abbreviate(name)}: {similar}")
 
 

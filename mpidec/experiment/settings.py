@@ -513,7 +513,7 @@ FLAGS = (*ENTRIES.values(), STEP_SIZE)
 OWN_PACE = ("delay", "drop", "straggler", "simulate")
 
 
-read_toml = partial(schema.read_toml, tables=TABLES)
+read_toml = partial(schema.read_toml, tables=TABLES, keys=ENTRIES)
 parse_set = partial(schema.parse_set, tables=TABLES, example="problem.l2=0.05")
 
 
@@ -573,7 +573,7 @@ class _Draft:
             table, _, key = each.key.partition(".")
             self.given[table][key] = each
         for key, each in self.given["run"].items():
-            schema.check_name("key of [run]", key, OWN["run"], each.origin)
+            schema.check_name("key of [run]", key, OWN["run"], each.origin, ENTRIES)
         self.tables: dict[str, dict[str, Any]] = {
             table: {
                 key: ENTRIES[each.key].convert(each)
@@ -728,7 +728,8 @@ class _Draft:
                     raise ConfigError(f"{each.origin}: {name} has no step size: omit it")
                 if table == "mixing" and "codec" not in content:
                     _refuse_without_codec(key, each)
-                schema.check_name(f"parameter of {name}", key, [*known, *OWN[table]], each.origin)
+                allowed = [*known, *OWN[table]]
+                schema.check_name(f"parameter of {name}", key, allowed, each.origin, ENTRIES)
         _refuse_missing(f"{table} {name}", table, known, options)
         return options
 

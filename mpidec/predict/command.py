@@ -48,8 +48,8 @@ safe step size.
 
 The networks are typical figures (latency, link of a node): infiniband 2 us, 100 Gbit/s; ethernet
 25 us, 25 Gbit/s; wan 20 ms, 1 Gbit/s; all-reduce by halving and doubling between nodes.  A file is
-written by python -m mpidec.bench --calibrate; it has at least the seconds of exchanges in both directions with
-k neighbours at once, one rank a node:
+written by python -m mpidec.bench --calibrate; it has at least the seconds of exchanges in both
+directions with k neighbours at once, one rank a node:
   {"bytes": [8, 65536, 1048576], "exchange_seconds": {"1": [...], "2": [...], "4": [...]}}
 
 With --check, on the ranks of mpirun: measured and predicted times of a mixing and of all-reduce."""
@@ -166,7 +166,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Forecast:
             raise ConfigError(f"{name} {given}: expected 1 to {MOST:,}")
     tables = {*config.TABLES, *TABLES}
     file = [
-        *(schema.read_toml(args.experiment, tables) if args.experiment else []),
+        *(schema.read_toml(args.experiment, tables, config.ENTRIES) if args.experiment else []),
         *(schema.parse_set(each, tables, "run.agents=32") for each in args.set),
     ]
     asked = Forecast(

@@ -413,7 +413,7 @@ class Settings:
                 given.setdefault(f"{table}_options", {})[key] = value
             else:
                 keys = [name.partition(".")[2] for name in known if name.startswith(f"{table}.")]
-                schema.check_name(f"key of [{table}]", key, keys, each.origin)
+                schema.check_name(f"key of [{table}]", key, keys, each.origin, known)
         return cls(**given)
 
     def to_toml(self) -> str:
@@ -462,7 +462,7 @@ def own() -> list[SchemaEntry]:
 
 
 TABLES = tuple(dict.fromkeys(each.table for each in own()))
-read_toml = partial(schema.read_toml, tables=TABLES)
+read_toml = partial(schema.read_toml, tables=TABLES, keys={each.key: each for each in own()})
 parse_set = partial(schema.parse_set, tables=TABLES, example="optimizer.lr=0.05")
 
 

@@ -416,6 +416,8 @@ WRONG = [
         ["--set", "train.epoch=3"],
         "--set train.epoch: unknown key of [train] 'epoch': did you mean epochs?",
     ),
+    (["--set", "train.lr=3"], "unknown key of [train] 'lr': did you mean optimizer.lr?"),
+    (["--set", "data.data=mine.csv"], "unknown key of [data] 'data': did you mean data.name?"),
     (["--set", "lr=3"], "--set 'lr=3': expected table.key=value, such as optimizer.lr=0.05"),
     (
         ["--set", "optimizer.beta=3"],
