@@ -215,7 +215,9 @@ def _made(graph: Callable[[int], Topology | Schedule], n: int) -> Topology | Sch
     try:
         return graph(n)
     except ValueError as error:
-        raise InputError(f"{n} agents: {error}") from error
+        raise InputError(
+            f"{n} agents: {error} (a step is counted with {AGENTS} agents, or with run.agents)"
+        ) from error
 
 
 def graphs(about: Workload, n: int, block: int) -> dict[str, Topology | Schedule]:

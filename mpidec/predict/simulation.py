@@ -90,7 +90,13 @@ class Simulator:
                 "all agents take together"
             )
         self.experiment, self.own = experiment, dimension is None
-        self._small = self._build(agents or 2)
+        try:
+            self._small = self._build(self._of(agents or 2))
+        except InputError:  # such as fewer samples than agents
+            if agents is None:
+                raise
+            pair = replace(experiment.topology, name="complete", options={})
+            self._small = self._build(replace(self._of(2), topology=pair))
         self.d = dimension or self._small.d
         self._built: dict[tuple[int, int], build.Job] = {}
 
@@ -101,9 +107,9 @@ class Simulator:
     def _of(self, n: int) -> Experiment:
         return replace(self.experiment, run=replace(self.experiment.run, agents=n))
 
-    def _build(self, n: int) -> build.Job:
-        with Network(n, comm=ALONE) as net:
-            return build.build(self._of(n), net)
+    def _build(self, experiment: Experiment) -> build.Job:
+        with Network(experiment.run.agents, comm=ALONE) as net:
+            return build.build(experiment, net)
 
     def synthetic(self, n: int) -> bool:
         """Return whether n agents have a synthetic problem: data of other rows, or too few."""
@@ -119,7 +125,7 @@ class Simulator:
                 oracle, x_star = adapted(problem), problem.x_star
                 self._built[key] = replace(self._small, oracle=oracle, x0=None, x_star=x_star)
             else:
-                self._built[key] = self._build(n)
+                self._built[key] = self._build(self._of(n))
         # Whether a codec has error feedback depends on the graph.
         experiment = replace(self._built[key].experiment, mixing=self.experiment.mixing)
         return replace(self._built[key], topology=topology, experiment=experiment)
