@@ -291,7 +291,7 @@ def predict(asked: Forecast) -> None:
     for ranks in asked.ranks:
         n = about.agents or ranks
         node = nodes_of(ranks, asked.per_node, asked.placement)
-        compute = demand.compute * -(-n // ranks) * pace
+        compute = (demand.overhead + demand.compute * -(-n // ranks)) * pace
         lines, left_out = {}, {}
         for name, graph in graphs(about, n, asked.per_node * n // ranks).items():
             mixing = mean_cost(graph, node, demand.size, net).times(demand.mixings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf, log
 from typing import cast
@@ -15,6 +16,7 @@ from ..comm.runtime import ALONE
 from ..driver.internals import Result, iterate, requested_rule, solve, tune
 from ..exceptions import InputError
 from ..experiment import Experiment, build
+from ..plugins import is_plugin
 from ..problems import LeastSquares
 from ..problems.internals import adapted
 from ..registry import SOLVERS
@@ -34,14 +36,15 @@ MOST_STEPS = 100_000
 
 @dataclass(frozen=True)
 class Demand:
-    """What a step needs: mixings, bytes of a row in each, gradients of an agent, and seconds of an
-    agent's gradients and updates on this machine.
+    """What a step needs: mixings, bytes of a row in each, gradients of an agent, and on this machine
+    seconds of an agent's gradients and updates, and of what a rank has to do with any agents.
     """
 
     mixings: float
     size: float
     gradients: float
     compute: float
+    overhead: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,14 @@ class Simulator:
                 "all agents take together"
             )
         self.experiment, self.own = experiment, dimension is None
-        try:
-            self._small = self._build(self._of(agents or 2))
-        except InputError:  # such as fewer samples than agents
-            if agents is None:
-                raise
+        if agents is None and not is_plugin(experiment.topology.name):
+            self._small = self._build(self._of(2))
+        else:  # the graph may have no other number of agents
             pair = replace(experiment.topology, name="complete", options={})
-            self._small = self._build(replace(self._of(2), topology=pair))
+            try:
+                self._small = self._build(replace(self._of(2), topology=pair))
+            except InputError:  # of the solver
+                self._small = self._build(self._of(agents or 2))
         self.d = dimension or self._small.d
         self._built: dict[tuple[int, int], build.Job] = {}
 
@@ -133,19 +137,22 @@ class Simulator:
     def demand(self, topology: Topology | Schedule) -> Demand:
         """Return what a step needs."""
         job = self._job(topology, self.d)
-        # What is sent depends on no step size, and nothing diverges.
-        if requested_rule(job.solver) is not None:
-            job = replace(job, solver=with_step_size(job.solver, 1e-9))
-        seconds: list[float] = []
-        for _ in range(TIMED):
-            counted = _solved(job, COUNTED).metrics
-            seconds.append(float(counted["time"][-1]))
+        counted, seconds = _counted(job)
+        compute, overhead = seconds / topology.n, 0.0
+        few, n = self._small, self._small.topology.n
+        if n < topology.n:
+            if self.synthetic(topology.n):
+                few = replace(few, oracle=adapted(synthetic(n, self.d)), x0=None)
+            less = min(_counted(few)[1], seconds)
+            compute = (seconds - less) / (topology.n - n)
+            overhead = max(less - n * compute, 0.0)
         sent = {name: float(counted[name][-1]) for name in ("rounds", "rows", "bytes")}
         return Demand(
             sent["rounds"] / COUNTED,
             sent["bytes"] / max(sent["rows"], 1),
             float(counted["gradients"][-1]) / COUNTED,
-            min(seconds) / (COUNTED * topology.n),
+            compute,
+            overhead,
         )
 
     def course(self, topology: Topology | Schedule, accuracy: float, seconds: float) -> Course:
@@ -186,6 +193,15 @@ def synthetic(n: int, d: int) -> LeastSquares:
         return LeastSquares(A, b)
     H, g = np.einsum("nki,nkj->ij", A, A), np.einsum("nki,nk->i", A, b)
     return LeastSquares(A, b, x_star=np.linalg.solve(H, g))
+
+
+def _counted(job: build.Job) -> tuple[Mapping[str, np.ndarray], float]:
+    """Return the metrics of some steps, and the seconds of one."""
+    # What is sent depends on no step size, and nothing diverges.
+    if requested_rule(job.solver) is not None:
+        job = replace(job, solver=with_step_size(job.solver, 1e-9))
+    runs = [_solved(job, COUNTED).metrics for _ in range(TIMED)]
+    return runs[-1], min(float(each["time"][-1]) for each in runs) / COUNTED
 
 
 def _solved(job: build.Job, steps: int) -> Result:

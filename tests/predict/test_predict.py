@@ -143,6 +143,12 @@ def test_a_step_is_counted_in_a_run(tmp_path, mixing, mixings, size):
     assert (demand.size, demand.gradients) == (size, 1)
 
 
+def test_a_rank_with_one_agent_takes_more_than_a_share_of_the_step_of_many():
+    """The calls of a step take the same time for 64 agents of few unknowns as for 2."""
+    demand = Simulator(config.load([]), 1).demand(topology.ring(64))
+    assert demand.overhead > 4 * demand.compute
+
+
 def test_steps_are_simulated_and_continued_by_the_rate(monkeypatch):
     simulator = Simulator(config.load([]), 4)
     ring = topology.ring(8)
@@ -188,6 +194,16 @@ def test_a_graph_of_the_user_is_built_for_the_agents_of_the_experiment(tmp_path,
         assert main([str(tmp_path / "own.toml"), *flags]) in (0, None)
         text = capsys.readouterr().out
         assert "\nown.py:fixed " in text and ("inner_outer" in text) is compared
+    # Also where the data have fewer samples, as of breast_cancer 569.
+    (tmp_path / "large.py").write_text(
+        "import networkx as nx\n\ndef fixed(n):\n"
+        "    if n != 640:\n        raise ValueError('wrong n')\n    return nx.cycle_graph(n)\n"
+    )
+    many = [f"--set=topology.name={tmp_path}/large.py:fixed", "--ranks=640"]
+    assert main([*many, "--set=run.agents=640"]) in (0, None)
+    assert "\n640 agents, 640 ranks on 10 nodes\n" in capsys.readouterr().out
+    assert main(many) == 2
+    assert "counted with 16 agents, or with run.agents" in capsys.readouterr().err
 
 
 def test_so_is_one_of_a_training(tmp_path, capsys):
