@@ -164,7 +164,7 @@ class Dropping:
                 who = f"agent {dead[0]} has" if len(dead) == 1 else f"agents {', '.join(dead)} have"
                 share = mass / len(last.numbers)
                 warn(f"{ranks.lost[-1]}: {who} died, {share:.1%} of the mass remain")
-            with Network(len(numbers), ranks.comm) as net:
+            with Network(len(numbers), ranks.comm) as net, net.raising_together():
                 return run(self._next(self.former, net), self)
 
         return surviving(attempt, self._ranks, self._leaving)

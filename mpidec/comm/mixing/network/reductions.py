@@ -354,7 +354,7 @@ class NetworkReductions(Lifecycle):
             yield
         except Exception as error:
             lost = died(error) or isinstance(error, RanksLost)  # of which all ranks hear
-            alone = self.size == 1 or self.matching.departures.left or lost
+            alone = self.size == 1 or self._freed or self.matching.departures.left or lost
             if not alone and not on_all_ranks(error):
                 self.matching.fail(error)
             raise
