@@ -158,7 +158,7 @@ def exchange(comm: MPI.Intracomm, k: int, size: int) -> Callable[[], object]:
     def call() -> None:
         requests = [comm.Irecv(row, other) for row, other in zip(received, others)]
         requests += [comm.Isend(sent, other) for other in others]
-        wait_until(lambda: MPI.Request.Testall(requests), "the calibration")
+        _wait(requests)
 
     return call
 
@@ -170,11 +170,11 @@ def one_way(comm: MPI.Intracomm, size: int) -> Callable[[], object]:
     row, others = np.zeros(size, np.uint8), neighbors(comm.rank, comm.size, 1)
     begin = comm.Irecv if comm.rank % 2 else comm.Isend
 
-    def call() -> None:
-        requests = [begin(row, other) for other in others]
-        wait_until(lambda: MPI.Request.Testall(requests), "the calibration")
+    return lambda: _wait([begin(row, other) for other in others])
 
-    return call
+
+def _wait(requests: list[MPI.Request]) -> None:
+    wait_until(lambda: MPI.Request.Testall(requests), "the calibration")
 
 
 def jump(
