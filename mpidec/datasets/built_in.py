@@ -427,17 +427,33 @@ def class_numbers(y: ArrayLike) -> NDArray[np.intp]:
     return _distinct_labels(y)[1]
 
 
-TABLES = {"breast_cancer": ("breast_cancer.csv", 1), "digits": ("digits.csv.gz", 0)}
-"""Data sets that lie in scikit-learn as a table of the samples with the target in the last column:
-the file, and its lines above the first sample.
-"""
+def _last_column(path: Path, heading: int) -> tuple[Array, Array]:
+    """Return samples and targets, the last column below so many lines."""
+    rows = np.loadtxt(path, delimiter=",", skiprows=heading)
+    return rows[:, :-1], rows[:, -1]
+
+
+def _scaled(data: Path, target: Path) -> tuple[Array, Array]:
+    """Return samples, with features of mean 0 and sum of squares 1, and targets."""
+    A = np.loadtxt(data)
+    return (A - A.mean(axis=0)) / A.std(axis=0) / len(A) ** 0.5, np.loadtxt(target)
+
+
+TABLES: dict[str, Callable[[Path], tuple[Array, Array]]] = {
+    "breast_cancer": lambda folder: _last_column(folder / "breast_cancer.csv", 1),
+    "digits": lambda folder: _last_column(folder / "digits.csv.gz", 0),
+    "diabetes": lambda folder: _scaled(
+        folder / "diabetes_data_raw.csv.gz", folder / "diabetes_target.csv.gz"
+    ),
+}
+"""Readers of the data sets in the folder of scikit-learn."""
 
 
 def from_sklearn(name: str) -> tuple[Array, Array]:
     """Return samples and targets of a data set that comes with scikit-learn.
 
-    Of the tables only the files are read: an import of scikit-learn takes each rank longer than a
-    short run.
+    Only the files are read, if they are there: an import of scikit-learn takes each rank longer
+    than a short run.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
@@ -446,12 +462,9 @@ def from_sklearn(name: str) -> tuple[Array, Array]:
             "scikit-learn, "
             "or give a file such as data/breast_cancer.csv"
         )
-    file, heading = TABLES.get(name, ("", 0))
-    path = Path(package.origin).parent / "datasets" / "data" / file
-    if path.is_file():
-        rows = np.loadtxt(path, delimiter=",", skiprows=heading)
-        A, y = rows[:, :-1], rows[:, -1]
-    else:
+    try:
+        A, y = TABLES[name](Path(package.origin).parent / "datasets" / "data")
+    except (LookupError, FileNotFoundError):
         from sklearn import datasets
 
         A, y = getattr(datasets, f"load_{name}")(return_X_y=True)
