@@ -103,7 +103,7 @@ def flags() -> list[Flag]:
     names = "data sets, models, criteria, algorithms, topologies, optimizers and schedules"
     return [
         EXPERIMENT,
-        *schema.flags(own()),
+        *schema.flags(own().values()),
         *file_flags("training", "train.h5", "epochs", names),
         *survival_flags("on those that are left, without the workers there"),
     ]
@@ -143,7 +143,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Settings, argparse.Na
     if args.list:
         return listing()
     refuse_survival(args, ranks)
-    given = [*schema.flag_settings(args, own()), *map(parse_set, args.set)]
+    given = [*schema.flag_settings(args, own().values()), *map(parse_set, args.set)]
     if args.resume is not None:
         for other in filter(None, [args.experiment, "--force" * args.force]):
             raise ConfigError(f"--resume continues the training in {args.resume}: omit {other}")
@@ -279,7 +279,7 @@ def worded(text: str) -> str:
     text = re.sub(r" \(--set problem\.\w+=[^)]*\)", "", text).replace("problem.label", "data.label")
     text = text.replace("mpidec run --list", "mpidec train --list")
     keys = {"weights": "topology.weights", "label": "data.label", "standardize": "data.standardize"}
-    return schema.in_flags(text, own(), keys)
+    return schema.in_flags(text, own().values(), keys)
 
 
 def worse(trained: Trained) -> str | None:

@@ -327,7 +327,7 @@ class Settings:
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for each in own():
+        for each in own().values():
             value = vars(self)[each.name]
             checked = _checked(each, Setting(each.key, value, each.name, False, folder=os.curdir))
             object.__setattr__(self, each.name, checked)
@@ -361,7 +361,7 @@ class Settings:
 
     def sources(self) -> dict[str, str]:
         """Return the code of the user's own that is run, by key."""
-        entries = {each.name: each.key for each in own()}
+        entries = {each.name: key for key, each in own().items()}
         found = {entries[name]: vars(self)[name] or "" for name in NAMED}
         found |= {f"train.metrics.{name}": place for name, place in self.own_metrics().items()}
         return {key: name for key, name in found.items() if plugins.is_plugin(name)}
@@ -402,7 +402,7 @@ class Settings:
         ConfigError
             An unknown key, or a bad value; the message names its origin.
         """
-        known = {entry.key: entry for entry in own()}
+        known = own()
         given: dict[str, Any] = {}
         for each in settings:
             table, _, key = each.key.partition(".")
@@ -419,7 +419,7 @@ class Settings:
     def to_toml(self) -> str:
         """Return the settings as TOML text."""
         tables: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
-        for each in own():
+        for each in own().values():
             tables[each.table][each.key.partition(".")[2]] = vars(self)[each.name]
         for table in WITH_OPTIONS:
             tables[table] |= dict(sorted(vars(self)[f"{table}_options"].items()))
@@ -446,7 +446,7 @@ def shaping(text: str) -> dict[str, object]:
     (0.2, None, 'mine.py:Net')
     """
     defaults = Settings()
-    found: dict[str, object] = {each.key: vars(defaults)[each.name] for each in own()}
+    found: dict[str, object] = {key: vars(defaults)[each.name] for key, each in own().items()}
     found |= {each.key: each.value for each in read_toml(text=text)}
     return {
         key: re.sub(r"[^=,]*/", "", value) if isinstance(value, str) else value
@@ -456,13 +456,13 @@ def shaping(text: str) -> dict[str, object]:
 
 
 @cache
-def own() -> list[SchemaEntry]:
-    """Return the declarations of the fields of `Settings` that are keys and flags."""
-    return [*schema.entries(Settings).values()]
+def own() -> dict[str, SchemaEntry]:
+    """Return the declarations of the fields of `Settings` that are keys and flags, by key."""
+    return schema.entries(Settings)
 
 
-TABLES = tuple(dict.fromkeys(each.table for each in own()))
-read_toml = partial(schema.read_toml, tables=TABLES, keys={each.key: each for each in own()})
+TABLES = tuple(dict.fromkeys(each.table for each in own().values()))
+read_toml = partial(schema.read_toml, tables=TABLES, keys=own())
 parse_set = partial(schema.parse_set, tables=TABLES, example="optimizer.lr=0.05")
 
 
