@@ -206,18 +206,19 @@ def workload(asked: Forecast) -> Workload:
     given = any(each.key == "run.agents" for each in asked.file)
     agents = experiment.run.agents if given else None
     simulator = Simulator(experiment, asked.dimension, agents)
-    demand = simulator.demand(_made(simulator.graph, agents or AGENTS))
+    hint = "" if given else f" (a step is counted with {AGENTS} agents, or with run.agents)"
+    demand = simulator.demand(_made(simulator.graph, agents or AGENTS, hint))
     name, reduced = short(experiment.topology.name), 8.0 * simulator.d
     return Workload(name, simulator.graph, demand, reduced, agents, simulator)
 
 
-def _made(graph: Callable[[int], Topology | Schedule], n: int) -> Topology | Schedule:
+def _made(
+    graph: Callable[[int], Topology | Schedule], n: int, hint: str = ""
+) -> Topology | Schedule:
     try:
         return graph(n)
     except ValueError as error:
-        raise InputError(
-            f"{n} agents: {error} (a step is counted with {AGENTS} agents, or with run.agents)"
-        ) from error
+        raise InputError(f"{n} agents: {error}{hint}") from error
 
 
 def graphs(about: Workload, n: int, block: int) -> dict[str, Topology | Schedule]:
