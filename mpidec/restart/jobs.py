@@ -149,7 +149,7 @@ class RunJob(OneFile):
             path = free_name("restart", path, given=False, quiet=True)
             self._arguments += ["--out", path]
         self.path = path
-        kept = [flag for flag in ("--quiet", "--survive") if flag in arguments]
+        kept = ["--quiet"] * args.quiet + ["--survive"] * args.survive
         for flag, value in (("--trace", args.trace), ("--evict", args.evict)):
             kept += [flag, value] if value else []
         self._again = self._arguments if self._continues else ["--resume", self.path, *kept]
